@@ -1,0 +1,1 @@
+"""zot: the agent runtime that other programs embed."""

@@ -1,0 +1,113 @@
+"""Every exception we raise, split by who can act on it. Facts are attributes, never only words."""
+
+from __future__ import annotations
+
+
+class AgentError(Exception):
+    """The root of what we raise on purpose. Its text is fit to be shown to a person."""
+
+
+class UserError(AgentError):
+    """The caller asked for something that cannot be done; asking differently helps."""
+
+
+class ConfigError(UserError):
+    """A flag, file or environment variable does not make sense."""
+
+
+class RuntimeBusy(UserError):
+    """A prompt or compact is running on this Runtime, and it takes one at a time."""
+
+
+class RuntimeClosed(UserError):
+    """The Runtime has been closed."""
+
+
+class QueueFull(UserError):
+    """Too many prompts are waiting on one session."""
+
+
+class ProtocolError(AgentError):
+    """A peer sent something that is not a frame of its dialect. Costs that frame, not the connection."""
+
+
+class OutputBroken(AgentError):
+    """Nobody reads what we write any more."""
+
+
+class ToolFailed(AgentError):
+    """A tool could not do what the model asked; the model hears this text."""
+
+
+class StoreFailed(AgentError):
+    """What happened could not be recorded, so it must not be shown."""
+
+
+class ProviderError(AgentError):
+    """The model service refused or failed.
+
+    ``provider`` is its name, ``status`` the HTTP status (0 when there was none), ``code`` the vendor's own
+    word for the error, ``request_id`` what their support asks for, ``retry_after_s`` how long they asked us
+    to wait.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        provider: str = "",
+        status: int = 0,
+        code: str = "",
+        request_id: str = "",
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.provider = provider
+        self.status = status
+        self.code = code
+        self.request_id = request_id
+        self.retry_after_s = retry_after_s
+
+
+class AuthFailed(ProviderError):
+    """The key is missing, wrong or not allowed to do this."""
+
+
+class RateLimited(ProviderError):
+    """Too many requests or tokens; waiting helps."""
+
+
+class Overloaded(ProviderError):
+    """The service is up but cannot take this now; waiting helps."""
+
+
+class ContextTooLong(ProviderError):
+    """The conversation does not fit the model's window; compacting helps."""
+
+
+class BadRequest(ProviderError):
+    """The service does not accept what we sent."""
+
+
+class NotFound(ProviderError):
+    """No such model or address."""
+
+
+class ContentRefused(ProviderError):
+    """The service will not answer this content."""
+
+
+class ServiceFailed(ProviderError):
+    """The service had an error of its own."""
+
+
+class ConnectionFailed(ProviderError):
+    """No connection: refused, reset before an answer, DNS, TLS, proxy, or too slow to connect."""
+
+
+class Stalled(ProviderError):
+    """The service stopped talking and the deadline passed."""
+
+
+class StreamBroken(ProviderError):
+    """The answer ended early or was not what the API promises."""

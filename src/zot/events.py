@@ -1,0 +1,194 @@
+"""What happens: one vocabulary for every face and wire.
+
+Each event is a frozen struct tagged with its name in zot RPC v1, so the native dialect is `encode(event)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from zot.messages import Counters, ShownBlock, ShownImage, Stop, TextBlock
+
+
+class Event(msgspec.Struct, frozen=True, gc=False, tag_field="type", omit_defaults=True):
+    """Something happened in a session."""
+
+
+class UserMessage(Event, tag="user_message", frozen=True, gc=False):
+    content: tuple[ShownBlock, ...]
+    time: str
+
+
+class TurnStart(Event, tag="turn_start", frozen=True, gc=False):
+    step: int
+
+
+class AssistantStart(Event, tag="assistant_start", frozen=True, gc=False):
+    pass
+
+
+class TextDelta(Event, tag="text_delta", frozen=True, gc=False):
+    delta: str
+
+
+class ThinkingDelta(Event, tag="thinking_delta", frozen=True, gc=False):
+    delta: str
+
+
+class ToolUseStart(Event, tag="tool_use_start", frozen=True, gc=False):
+    id: str
+    name: str
+
+
+class ToolUseArgs(Event, tag="tool_use_args", frozen=True, gc=False):
+    id: str
+    delta: str
+
+
+class ToolUseEnd(Event, tag="tool_use_end", frozen=True, gc=False):
+    id: str
+
+
+class Usage(Event, tag="usage", frozen=True, gc=False):
+    input: int
+    output: int
+    cache_read: int
+    cache_write: int
+    cost_usd: float
+    cumulative: Counters
+    price_known: bool = True
+
+    @property
+    def cost(self) -> float | None:
+        """The cost of this turn in US dollars, None when no price is known."""
+        return self.cost_usd if self.price_known else None
+
+
+class AssistantMessage(Event, tag="assistant_message", frozen=True, gc=False):
+    content: tuple[ShownBlock, ...]
+    time: str
+
+
+class ToolCall(Event, tag="tool_call", frozen=True, gc=False):
+    id: str
+    name: str
+    args: dict[str, Any] | None
+
+
+class ToolProgress(Event, tag="tool_progress", frozen=True, gc=False):
+    id: str
+    text: str
+
+
+class ToolResult(Event, tag="tool_result", frozen=True, gc=False):
+    id: str
+    is_error: bool
+    content: tuple[TextBlock | ShownImage, ...]
+
+
+class TurnEnd(Event, tag="turn_end", frozen=True, gc=False):
+    stop: Stop
+    error: str | None = None
+
+
+class Done(Event, tag="done", frozen=True, gc=False):
+    pass
+
+
+class Error(Event, tag="error", frozen=True, gc=False):
+    message: str
+
+
+class CompactDone(Event, tag="compact_done", frozen=True, gc=False):
+    summary: str
+
+
+class Retry(Event, tag="retry", frozen=True, gc=False):
+    """A model call failed before its first delta and will be tried again after ``delay_ms``."""
+
+    reason: str
+    attempt: int
+    delay_ms: int
+
+
+class ApprovalRequest(Event, tag="approval_request", frozen=True, gc=False):
+    id: str
+    tool: str
+    args: dict[str, Any]
+    summary: str
+    deadline: str
+
+
+class ExtNotify(Event, tag="ext_notify", frozen=True, gc=False):
+    extension: str
+    level: Literal["info", "success", "warn", "error"]
+    message: str
+
+
+AgentEvent: TypeAlias = (
+    UserMessage
+    | TurnStart
+    | AssistantStart
+    | TextDelta
+    | ThinkingDelta
+    | ToolUseStart
+    | ToolUseArgs
+    | ToolUseEnd
+    | Usage
+    | AssistantMessage
+    | ToolCall
+    | ToolProgress
+    | ToolResult
+    | TurnEnd
+    | Done
+    | Error
+    | CompactDone
+    | Retry
+    | ApprovalRequest
+    | ExtNotify
+)
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[AgentEvent] = msgspec.json.Decoder(AgentEvent)
+
+
+def encode(frame: Any) -> bytes:
+    """Return one frame as its line of JSON, without the LF. A lone surrogate becomes U+FFFD."""
+    try:
+        return _encoder.encode(frame)
+    except UnicodeEncodeError:
+        return _encoder.encode(_without_surrogates(msgspec.to_builtins(frame)))
+
+
+def encode_lines(frames: Sequence[Any]) -> bytes:
+    """Return several frames as lines, each ending in LF."""
+    try:
+        return _encoder.encode_lines(frames)
+    except UnicodeEncodeError:
+        return b"".join(encode(frame) + b"\n" for frame in frames)
+
+
+def decode(line: bytes | str) -> AgentEvent:
+    """Read an event from its line of JSON; raise msgspec.DecodeError if it is none."""
+    return _decoder.decode(line)
+
+
+def text(events: Iterable[AgentEvent]) -> str:
+    """Return what the model said in ``events``: its deltas, joined."""
+    return "".join(event.delta for event in events if isinstance(event, TextDelta))
+
+
+def _without_surrogates(value: Any) -> Any:
+    match value:
+        case str():
+            # "surrogatepass" pairs up halves that belong together; what is left over has no meaning.
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        case dict():
+            return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_without_surrogates(item) for item in value]
+        case _:
+            return value

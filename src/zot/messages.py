@@ -1,0 +1,171 @@
+"""What is said: messages, their content blocks, and the counters of what it cost.
+
+Two forms of a message exist. The *transcript* form (`Message`) holds everything a provider needs to be told
+again: image bytes, thinking with its signature. The *shown* form (`ShownMessage`) is what clients see on every
+wire: images as a byte count, no thinking. `show` is the only way from one to the other.
+"""
+
+from __future__ import annotations
+
+import time as _time
+from collections.abc import Iterable
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+Role: TypeAlias = Literal["user", "assistant", "tool"]
+Stop: TypeAlias = Literal["end_turn", "tool_use", "length", "error", "aborted"]
+
+
+class Block(msgspec.Struct, frozen=True, gc=False, tag_field="type", omit_defaults=True):
+    """One piece of a message's content."""
+
+
+class TextBlock(Block, tag="text", frozen=True, gc=False):
+    text: str
+
+
+class ImageBlock(Block, tag="image", frozen=True, gc=False):
+    mime_type: str
+    data: bytes
+
+
+class ThinkingBlock(Block, tag="thinking", frozen=True, gc=False):
+    """What the model thought. ``signature`` proves it to the API that made it, ``redacted`` is its sealed form."""
+
+    text: str = ""
+    signature: str = ""
+    redacted: str = ""
+
+
+class CallBlock(Block, tag="tool_call", frozen=True, gc=False):
+    """The model wants a tool run. ``args`` is None when what it wrote is not a JSON object; ``malformed`` has it."""
+
+    id: str
+    name: str
+    args: dict[str, Any] | None
+    malformed: str = ""
+
+
+class ResultBlock(Block, tag="tool_result", frozen=True, gc=False):
+    call_id: str
+    is_error: bool
+    content: tuple[TextBlock | ImageBlock, ...]
+
+
+TranscriptBlock: TypeAlias = TextBlock | ImageBlock | ThinkingBlock | CallBlock | ResultBlock
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """One message of the transcript, complete."""
+
+    role: Role
+    content: tuple[TranscriptBlock, ...]
+    time: str
+
+
+class ShownImage(Block, tag="image", frozen=True, gc=False):
+    mime_type: str
+    bytes: int
+
+
+class ShownCall(Block, tag="tool_call", frozen=True, gc=False):
+    id: str
+    name: str
+    args: dict[str, Any] | None
+
+
+class ShownResult(Block, tag="tool_result", frozen=True, gc=False):
+    call_id: str
+    is_error: bool
+    content: tuple[TextBlock | ShownImage, ...]
+
+
+ShownBlock: TypeAlias = TextBlock | ShownImage | ShownCall | ShownResult
+
+
+class ShownMessage(msgspec.Struct, frozen=True, gc=False):
+    """One message as clients see it."""
+
+    role: Role
+    content: tuple[ShownBlock, ...]
+    time: str
+
+
+class ToolSpec(msgspec.Struct, frozen=True):
+    """What the model is told about a tool. ``schema`` is the JSON Schema of its arguments."""
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+
+
+class Counters(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """Tokens and money. ``input`` excludes what was read from or written to the provider's cache."""
+
+    input: int
+    output: int
+    cache_read: int
+    cache_write: int
+    cost_usd: float
+    price_known: bool = True
+
+    @property
+    def cost(self) -> float | None:
+        """The cost in US dollars, None when no price is known: unknown is not zero."""
+        return self.cost_usd if self.price_known else None
+
+    def __add__(self, other: Counters) -> Counters:
+        return Counters(
+            self.input + other.input,
+            self.output + other.output,
+            self.cache_read + other.cache_read,
+            self.cache_write + other.cache_write,
+            self.cost_usd + other.cost_usd,
+            self.price_known and other.price_known,
+        )
+
+
+ZERO = Counters(0, 0, 0, 0, 0.0)
+
+
+def show(message: Message) -> ShownMessage:
+    """Return the form of ``message`` that clients may see."""
+    return ShownMessage(message.role, show_content(message.content), message.time)
+
+
+def show_content(content: Iterable[TranscriptBlock]) -> tuple[ShownBlock, ...]:
+    """Return the blocks that clients may see: no thinking, and images only by size."""
+    return tuple(shown for block in content if (shown := _show_block(block)) is not None)
+
+
+def show_result_content(content: Iterable[TextBlock | ImageBlock]) -> tuple[TextBlock | ShownImage, ...]:
+    """Return a tool's output as clients see it."""
+    return tuple(
+        block if isinstance(block, TextBlock) else ShownImage(block.mime_type, len(block.data)) for block in content
+    )
+
+
+def _show_block(block: TranscriptBlock) -> ShownBlock | None:
+    match block:
+        case TextBlock():
+            return block
+        case ImageBlock(mime_type=mime_type, data=data):
+            return ShownImage(mime_type, len(data))
+        case ThinkingBlock():
+            return None
+        case CallBlock(id=id_, name=name, args=args):
+            return ShownCall(id_, name, args)
+        case ResultBlock(call_id=call_id, is_error=is_error, content=content):
+            return ShownResult(call_id, is_error, show_result_content(content))
+
+
+def text_of(content: Iterable[TranscriptBlock | ShownBlock]) -> str:
+    """Return the text blocks of ``content``, joined."""
+    return "".join(block.text for block in content if isinstance(block, TextBlock))
+
+
+def timestamp(seconds: float | None = None) -> str:
+    """Return RFC 3339 in UTC with milliseconds and ``Z``; now, unless ``seconds`` since the epoch are given."""
+    whole, millis = divmod(int((_time.time() if seconds is None else seconds) * 1000), 1000)
+    return f"{_time.strftime('%Y-%m-%dT%H:%M:%S', _time.gmtime(whole))}.{millis:03d}Z"

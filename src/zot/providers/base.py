@@ -1,0 +1,170 @@
+"""What a provider is, to the agent; and what an API and a transport are, to a provider."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, Protocol, TypeAlias
+
+import msgspec
+
+from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
+from zot.messages import Counters, Message, Stop, ToolSpec, TranscriptBlock
+
+Reasoning: TypeAlias = Literal["off", "low", "medium", "high"]
+
+#: What a stream decoder produces is what clients see: one object per delta, from the socket to the wire.
+StreamEvent: TypeAlias = TextDelta | ThinkingDelta | ToolUseStart | ToolUseArgs | ToolUseEnd
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One model call. ``encoded`` remembers the wire form of messages already sent."""
+
+    model: str
+    system: str
+    messages: Sequence[Message]
+    tools: tuple[ToolSpec, ...]
+    max_tokens: int
+    reasoning: Reasoning
+    encoded: EncodedMessages
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What a model call gave: all of it, or what had arrived when it ended. ``counters`` has no cost yet."""
+
+    content: tuple[TranscriptBlock, ...]
+    counters: Counters
+    stop: Stop
+
+
+class ReplyStream(Protocol):
+    """One model call while it runs."""
+
+    async def open(self) -> None:
+        """Send the request and wait for the answer to begin. Raise ProviderError."""
+
+    async def read(self) -> list[StreamEvent]:
+        """Return what arrived next, in order; an empty list at the end. Raise ProviderError."""
+
+    def reply(self) -> Reply:
+        """Return what has been received. After the end: the whole reply. Before: no half-written tool call."""
+
+    def close(self) -> None:
+        """Stop at once and let go of the connection. Safe at any time, any number of times."""
+
+
+class Provider(Protocol):
+    """A model service as the agent sees it."""
+
+    @property
+    def name(self) -> str: ...
+
+    def call(self, request: Request, on_retry: OnRetry) -> ReplyStream:
+        """Prepare one model call; nothing happens before `ReplyStream.open`."""
+
+    async def close(self) -> None:
+        """Close idle connections."""
+
+
+class OnRetry(Protocol):
+    """Hears that an attempt failed and when the next begins."""
+
+    def __call__(self, reason: str, *, attempt: int, delay_s: float) -> None: ...
+
+
+class EncodedMessages:
+    """The wire form of a conversation's messages, each encoded once.
+
+    A conversation grows at its end, so a request costs only the messages that are new. Messages are compared
+    by identity: a transcript that was cleared, compacted or replaced simply encodes anew from where it differs.
+    """
+
+    def __init__(self) -> None:
+        self._messages: list[Message] = []
+        self._lines: list[bytes] = []
+        self._encode: Callable[[Message], bytes] | None = None
+
+    def lines(self, messages: Sequence[Message], encode: Callable[[Message], bytes]) -> list[bytes]:
+        """Return ``encode(message)`` for each message. The list is ours: do not change it."""
+        if encode != self._encode:
+            self._messages, self._lines, self._encode = [], [], encode
+        same = 0
+        for known, message in zip(self._messages, messages, strict=False):
+            if known is not message:
+                break
+            same += 1
+        if same < len(self._messages):
+            del self._messages[same:], self._lines[same:]
+        for message in messages[same:]:
+            self._lines.append(encode(message))
+            self._messages.append(message)
+        return self._lines
+
+
+class HttpRequest(msgspec.Struct, frozen=True):
+    """One HTTP request. Header names are lower case; ``secret_headers`` names those never to be recorded."""
+
+    url: str
+    headers: Mapping[str, str]
+    body: bytes
+    method: str = "POST"
+    secret_headers: frozenset[str] = frozenset({"authorization", "x-api-key", "x-goog-api-key", "proxy-authorization"})
+
+
+class Deadlines(msgspec.Struct, frozen=True):
+    """How long we wait for a model service, in seconds."""
+
+    connect_s: float = 10.0
+    headers_s: float = 60.0
+    silence_s: float = 120.0
+
+
+class HttpResponse(Protocol):
+    """An answer whose head has arrived."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Names are lower case; repeated headers are joined with ``, ``."""
+
+    async def read(self) -> bytes:
+        """Return the next bytes of the body; b"" at its proper end. Raise StreamBroken if it was cut short."""
+
+    def close(self) -> None:
+        """Let go of it. The connection is kept for the next request only if the body was read to its end."""
+
+
+class Transport(Protocol):
+    """Sends HTTP requests. The network, the in-process lab and a recording all are one."""
+
+    async def send(self, request: HttpRequest, deadlines: Deadlines) -> HttpResponse:
+        """Return when the response's head has arrived. Raise ConnectionFailed, Stalled or StreamBroken."""
+
+    async def close(self) -> None:
+        """Close every connection."""
+
+
+class Decoder(Protocol):
+    """Turns the bytes of one reply into events. Does no I/O."""
+
+    def feed(self, data: bytes) -> list[StreamEvent]:
+        """Return the events that ``data`` completes. Raise ProviderError for an error inside the stream."""
+
+    @property
+    def progress(self) -> int:
+        """How many meaningful stream events have been seen. Pings and comments do not count."""
+
+    def finish(self) -> list[StreamEvent]:
+        """The body has ended properly. Return what was still held. Raise StreamBroken if the reply is not whole."""
+
+    def reply(self) -> Reply:
+        """Return what has been received so far, without a half-written tool call."""
+
+
+class Api(Protocol):
+    """One model API: how to ask, and how to understand the answer."""
+
+    def request(self, request: Request) -> HttpRequest: ...
+
+    def decoder(self) -> Decoder: ...

@@ -1,0 +1,1 @@
+"""Each dialect over any byte stream."""

@@ -1,0 +1,1 @@
+"""What the model touches the world with."""

@@ -1,0 +1,34 @@
+"""What a tool is, to the agent: a name, a schema, and one way to run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+
+from zot.messages import ImageBlock, TextBlock, ToolSpec
+
+Output: TypeAlias = tuple[TextBlock | ImageBlock, ...]
+
+
+class ToolContext(msgspec.Struct, frozen=True):
+    """Where a call runs. ``progress`` shows text to whoever watches, while the tool is still running."""
+
+    cwd: str
+    env: Mapping[str, str]
+    progress: Callable[[str], None]
+
+
+class Tool(Protocol):
+    """Something the model can call. Stateless between calls, safe to run concurrently with itself."""
+
+    @property
+    def spec(self) -> ToolSpec: ...
+
+    @property
+    def read_only(self) -> bool:
+        """True when a call changes nothing, so that several may run at once."""
+
+    async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
+        """Do it. Raise ToolFailed with what the model should hear. When cancelled, leave nothing running."""

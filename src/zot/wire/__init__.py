@@ -1,0 +1,1 @@
+"""What the bytes of each dialect mean. Nothing here does I/O."""
