@@ -28,7 +28,15 @@ class QueueFull(UserError):
 
 
 class ProtocolError(AgentError):
-    """A peer sent something that is not a frame of its dialect. Costs that frame, not the connection."""
+    """A peer sent something that is not a frame of its dialect. Costs that frame, not the connection.
+
+    ``frame_id`` is the frame's id as it stood there, b"" if it had none; ``frame_type`` what it claimed to be.
+    """
+
+    def __init__(self, message: str, *, frame_id: bytes = b"", frame_type: str = "") -> None:
+        super().__init__(message)
+        self.frame_id = frame_id
+        self.frame_type = frame_type
 
 
 class OutputBroken(AgentError):

@@ -56,12 +56,13 @@ class ResultBlock(Block, tag="tool_result", frozen=True, gc=False):
 TranscriptBlock: TypeAlias = TextBlock | ImageBlock | ThinkingBlock | CallBlock | ResultBlock
 
 
-class Message(msgspec.Struct, frozen=True, gc=False):
-    """One message of the transcript, complete."""
+class Message(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One message of the transcript, complete. ``shown_text`` is what clients see where that differs from its text."""
 
     role: Role
     content: tuple[TranscriptBlock, ...]
     time: str
+    shown_text: str | None = None
 
 
 class ShownImage(Block, tag="image", frozen=True, gc=False):
@@ -131,12 +132,11 @@ ZERO = Counters(0, 0, 0, 0, 0.0)
 
 def show(message: Message) -> ShownMessage:
     """Return the form of ``message`` that clients may see."""
-    return ShownMessage(message.role, show_content(message.content), message.time)
-
-
-def show_content(content: Iterable[TranscriptBlock]) -> tuple[ShownBlock, ...]:
-    """Return the blocks that clients may see: no thinking, and images only by size."""
-    return tuple(shown for block in content if (shown := _show_block(block)) is not None)
+    blocks = tuple(shown for block in message.content if (shown := _show_block(block)) is not None)
+    if message.shown_text is not None:
+        others = tuple(block for block in blocks if not isinstance(block, TextBlock))
+        blocks = (TextBlock(message.shown_text), *others) if message.shown_text else others
+    return ShownMessage(message.role, blocks, message.time)
 
 
 def show_result_content(content: Iterable[TextBlock | ImageBlock]) -> tuple[TextBlock | ShownImage, ...]:

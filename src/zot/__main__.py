@@ -1,0 +1,5 @@
+"""`python -m zot`."""
+
+from zot.cli import main
+
+main()

@@ -1,0 +1,91 @@
+"""What others may decide about a run: extensions, and whoever approves tool calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from zot.events import AgentEvent
+from zot.messages import CallBlock
+from zot.tools.base import Tool
+
+
+class CallDecision(msgspec.Struct, frozen=True):
+    """What becomes of a tool call: run with ``args``, or refused for a reason. ``note`` goes into the result."""
+
+    args: dict[str, Any]
+    refusal: str | None = None
+    note: str = ""
+
+
+class MessageDecision(msgspec.Struct, frozen=True):
+    """What becomes of the model's text: shown as ``text``, or held back for a reason."""
+
+    text: str
+    refusal: str | None = None
+
+
+class Extensions(Protocol):
+    """What runs beside the agent and may watch it, guard it and give it tools. A cancelled question ends at once."""
+
+    @property
+    def holds_messages(self) -> bool:
+        """True while somebody wants to see the model's text before anybody else does."""
+
+    def tools(self) -> Sequence[Tool]:
+        """Return the tools on offer now. Asked before every model call."""
+
+    async def ready(self) -> None:
+        """Wait, within a deadline of its own, until a first prompt may begin."""
+
+    async def turn_starting(self, step: int) -> str | None:
+        """Return why the turn must not begin; None to let it."""
+
+    async def tool_called(self, call: CallBlock, args: dict[str, Any]) -> CallDecision:
+        """Decide about a call before anybody else is asked."""
+
+    async def message_written(self, text: str) -> MessageDecision:
+        """Decide about the model's finished text. Asked only while `holds_messages`."""
+
+    def observe(self, events: Sequence[AgentEvent]) -> None:
+        """Hear what happened, in order, after it was recorded."""
+
+
+class Approver(Protocol):
+    """Says whether a call may run, by rule or by asking a person."""
+
+    async def refusal(self, call: CallBlock, args: dict[str, Any]) -> str | None:
+        """Return why the call must not run, fit for the model to read; None to let it."""
+
+
+class NoExtensions:
+    """Nobody watches, nobody guards."""
+
+    holds_messages = False
+
+    def tools(self) -> Sequence[Tool]:
+        return ()
+
+    async def ready(self) -> None:
+        return
+
+    async def turn_starting(self, step: int) -> str | None:
+        return None
+
+    async def tool_called(self, call: CallBlock, args: dict[str, Any]) -> CallDecision:
+        return CallDecision(args)
+
+    async def message_written(self, text: str) -> MessageDecision:
+        return MessageDecision(text)
+
+    def observe(self, events: Sequence[AgentEvent]) -> None:
+        return
+
+
+class AllowAll:
+    """Every call may run."""
+
+    async def refusal(self, call: CallBlock, args: dict[str, Any]) -> str | None:
+        return None

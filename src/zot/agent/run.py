@@ -1,0 +1,225 @@
+"""One run: what a prompt says and records on its way to `done`. Does no I/O.
+
+The loop that awaits models and tools tells a `Run` what happened; the run decides what is emitted and what goes
+into the transcript, in which order. Its owner ends it, also when the loop was cancelled before its first step.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from zot.agent.hooks import MessageDecision
+from zot.agent.transcript import Transcript
+from zot.errors import AgentError
+from zot.events import (
+    AgentEvent,
+    AssistantMessage,
+    AssistantStart,
+    CompactDone,
+    Done,
+    Error,
+    Retry,
+    TextDelta,
+    ThinkingDelta,
+    ToolCall,
+    ToolProgress,
+    ToolResult,
+    TurnEnd,
+    TurnStart,
+    Usage,
+    UserMessage,
+)
+from zot.messages import (
+    CallBlock,
+    Counters,
+    ImageBlock,
+    Message,
+    ResultBlock,
+    Stop,
+    TextBlock,
+    TranscriptBlock,
+    show,
+    show_result_content,
+    timestamp,
+)
+from zot.providers.base import Reply, StreamEvent
+from zot.store import MessageRow
+from zot.tools.base import Output
+
+ABORTED_RESULT = "aborted before it finished"
+
+
+class Recorder(Protocol):
+    """Where a run's words go: recorded first, then shown."""
+
+    def emit(self, events: Sequence[AgentEvent]) -> None:
+        """Record and show ``events``."""
+
+    def record(self, row: MessageRow) -> None:
+        """Record a change of the transcript and make it."""
+
+    def count(self, counters: Counters) -> Counters:
+        """Price one reply's tokens, add them up, and return them with their price."""
+
+    @property
+    def totals(self) -> Counters:
+        """What the session has used so far."""
+
+    async def drain(self) -> None:
+        """Wait until whoever must not miss anything has caught up."""
+
+
+class Phase(enum.Enum):
+    """Where a run is, as far as ending it is concerned."""
+
+    BETWEEN = "between turns"
+    ASKING = "asking the model"
+    HEARING = "hearing the model"
+    USING_TOOLS = "using tools"
+
+
+class Run:
+    """What one prompt or compact says and records."""
+
+    def __init__(self, transcript: Transcript, recorder: Recorder, *, now: Callable[[], str] = timestamp) -> None:
+        self._transcript = transcript
+        self._recorder = recorder
+        self._now = now
+        self._phase = Phase.BETWEEN
+        self._partial: Callable[[], Reply] | None = None
+        self._holding = False
+
+    def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
+        """The user said something: the beginning of a run, or steering in its middle."""
+        blocks: tuple[TranscriptBlock, ...] = (*((TextBlock(text),) if text else ()), *images)
+        message = Message("user", blocks, self._now())
+        self._recorder.record(MessageRow(message))
+        self._recorder.emit([UserMessage(show(message).content, message.time)])
+
+    def turn_started(self, step: int) -> None:
+        """A model call is about to be made."""
+        self._phase = Phase.ASKING
+        self._recorder.emit([TurnStart(step)])
+
+    def retrying(self, reason: str, *, attempt: int, delay_s: float) -> None:
+        """The model service failed before it answered; it will be asked again."""
+        self._recorder.emit([Retry(reason, attempt, round(delay_s * 1000))])
+
+    def reply_started(self, partial: Callable[[], Reply], *, holding: bool) -> None:
+        """The model began to answer; ``partial`` returns what it said so far. Text is held back if ``holding``."""
+        self._phase, self._partial, self._holding = Phase.HEARING, partial, holding
+        self._recorder.emit([AssistantStart()])
+
+    def heard(self, events: Sequence[StreamEvent]) -> None:
+        """The model said more."""
+        if self._holding:
+            events = [event for event in events if not isinstance(event, TextDelta | ThinkingDelta)]
+        if events:
+            self._recorder.emit(events)
+
+    def reply_ended(self, reply: Reply, decision: MessageDecision | None) -> tuple[CallBlock, ...]:
+        """The model has answered. Return the calls that must now be run, each of which needs a result."""
+        content, stop = _settled(reply)
+        calls = tuple(block for block in content if isinstance(block, CallBlock))
+        self._say(content, reply.counters, decision)
+        self._recorder.emit([*(ToolCall(call.id, call.name, call.args) for call in calls), TurnEnd(stop)])
+        self._phase = Phase.USING_TOOLS if calls else Phase.BETWEEN
+        return calls
+
+    def progressed(self, call: CallBlock, text: str) -> None:
+        """A running tool has something to show."""
+        self._recorder.emit([ToolProgress(call.id, text)])
+
+    def result(self, call: CallBlock, output: Output, *, is_error: bool) -> None:
+        """A call has its result."""
+        message = Message("tool", (ResultBlock(call.id, is_error, output),), self._now())
+        self._recorder.record(MessageRow(message))
+        self._recorder.emit([ToolResult(call.id, is_error, show_result_content(output))])
+
+    def compacted(self, summary: Message, replaces: int, counters: Counters, text: str) -> None:
+        """The first ``replaces`` messages have a summary that stands for them from now on."""
+        self._recorder.record(MessageRow(summary, replaces))
+        self._recorder.emit([self._usage(counters), CompactDone(text)])
+
+    def turn_blocked(self, reason: str) -> None:
+        """Somebody did not let the turn begin."""
+        self._phase = Phase.BETWEEN
+        self._recorder.emit([TurnEnd("error", reason)])
+
+    def stopped_with(self, message: str) -> None:
+        """The run ends between turns, for a reason the user should know."""
+        self._phase = Phase.BETWEEN
+        self._recorder.emit([Error(message)])
+
+    def failed(self, error: AgentError) -> None:
+        """The run ends because something broke. What had arrived is kept."""
+        if self._phase is Phase.HEARING:
+            self._say_partial()
+        self._close_calls(f"not run: {error}")
+        in_turn = self._phase in (Phase.ASKING, Phase.HEARING)
+        self._phase = Phase.BETWEEN
+        self._recorder.emit([*((TurnEnd("error", str(error)),) if in_turn else ()), Error(str(error))])
+
+    def aborted(self) -> None:
+        """The run ends because somebody wanted it to. Says so in every phase."""
+        if self._phase is Phase.HEARING:
+            self._say_partial()
+        self._close_calls(ABORTED_RESULT)
+        self._phase = Phase.BETWEEN
+        self._recorder.emit([TurnEnd("aborted")])
+
+    def done(self) -> None:
+        """Nothing of this run follows."""
+        self._recorder.emit([Done()])
+
+    def _say_partial(self) -> None:
+        """Keep and show what the model said before it was interrupted; a call it had begun is dropped."""
+        assert self._partial is not None
+        reply = self._partial()
+        content = tuple(block for block in reply.content if not isinstance(block, CallBlock))
+        held = MessageDecision("", refusal="") if self._holding else None
+        self._say(content, reply.counters, held)
+
+    def _say(self, content: tuple[TranscriptBlock, ...], counters: Counters, decision: MessageDecision | None) -> None:
+        """Record the assistant's message and show it, together with what it cost."""
+        shown_text = None if decision is None else "" if decision.refusal is not None else decision.text
+        message = Message("assistant", content, self._now(), shown_text=shown_text)
+        if content:
+            self._recorder.record(MessageRow(message))
+        events: list[AgentEvent] = [TextDelta(shown_text)] if shown_text else []
+        events.append(self._usage(counters))
+        if decision is not None and decision.refusal is not None:
+            events += [Error(decision.refusal)] if decision.refusal else []
+        elif content:
+            events.append(AssistantMessage(show(message).content, message.time))
+        self._recorder.emit(events)
+
+    def _usage(self, counters: Counters) -> Usage:
+        priced = self._recorder.count(counters)
+        return Usage(
+            priced.input,
+            priced.output,
+            priced.cache_read,
+            priced.cache_write,
+            priced.cost_usd,
+            self._recorder.totals,
+            priced.price_known,
+        )
+
+    def _close_calls(self, text: str) -> None:
+        """Give every call that has no result one: providers refuse a transcript with an open call."""
+        for call in self._transcript.unanswered():
+            self.result(call, (TextBlock(text),), is_error=True)
+
+
+def _settled(reply: Reply) -> tuple[tuple[TranscriptBlock, ...], Stop]:
+    """Return content and stop reason that agree: calls are kept if and only if they will be run."""
+    calls = any(isinstance(block, CallBlock) for block in reply.content)
+    match reply.stop:
+        case "tool_use" | "end_turn":
+            return reply.content, "tool_use" if calls else "end_turn"
+        case _:
+            # Cut off at the length limit: what it still wanted to call was never announced and is not run.
+            return tuple(block for block in reply.content if not isinstance(block, CallBlock)), reply.stop

@@ -1,0 +1,54 @@
+"""The conversation as the model must be told it. Always one that a provider will accept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from zot.messages import CallBlock, Message, ResultBlock
+from zot.store import MessageRow
+
+
+class Transcript:
+    """The messages so far. Changes only by `apply`, so that the store can say how it came about."""
+
+    def __init__(self) -> None:
+        self._messages: list[Message] = []
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """The messages, oldest first. A view: do not keep it over a change."""
+        return self._messages
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def apply(self, row: MessageRow) -> None:
+        """Make the change that ``row`` says. Results of one turn gather in one message."""
+        if row.replaces:
+            self._messages[: row.replaces] = [row.message] if row.message is not None else []
+        elif row.message is not None:
+            self._append(row.message)
+
+    def unanswered(self) -> list[CallBlock]:
+        """Return the calls of the newest assistant message that have no result yet, in order."""
+        answered: set[str] = set()
+        for message in reversed(self._messages):
+            match message.role:
+                case "tool":
+                    answered |= {block.call_id for block in message.content if isinstance(block, ResultBlock)}
+                case "assistant":
+                    calls = (block for block in message.content if isinstance(block, CallBlock))
+                    return [call for call in calls if call.id not in answered]
+                case "user":
+                    break
+        return []
+
+    def _append(self, message: Message) -> None:
+        if message.role == "tool" and self._messages and self._messages[-1].role == "tool":
+            last = self._messages[-1]
+            message = msgspec.structs.replace(last, content=last.content + message.content)
+            self._messages[-1] = message
+        else:
+            self._messages.append(message)

@@ -1,0 +1,63 @@
+"""argv -> a command. Imports nothing but what the chosen one needs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+_USAGE = """\
+usage: zot COMMAND [flags]
+
+  zot rpc          speak zot RPC v1 (newline-delimited JSON) on standard input and output
+  zot lab serve    serve a scripted model over HTTP, for tests
+  zot --version    print the version
+
+`zot COMMAND --help` tells more. `--provider lab` needs no key and no network."""
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage."""
+    word, rest = (argv[0], argv[1:]) if argv else ("", argv)
+    if word in ("--version", "-V"):
+        from zot.version import __version__
+
+        sys.stdout.write(f"zot {__version__}\n")
+        return 0
+    if word in ("--help", "-h", "help"):
+        sys.stdout.write(_USAGE + "\n")
+        return 0
+    command = _COMMANDS.get(word)
+    if command is None:
+        sys.stderr.write(f"zot: unknown command {word!r}\n{_USAGE}\n" if word else f"{_USAGE}\n")
+        return 2
+    return _run(command, rest)
+
+
+def _rpc(argv: Sequence[str]) -> int:
+    from zot.commands.rpc import main
+
+    return main(argv)
+
+
+def _lab(argv: Sequence[str]) -> int:
+    from zot.commands.lab import main
+
+    return main(argv)
+
+
+_COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {"rpc": _rpc, "--rpc": _rpc, "lab": _lab}
+
+
+def _run(command: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
+    from zot.errors import AgentError
+
+    try:
+        return command(argv)
+    except AgentError as problem:
+        sys.stderr.write(f"zot: {problem}\n")
+        return 1

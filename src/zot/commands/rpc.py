@@ -1,0 +1,122 @@
+"""`zot rpc`: zot RPC v1 on standard input and output."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from zot import flags
+from zot.config import AGENT_FLAGS, Config, resolve
+from zot.errors import ConfigError
+from zot.providers.models import credential, default_model, models_of
+from zot.serve.early import answer_early
+from zot.serve.stdio import claim, leave, leave_on_signals
+from zot.version import __version__
+from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
+from zot.wire.rpc import Greeting
+
+if TYPE_CHECKING:
+    from zot.serve.streams import Writer
+    from zot.session import Session
+
+_FLAGS = (
+    *AGENT_FLAGS,
+    flags.Flag("--max-line-bytes", "longest line that is read (16 MiB)", value="N", parse=flags.positive),
+)
+_SUMMARY = "Speak zot RPC v1, newline-delimited JSON, on standard input and output."
+#: How long a stop may take before we leave without the rest: together less than 3 s.
+_ABORT_S = 1.5
+_FLUSH_S = 0.5
+_CLOSE_S = 0.5
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit code."""
+    settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
+    if settings.pop("help", False):
+        sys.stdout.write(flags.usage("zot rpc", _SUMMARY, _FLAGS) + "\n")
+        return 0
+    if words:
+        raise ConfigError(f"zot rpc takes no words, only flags: {words[0]!r}")
+    limit = settings.pop("max_line_bytes", MAX_LINE_BYTES)
+    token = os.environ.pop("ZOTCORE_RPC_TOKEN", "")
+    config = resolve(settings)
+    model = _check(config)
+    leave_on_signals()
+    incoming, outgoing = claim()
+    greeting = Greeting(version=__version__, provider=config.provider, model=lambda: model, token=token)
+    lines = LineSplitter(max_line_bytes=limit)
+    try:
+        waiting = answer_early(incoming, outgoing, greeting, lines)
+    except OSError:
+        return 0  # Nobody reads us: there is nobody to tell, either.
+    import asyncio
+
+    leave(asyncio.run(_serve(config, greeting, lines, waiting, (incoming, outgoing))))
+
+
+def _check(config: Config) -> str:
+    """Return the model that will be used. Raise ConfigError or UserError before anything has been answered."""
+    known = [model.id for model in models_of(config.provider)]
+    model = config.model or default_model(config.provider)
+    if model not in known:
+        raise ConfigError(f"unknown model {model!r} (provider {config.provider!r}); known: {', '.join(known)}")
+    credential(config.provider, config.api_key, config.environment)
+    return model
+
+
+async def _serve(
+    config: Config,
+    greeting: Greeting,
+    lines: LineSplitter,
+    waiting: Sequence[bytes | TooLong],
+    descriptors: tuple[int, int],
+) -> int:
+    """Serve the client until its input ends, a signal comes, or nobody reads us. Return the exit code."""
+    from zot.runtime import open_session
+    from zot.serve.lifetime import Lifetime
+    from zot.serve.rpc import RpcServer, Unwelcome
+    from zot.serve.streams import Writer, read_chunks
+
+    incoming, outgoing = descriptors
+    output = Writer(outgoing)
+    lifetime = Lifetime(outgoing)
+    output.on_broken(lifetime.end)
+    session = open_session(config)
+    greeting.model = lambda: session.agent.model.id
+    server = RpcServer(session, greeting, output)
+
+    async def serve() -> None:
+        for line in waiting:
+            server.take(line)
+        async for data in read_chunks(incoming):
+            for line in lines.feed(data):
+                server.take(line)
+        for line in lines.finish():
+            server.take(line)
+        lifetime.input_ended = True
+        await session.finish()
+        await output.drained()
+
+    code = 0
+    try:
+        await lifetime.bound(serve())
+    except Unwelcome as problem:
+        sys.stderr.write(f"zot: rpc: {problem}\n")
+        code = 1
+    await _wind_down(session, output)
+    return code
+
+
+async def _wind_down(session: Session, output: Writer) -> None:
+    """Abort what still runs and let its last frames out, each within its time."""
+    import asyncio
+
+    session.abort(queue=True)
+    for step, seconds in ((session.finish(), _ABORT_S), (output.drained(), _FLUSH_S), (session.close(), _CLOSE_S)):
+        try:
+            await asyncio.wait_for(step, seconds)
+        except TimeoutError:
+            sys.stderr.write("zot: rpc: left before everything was wound down\n")

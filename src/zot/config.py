@@ -1,0 +1,142 @@
+"""Files, environment and flags become one frozen Config."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from zot.errors import ConfigError
+from zot.flags import Flag, choice, positive
+
+#: Names that never reach a tool or an extension.
+SECRET_NAMES = frozenset({"ZOTCORE_RPC_TOKEN", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "OPENAI_API_KEY"})
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a Runtime is to work. Every field has a sensible default; None means "as usual"."""
+
+    provider: str = "anthropic"
+    model: str | None = None
+    api_key: str | None = None
+    base_url: str | None = None
+    cwd: str | None = None
+    system_prompt: str | None = None
+    append_system_prompt: tuple[str, ...] = ()
+    reasoning: Literal["off", "low", "medium", "high"] = "off"
+    max_steps: int = 50
+    tools: tuple[str, ...] | None = None
+    script: str | None = None
+    env: Mapping[str, str] | None = None
+
+    def __repr__(self) -> str:
+        """Say what is set, without the secrets."""
+        hidden = ("env", "api_key")
+        pairs = ((name, getattr(self, name)) for name in self.__struct_fields__ if name not in hidden)
+        return f"Config({', '.join(f'{name}={value!r}' for name, value in pairs)})"
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The environment to work in: the one given, else the process's own."""
+        return os.environ if self.env is None else self.env
+
+
+class _AgentTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One `[agents.NAME]` table of config.toml."""
+
+    provider: str | None = None
+    model: str | None = None
+    base_url: str | None = None
+    system_prompt: str | None = None
+    reasoning: Literal["off", "low", "medium", "high"] | None = None
+    max_steps: int | None = None
+    tools: tuple[str, ...] | None = None
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    agents: dict[str, _AgentTable] = {}
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+#: The flags of every command that runs an agent.
+AGENT_FLAGS: Sequence[Flag] = (
+    Flag("--provider", "the model service; `lab` needs no key and no network", value="NAME"),
+    Flag("--model", "the model", value="ID"),
+    Flag("--api-key", "the key; better set the service's variable: arguments are visible to others", value="KEY"),
+    Flag("--base-url", "another server that speaks the provider's API", value="URL"),
+    Flag("--cwd", "where the tools work", value="DIR"),
+    Flag("--system-prompt", "instead of zot's own", value="TEXT"),
+    Flag("--append-system-prompt", "after the system prompt", value="TEXT", many=True),
+    Flag("--reasoning", "how much the model thinks: off, low, medium, high", value="LEVEL",
+         parse=choice("off", "low", "medium", "high")),
+    Flag("--max-steps", "model calls per prompt, at most (50)", value="N", parse=positive),
+    Flag("--tools", "exactly these tools", value="A,B", parse=_names),
+    Flag("--no-tools", "no tools at all"),
+    Flag("--script", "the script that `--provider lab` plays", value="FILE"),
+    Flag("--config-dir", "where config.toml is", value="DIR"),
+    Flag("--no-ext", "do not look for extensions"),
+    Flag("--no-extensions", "the same", setting="no_ext"),
+    Flag("--no-skill", "no skills"),
+    Flag("--no-skills", "the same", setting="no_skill"),
+    Flag("--no-session", "keep nothing"),
+)  # fmt: skip
+
+
+def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None) -> Config:
+    """Return the Config that flags, environment and files make together; a flag wins over a file.
+
+    Raise ConfigError with the file and field that is wrong.
+    """
+    given = dict(settings)
+    directory = given.pop("config_dir", None) or zot_home(os.environ if env is None else env)
+    if given.pop("no_tools", False):
+        given["tools"] = ()
+    for accepted in ("no_ext", "no_skill", "no_session"):
+        given.pop(accepted, None)
+    return Config(**{**_from_file(directory), **given}, env=env)
+
+
+def zot_home(env: Mapping[str, str]) -> str | None:
+    """Return where zot keeps its files, whether or not it exists; None if there is no home at all."""
+    if home := env.get("ZOT_HOME"):
+        return home
+    if state := env.get("XDG_STATE_HOME"):
+        return os.path.join(state, "zot")
+    if not (user := env.get("HOME")):
+        return None
+    if sys.platform == "darwin":
+        return os.path.join(user, "Library", "Application Support", "zot")
+    return os.path.join(user, ".local", "state", "zot")
+
+
+def tool_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment that tools may see: everything but our secrets."""
+    return {name: value for name, value in env.items() if name not in SECRET_NAMES}
+
+
+def _from_file(directory: str | None) -> dict[str, Any]:
+    """Return the settings of the default agent in config.toml; empty if there is no such file."""
+    if directory is None:
+        return {}
+    path = os.path.join(directory, "config.toml")
+    try:
+        with open(path, "rb") as file:
+            text = file.read()
+    except FileNotFoundError:
+        return {}
+    except OSError as problem:
+        raise ConfigError(f"{path}: {problem.strerror}") from None
+    import tomllib  # Only who has a configuration file pays for reading it.
+
+    try:
+        parsed = msgspec.convert(tomllib.loads(text.decode()), _File)
+    except (ValueError, msgspec.ValidationError) as problem:
+        raise ConfigError(f"{path}: {problem}") from None
+    table = parsed.agents.get("default", _AgentTable())
+    return {name: value for name in table.__struct_fields__ if (value := getattr(table, name)) is not None}

@@ -1,0 +1,83 @@
+"""Where a request goes: a URL cut into its origin and its path. Does no I/O."""
+
+from __future__ import annotations
+
+import msgspec
+
+from zot.errors import ConnectionFailed
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """A scheme, host and port: what a connection can be kept for. ``host`` has no brackets."""
+
+    scheme: str
+    host: str
+    port: int
+
+    @property
+    def label(self) -> str:
+        """``host:port``, for messages and for CONNECT."""
+        return f"{_bracketed(self.host)}:{self.port}"
+
+    @property
+    def authority(self) -> str:
+        """What belongs in the host header: the port only when it is not the default one."""
+        if self.port == DEFAULT_PORTS[self.scheme]:
+            return _bracketed(self.host)
+        return self.label
+
+
+class Target(msgspec.Struct, frozen=True):
+    """One URL. ``path`` starts with a slash and includes the query, exactly as given."""
+
+    origin: Origin
+    path: str
+
+
+def split_url(url: str) -> Target:
+    """Cut an http or https URL; a fragment is dropped. Raise ConnectionFailed, never quoting more than the host."""
+    if not _is_plain(url):
+        raise ConnectionFailed("the URL contains a space, control or non-ASCII character: percent-encode it")
+    scheme, separator, rest = url.partition("://")
+    scheme = scheme.lower()
+    if not separator or scheme not in DEFAULT_PORTS:
+        raise ConnectionFailed("the URL must begin with http:// or https://")
+    authority, path = _split_path(rest.partition("#")[0])
+    if "@" in authority:
+        raise ConnectionFailed("the URL contains a user name or password: send credentials in a header instead")
+    host, port = split_host(authority, DEFAULT_PORTS[scheme])
+    return Target(Origin(scheme, host, port), path)
+
+
+def split_host(authority: str, default_port: int) -> tuple[str, int]:
+    """Cut ``host``, ``host:port`` or ``[v6]:port``; the host comes back in lower case, without brackets."""
+    if authority.startswith("["):
+        host, closed, after = authority[1:].partition("]")
+        port = after.removeprefix(":")
+        well_formed = bool(closed) and (not after or after.startswith(":"))
+    else:
+        host, _, port = authority.partition(":")
+        well_formed = ":" not in port
+    if not well_formed or not host or not (port == "" or port.isdecimal()):
+        raise ConnectionFailed(f"the address {authority!r} is not host:port (an IPv6 address needs brackets)")
+    number = int(port) if port else default_port
+    if not 0 < number < 65536:
+        raise ConnectionFailed(f"the port of {authority!r} is not between 1 and 65535")
+    return host.lower(), number
+
+
+def _split_path(rest: str) -> tuple[str, str]:
+    ends = [at for at in (rest.find("/"), rest.find("?")) if at >= 0]
+    end = min(ends, default=len(rest))
+    path = rest[end:]
+    return rest[:end], path if path.startswith("/") else "/" + path
+
+
+def _is_plain(url: str) -> bool:
+    return url.isascii() and url.isprintable() and " " not in url
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,188 @@
+"""HTTP/1.1 over the network: requests out, streamed answers in, connections kept for the next request."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from zot.errors import BadRequest, ConnectionFailed, StreamBroken
+from zot.providers.address import Origin, Target, split_url
+from zot.providers.answer import Answer
+from zot.providers.base import Deadlines, HttpRequest
+from zot.providers.connection import Connection
+from zot.providers.dial import dial
+from zot.providers.proxy import Proxy, find_proxy
+from zot.version import __version__
+
+if TYPE_CHECKING:
+    import ssl
+
+MAX_IDLE_PER_ORIGIN = 4
+IDLE_S = 60.0
+_CLOSE_S = 1.0
+
+
+class HttpTransport:
+    """A `Transport` on the network. ``env`` decides proxies and trusted certificates, and is read once.
+
+    Belongs to one event loop. After `close` it refuses to send.
+    """
+
+    def __init__(self, env: Mapping[str, str] | None = None, *, idle_s: float = IDLE_S) -> None:
+        self._env = dict(os.environ if env is None else env)
+        self._context: ssl.SSLContext | None = None
+        self._idle = IdleConnections(idle_s)
+        self._connections: set[Connection] = set()
+        self._closed = False
+
+    async def send(self, request: HttpRequest, deadlines: Deadlines) -> NetworkResponse:
+        """Return when the response's head has arrived. Raise ConnectionFailed, Stalled or StreamBroken.
+
+        Raise BadRequest for a header that cannot be sent. Cancelled, it closes the connection at once.
+        """
+        target = split_url(request.url)
+        proxy = find_proxy(target.origin, self._env)
+        data = encode_request(request, target, proxy if target.origin.scheme == "http" else None)
+        kept = self._idle.take(target.origin)
+        if kept is not None:
+            try:
+                return await self._exchange(kept, target.origin, request, data, deadlines)
+            except ConnectionFailed:
+                # The server closed it while it was idle: it has not seen this request, so we send it afresh.
+                if kept.heard or self._closed:
+                    raise
+        fresh = await self._open(target.origin, proxy, deadlines)
+        return await self._exchange(fresh, target.origin, request, data, deadlines)
+
+    async def close(self) -> None:
+        """Close every connection, idle or not, and wait until their sockets are closed."""
+        self._closed = True
+        connections = list(self._connections)
+        for connection in connections:
+            connection.abort()
+        if connections:
+            await asyncio.wait([connection.lost for connection in connections], timeout=_CLOSE_S)
+
+    async def _open(self, origin: Origin, proxy: Proxy | None, deadlines: Deadlines) -> Connection:
+        self._refuse_when_closed(origin)
+        connection = await dial(origin, proxy, within_s=deadlines.connect_s, tls_context=self._tls_context)
+        self._connections.add(connection)
+        connection.lost.add_done_callback(lambda _: self._connections.discard(connection))
+        if self._closed:
+            connection.abort()
+        self._refuse_when_closed(origin)
+        return connection
+
+    async def _exchange(
+        self, connection: Connection, origin: Origin, request: HttpRequest, data: bytes, deadlines: Deadlines
+    ) -> NetworkResponse:
+        try:
+            answer = await connection.ask(data, bodiless=request.method == "HEAD", within_s=deadlines.headers_s)
+        except BaseException:
+            # Cancellation passes through here, too: a request without an answer leaves no open socket.
+            connection.abort()
+            raise
+        return NetworkResponse(answer, connection, lambda: self._idle.give(origin, connection))
+
+    def _refuse_when_closed(self, origin: Origin) -> None:
+        if self._closed:
+            raise ConnectionFailed(f"no connection to {origin.label}: this transport has been closed")
+
+    def _tls_context(self) -> ssl.SSLContext:
+        if self._context is None:
+            from zot.providers.tls import client_context
+
+            self._context = client_context(self._env)
+        return self._context
+
+
+class NetworkResponse:
+    """An `HttpResponse` that is still on its connection."""
+
+    def __init__(self, answer: Answer, connection: Connection, keep: Callable[[], None]) -> None:
+        self.status = answer.status
+        self.headers: Mapping[str, str] = answer.headers
+        self._connection: Connection | None = connection
+        self._keep = keep
+        self._ended = False
+
+    async def read(self) -> bytes:
+        """Return all body bytes that arrived since the last read; b"" at the proper end. Raise StreamBroken."""
+        if self._connection is None:
+            if self._ended:
+                return b""
+            raise StreamBroken("the answer was closed before its end")
+        data = await self._connection.read()
+        if not data:
+            self.close()
+        return data
+
+    def close(self) -> None:
+        """Let go of it: keep the connection if the body was read to its end, else close it at once."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        self._ended = connection.ended
+        if connection.usable:
+            self._keep()
+        else:
+            connection.abort()
+
+
+class IdleConnections:
+    """Connections that wait for their next request: few per origin, and not for long."""
+
+    def __init__(self, idle_s: float) -> None:
+        self._idle_s = idle_s
+        self._by_origin: dict[Origin, list[tuple[Connection, asyncio.TimerHandle]]] = {}
+
+    def take(self, origin: Origin) -> Connection | None:
+        """Return the connection used last, or None. It may be one that the server is just closing."""
+        waiting = self._by_origin.get(origin, [])
+        while waiting:
+            connection, expiry = waiting.pop()
+            expiry.cancel()
+            if connection.usable:
+                return connection
+        return None
+
+    def give(self, origin: Origin, connection: Connection) -> None:
+        """Keep a usable connection; the one that has waited longest makes room."""
+        waiting = [entry for entry in self._by_origin.get(origin, []) if entry[0].usable]
+        expiry = asyncio.get_running_loop().call_later(self._idle_s, connection.abort)
+        waiting.append((connection, expiry))
+        self._by_origin[origin] = waiting
+        if len(waiting) > MAX_IDLE_PER_ORIGIN:
+            oldest, its_expiry = waiting.pop(0)
+            its_expiry.cancel()
+            oldest.abort()
+
+
+def encode_request(request: HttpRequest, target: Target, proxy: Proxy | None) -> bytes:
+    """Return the bytes of a request; with a proxy, in the form for plain http through it. Raise BadRequest."""
+    headers = {"user-agent": f"zot/{__version__}", **request.headers}
+    headers.pop("transfer-encoding", None)
+    headers |= {"host": target.origin.authority, "accept-encoding": "identity", "connection": "keep-alive"}
+    if request.body or request.method not in ("GET", "HEAD"):
+        headers["content-length"] = str(len(request.body))
+    where = target.path
+    if proxy is not None:
+        where = f"http://{target.origin.authority}{target.path}"
+        if proxy.authorization:
+            headers["proxy-authorization"] = proxy.authorization
+    lines = [f"{request.method} {where} HTTP/1.1".encode("ascii")]
+    lines += [_encode_header(name, value) for name, value in headers.items()]
+    return b"\r\n".join([*lines, b"", request.body])
+
+
+def _encode_header(name: str, value: str) -> bytes:
+    """Return one header line. The message of a BadRequest names the header and never shows its value."""
+    try:
+        line = f"{name}: {value}".encode("latin-1")
+    except UnicodeEncodeError:
+        raise BadRequest(f"the header {name!r} contains a character that HTTP cannot carry") from None
+    if any(byte in line for byte in b"\r\n\0"):
+        raise BadRequest(f"the header {name!r} contains a line break: check how the key or header was set")
+    return line

@@ -1,0 +1,194 @@
+"""lab as the Anthropic Messages API."""
+
+from __future__ import annotations
+
+import binascii
+from typing import Any
+
+import msgspec
+
+from zot.providers.lab.api import Ask, Block, encode, next_call
+from zot.providers.lab.directives import Usage
+
+_CODES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+#: Deltas are most of a stream, so they are filled in rather than encoded.
+_DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":%b%b}}\n\n'
+_STOPS = {"length": "max_tokens"}
+
+
+class _Part(msgspec.Struct):
+    type: str
+    text: str = ""
+    id: str = ""
+
+
+class _Message(msgspec.Struct):
+    role: str
+    content: str | list[_Part]
+
+    @property
+    def parts(self) -> list[_Part]:
+        return [_Part("text", self.content)] if isinstance(self.content, str) else self.content
+
+
+class _Request(msgspec.Struct):
+    model: str
+    messages: list[_Message]
+    stream: bool = False
+    tools: list[Any] | None = None
+
+
+_requests = msgspec.json.Decoder(_Request)
+
+
+class AnthropicApi:
+    """Requests to, and errors of, ``POST /v1/messages``."""
+
+    def read(self, body: bytes) -> Ask:
+        request = _requests.decode(body)
+        prompt, turns = "", 0
+        for message in request.messages:
+            if message.role == "assistant":
+                turns += 1
+            elif (text := _prompt(message)) is not None:
+                prompt, turns = text, 0
+        calls = (part.id for message in request.messages for part in message.parts if part.type == "tool_use")
+        return Ask(request.model, request.stream, prompt, turns, bool(request.tools), next_call(calls))
+
+    def voice(self, ask: Ask, number: int, usage: Usage) -> AnthropicVoice:
+        return AnthropicVoice(ask.model, number, usage)
+
+    def failure(self, status: int, message: str, code: str = "") -> bytes:
+        fallback = "api_error" if status >= 500 else "invalid_request_error"
+        return _error(code or _CODES.get(status, fallback), message)
+
+
+class AnthropicVoice:
+    """Replies of ``POST /v1/messages``."""
+
+    call_prefix = "toolu_lab_"
+
+    def __init__(self, model: str, number: int, usage: Usage) -> None:
+        self._usage = usage
+        self._message: dict[str, Any] = {
+            "id": f"msg_lab_{number}",
+            "type": "message",
+            "role": "assistant",
+            "model": model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": self._counted(1),
+        }
+
+    def begin(self, *, twice: bool) -> list[bytes]:
+        return [_event("message_start", {"message": self._message})]
+
+    def open(self, block: Block) -> list[bytes]:
+        empty: dict[str, Any]
+        match block.kind:
+            case "text":
+                empty = {"type": "text", "text": ""}
+            case "thinking":
+                empty = {"type": "thinking", "thinking": "", "signature": ""}
+            case "redacted":
+                empty = {"type": "redacted_thinking", "data": block.text}
+            case "call":
+                empty = {"type": "tool_use", "id": block.id, "name": block.tool, "input": {}}
+        return [_event("content_block_start", {"index": block.index, "content_block": empty})]
+
+    def delta(self, block: Block, text: str) -> bytes:
+        match block.kind:
+            case "text":
+                opening = b'{"type":"text_delta","text":'
+            case "thinking":
+                opening = b'{"type":"thinking_delta","thinking":'
+            case _:
+                opening = b'{"type":"input_json_delta","partial_json":'
+        return _DELTA % (block.index, opening, encode(text))
+
+    def close(self, block: Block) -> list[bytes]:
+        stop = _event("content_block_stop", {"index": block.index})
+        if block.kind != "thinking":
+            return [stop]
+        delta = {"type": "signature_delta", "signature": _signature(block)}
+        return [_event("content_block_delta", {"index": block.index, "delta": delta}), stop]
+
+    def end(self, blocks: list[Block], stop: str, *, twice: bool) -> list[bytes]:
+        delta = {"stop_reason": _STOPS.get(stop, stop), "stop_sequence": None}
+        usage = {"output_tokens": self._usage.output}
+        events = [_event("message_delta", {"delta": delta, "usage": usage})]
+        return [*events * (2 if twice else 1), _event("message_stop", {})]
+
+    def whole(self, blocks: list[Block], stop: str) -> bytes:
+        return encode(
+            {
+                **self._message,
+                "content": [_spoken(block) for block in blocks],
+                "stop_reason": _STOPS.get(stop, stop),
+                "usage": self._counted(self._usage.output),
+            }
+        )
+
+    def ping(self) -> bytes:
+        return _event("ping", {})
+
+    def error(self, code: str, message: str) -> bytes:
+        return b"event: error\ndata: %b\n\n" % _error(code, message)
+
+    def _counted(self, output: int) -> dict[str, int]:
+        return {
+            "input_tokens": self._usage.input,
+            "cache_creation_input_tokens": self._usage.cache_write,
+            "cache_read_input_tokens": self._usage.cache_read,
+            "output_tokens": output,
+        }
+
+
+def _prompt(message: _Message) -> str | None:
+    """Return the newest text of a user's message; None if it brings tool results or no text."""
+    if any(part.type == "tool_result" for part in message.parts):
+        return None
+    return next((part.text for part in reversed(message.parts) if part.type == "text"), None)
+
+
+def _spoken(block: Block) -> dict[str, Any]:
+    match block.kind:
+        case "text":
+            return {"type": "text", "text": block.text}
+        case "thinking":
+            return {"type": "thinking", "thinking": block.text, "signature": _signature(block)}
+        case "redacted":
+            return {"type": "redacted_thinking", "data": block.text}
+        case "call":
+            return {"type": "tool_use", "id": block.id, "name": block.tool, "input": _input(block.text)}
+
+
+def _input(arguments: str) -> Any:
+    """Return the arguments as JSON, or as the text they are: malformed ones have no other form in a whole body."""
+    try:
+        return msgspec.json.decode(arguments)
+    except msgspec.DecodeError:
+        return arguments
+
+
+def _signature(block: Block) -> str:
+    return f"lab-{binascii.crc32(block.text.encode(errors='replace')):08x}"
+
+
+def _error(code: str, message: str) -> bytes:
+    return encode({"type": "error", "error": {"type": code, "message": message}})
+
+
+def _event(name: str, fields: dict[str, Any]) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), encode({"type": name, **fields}))

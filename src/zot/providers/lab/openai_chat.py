@@ -1,0 +1,161 @@
+"""lab as the OpenAI Chat Completions API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from zot.providers.lab.api import Ask, Block, encode, next_call
+from zot.providers.lab.directives import Usage
+
+_STOPS = {"end_turn": "stop", "tool_use": "tool_calls", "refusal": "content_filter", "pause_turn": "stop"}
+_CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
+
+
+class _Part(msgspec.Struct):
+    type: str
+    text: str = ""
+
+
+class _CallId(msgspec.Struct):
+    id: str = ""
+
+
+class _Message(msgspec.Struct):
+    role: str
+    content: str | list[_Part] | None = None
+    tool_calls: list[_CallId] | None = None
+
+    @property
+    def parts(self) -> list[_Part]:
+        return [_Part("text", self.content)] if isinstance(self.content, str) else self.content or []
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool = False
+
+
+class _Request(msgspec.Struct):
+    model: str
+    messages: list[_Message]
+    stream: bool | None = False
+    stream_options: _StreamOptions | None = None
+    tools: list[Any] | None = None
+
+
+_requests = msgspec.json.Decoder(_Request)
+
+
+class ChatApi:
+    """Requests to, and errors of, ``POST /v1/chat/completions``."""
+
+    def read(self, body: bytes) -> Ask:
+        request = _requests.decode(body)
+        prompt, turns, before = "", 0, ""
+        for message in request.messages:
+            if message.role == "assistant":
+                turns += 1
+            elif message.role == "user" and (text := _prompt(message, before)) is not None:
+                prompt, turns = text, 0
+            before = message.role
+        calls = (call.id for message in request.messages for call in message.tool_calls or ())
+        usage = request.stream_options is not None and request.stream_options.include_usage
+        return Ask(request.model, bool(request.stream), prompt, turns, bool(request.tools), next_call(calls), usage)
+
+    def voice(self, ask: Ask, number: int, usage: Usage) -> ChatVoice:
+        return ChatVoice(ask, number, usage)
+
+    def failure(self, status: int, message: str, code: str = "") -> bytes:
+        return openai_error(status, message, code)
+
+
+class ChatVoice:
+    """Replies of ``POST /v1/chat/completions``. Thinking travels as ``reasoning_content``, as many servers do it."""
+
+    call_prefix = "call_lab_"
+
+    def __init__(self, ask: Ask, number: int, usage: Usage) -> None:
+        self._wants_usage = ask.wants_usage
+        self._usage = {
+            "prompt_tokens": usage.input + usage.cache_read + usage.cache_write,
+            "completion_tokens": usage.output,
+            "total_tokens": usage.input + usage.cache_read + usage.cache_write + usage.output,
+            "prompt_tokens_details": {"cached_tokens": usage.cache_read},
+        }
+        self._about = {"id": f"chatcmpl-lab-{number}", "created": 0, "model": ask.model}
+
+    def begin(self, *, twice: bool) -> list[bytes]:
+        return [self._chunk({"role": "assistant", "content": ""})]
+
+    def open(self, block: Block) -> list[bytes]:
+        if block.kind != "call":
+            return []
+        function = {"name": block.tool, "arguments": ""}
+        call = {"index": block.call_index, "id": block.id, "type": "function", "function": function}
+        return [self._chunk({"tool_calls": [call]})]
+
+    def delta(self, block: Block, text: str) -> bytes:
+        match block.kind:
+            case "text":
+                return self._chunk({"content": text})
+            case "call":
+                return self._chunk({"tool_calls": [{"index": block.call_index, "function": {"arguments": text}}]})
+            case _:
+                return self._chunk({"reasoning_content": text})
+
+    def close(self, block: Block) -> list[bytes]:
+        return []
+
+    def end(self, blocks: list[Block], stop: str, *, twice: bool) -> list[bytes]:
+        events = [self._chunk({}, _STOPS.get(stop, stop))]
+        if self._wants_usage:
+            usage = {"object": "chat.completion.chunk", **self._about, "choices": [], "usage": self._usage}
+            events += [_event(encode(usage))] * (2 if twice else 1)
+        return [*events, _event(b"[DONE]")]
+
+    def whole(self, blocks: list[Block], stop: str) -> bytes:
+        message: dict[str, Any] = {"role": "assistant", "content": _said(blocks, "text") or None, "refusal": None}
+        if thoughts := _said(blocks, "thinking"):
+            message["reasoning_content"] = thoughts
+        calls = [block for block in blocks if block.kind == "call"]
+        if calls:
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.tool, "arguments": call.text}}
+                for call in calls
+            ]
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _STOPS.get(stop, stop)}
+        return encode({"object": "chat.completion", **self._about, "choices": [choice], "usage": self._usage})
+
+    def ping(self) -> bytes:
+        return b": ping\n\n"
+
+    def error(self, code: str, message: str) -> bytes:
+        return _event(openai_error(500, message, code))
+
+    def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+        return _event(encode({"object": "chat.completion.chunk", **self._about, "choices": [choice]}))
+
+
+def openai_error(status: int, message: str, code: str) -> bytes:
+    """Return the body of an error as OpenAI's APIs phrase it."""
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    return encode(
+        {"error": {"message": message, "type": code or kind, "param": None, "code": code or _CODES.get(status)}}
+    )
+
+
+def _prompt(message: _Message, before: str) -> str | None:
+    """Return the newest text of a user's message; None if it has none or only shows the images of a tool."""
+    if before == "tool" and any(part.type == "image_url" for part in message.parts):
+        return None
+    return next((part.text for part in reversed(message.parts) if part.type == "text"), None)
+
+
+def _said(blocks: list[Block], kind: str) -> str:
+    return "".join(block.text for block in blocks if block.kind == kind)
+
+
+def _event(data: bytes) -> bytes:
+    return b"data: %b\n\n" % data

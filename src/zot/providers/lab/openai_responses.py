@@ -1,0 +1,211 @@
+"""lab as the OpenAI Responses API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from zot.providers.lab.api import Ask, Block, encode, next_call
+from zot.providers.lab.directives import Usage
+from zot.providers.lab.openai_chat import openai_error
+
+_INCOMPLETE = {"length": "max_output_tokens", "refusal": "content_filter"}
+_ITEM_PREFIX = {"text": "msg", "thinking": "rs", "redacted": "rs", "call": "fc"}
+
+
+class _Part(msgspec.Struct):
+    type: str
+    text: str = ""
+
+
+class _Item(msgspec.Struct):
+    type: str = "message"
+    role: str = ""
+    content: str | list[_Part] | None = None
+    call_id: str = ""
+
+
+class _Request(msgspec.Struct):
+    model: str
+    input: str | list[_Item]
+    stream: bool | None = False
+    tools: list[Any] | None = None
+
+
+_requests = msgspec.json.Decoder(_Request)
+
+
+class ResponsesApi:
+    """Requests to, and errors of, ``POST /v1/responses``."""
+
+    def read(self, body: bytes) -> Ask:
+        request = _requests.decode(body)
+        items = [_Item(role="user", content=request.input)] if isinstance(request.input, str) else request.input
+        prompt, turns, answering = "", 0, False
+        for item in items:
+            spoken = item.role == "assistant" or item.type in ("reasoning", "function_call")
+            turns += spoken and not answering
+            answering = spoken
+            if item.role == "user" and (text := _prompt(item)) is not None:
+                prompt, turns = text, 0
+        calls = (item.call_id for item in items)
+        return Ask(request.model, bool(request.stream), prompt, turns, bool(request.tools), next_call(calls))
+
+    def voice(self, ask: Ask, number: int, usage: Usage) -> ResponsesVoice:
+        return ResponsesVoice(ask.model, number, usage)
+
+    def failure(self, status: int, message: str, code: str = "") -> bytes:
+        return openai_error(status, message, code)
+
+
+class ResponsesVoice:
+    """Replies of ``POST /v1/responses``. Its events are numbered, so it speaks one reply only."""
+
+    call_prefix = "call_lab_"
+
+    def __init__(self, model: str, number: int, usage: Usage) -> None:
+        self._model = model
+        self._number = number
+        self._sequence = 0
+        self._usage = {
+            "input_tokens": usage.input + usage.cache_read + usage.cache_write,
+            "input_tokens_details": {"cached_tokens": usage.cache_read},
+            "output_tokens": usage.output,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": usage.input + usage.cache_read + usage.cache_write + usage.output,
+        }
+
+    def begin(self, *, twice: bool) -> list[bytes]:
+        started = self._response("in_progress", [])
+        again = {**started, "usage": self._usage} if twice else started
+        return [
+            self._event("response.created", {"response": started}),
+            self._event("response.in_progress", {"response": again}),
+        ]
+
+    def open(self, block: Block) -> list[bytes]:
+        added = self._event("response.output_item.added", {**self._place(block), "item": self._item(block, done=False)})
+        match block.kind:
+            case "text":
+                part = {**self._inside(block), "part": _text("")}
+                return [added, self._event("response.content_part.added", part)]
+            case "thinking":
+                part = {**self._inside(block), "part": {"type": "summary_text", "text": ""}}
+                return [added, self._event("response.reasoning_summary_part.added", part)]
+            case _:
+                return [added]
+
+    def delta(self, block: Block, text: str) -> bytes:
+        match block.kind:
+            case "text":
+                return self._event("response.output_text.delta", {**self._inside(block), "delta": text, "logprobs": []})
+            case "call":
+                return self._event("response.function_call_arguments.delta", {**self._inside(block), "delta": text})
+            case _:
+                return self._event("response.reasoning_summary_text.delta", {**self._inside(block), "delta": text})
+
+    def close(self, block: Block) -> list[bytes]:
+        place, text = self._inside(block), block.text
+        match block.kind:
+            case "text":
+                events = [
+                    self._event("response.output_text.done", {**place, "text": text, "logprobs": []}),
+                    self._event("response.content_part.done", {**place, "part": _text(text)}),
+                ]
+            case "thinking":
+                part = {"type": "summary_text", "text": text}
+                events = [
+                    self._event("response.reasoning_summary_text.done", {**place, "text": text}),
+                    self._event("response.reasoning_summary_part.done", {**place, "part": part}),
+                ]
+            case "call":
+                done = {**place, "name": block.tool, "arguments": text}
+                events = [self._event("response.function_call_arguments.done", done)]
+            case "redacted":
+                events = []
+        done_item = {**self._place(block), "item": self._item(block, done=True)}
+        return [*events, self._event("response.output_item.done", done_item)]
+
+    def end(self, blocks: list[Block], stop: str, *, twice: bool) -> list[bytes]:
+        response = self._ended(blocks, stop)
+        return [self._event(f"response.{response['status']}", {"response": response})]
+
+    def whole(self, blocks: list[Block], stop: str) -> bytes:
+        return encode(self._ended(blocks, stop))
+
+    def ping(self) -> bytes:
+        return b": ping\n\n"
+
+    def error(self, code: str, message: str) -> bytes:
+        return self._event("error", {"code": code, "message": message, "param": None})
+
+    def _ended(self, blocks: list[Block], stop: str) -> dict[str, Any]:
+        reason = _INCOMPLETE.get(stop)
+        status = "completed" if reason is None else "incomplete"
+        response = self._response(status, [self._item(block, done=True) for block in blocks])
+        details = None if reason is None else {"reason": reason}
+        return {**response, "incomplete_details": details, "usage": self._usage}
+
+    def _response(self, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": f"resp_lab_{self._number}",
+            "object": "response",
+            "created_at": 0,
+            "status": status,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": None,
+            "metadata": {},
+            "model": self._model,
+            "output": output,
+            "parallel_tool_calls": True,
+            "temperature": 1.0,
+            "tool_choice": "auto",
+            "tools": [],
+            "top_p": 1.0,
+            "usage": None,
+        }
+
+    def _item(self, block: Block, *, done: bool) -> dict[str, Any]:
+        status = "completed" if done else "in_progress"
+        text = block.text if done else ""
+        id_ = self._item_id(block)
+        match block.kind:
+            case "text":
+                content = [_text(text)] if done else []
+                return {"id": id_, "type": "message", "status": status, "role": "assistant", "content": content}
+            case "call":
+                call = {"call_id": block.id, "name": block.tool, "arguments": text}
+                return {"id": id_, "type": "function_call", "status": status, **call}
+            case "thinking":
+                summary = [{"type": "summary_text", "text": text}] if done else []
+                return {"id": id_, "type": "reasoning", "summary": summary, "encrypted_content": f"lab-{id_}"}
+            case "redacted":
+                return {"id": id_, "type": "reasoning", "summary": [], "encrypted_content": block.text}
+
+    def _item_id(self, block: Block) -> str:
+        return f"{_ITEM_PREFIX[block.kind]}_{self._number}_{block.index}"
+
+    def _place(self, block: Block) -> dict[str, Any]:
+        return {"output_index": block.index}
+
+    def _inside(self, block: Block) -> dict[str, Any]:
+        """Say which item, and which part of it: messages have contents, reasoning has summaries, calls have none."""
+        part = {"text": {"content_index": 0}, "thinking": {"summary_index": 0}}.get(block.kind, {})
+        return {"item_id": self._item_id(block), **self._place(block), **part}
+
+    def _event(self, name: str, fields: dict[str, Any]) -> bytes:
+        data = encode({"type": name, "sequence_number": self._sequence, **fields})
+        self._sequence += 1
+        return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _prompt(item: _Item) -> str | None:
+    if isinstance(item.content, str):
+        return item.content
+    return next((part.text for part in reversed(item.content or []) if part.type == "input_text"), None)

@@ -1,0 +1,215 @@
+"""A lab script: scenes, each a sequence of replies. See docs/lab.md for the format."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from zot.errors import ConfigError
+from zot.providers.lab import directives as d
+from zot.providers.lab.forms import build
+from zot.providers.lab.line import BadLine, Line, Word, parse_line
+
+#: Stands for any placeholder when a line is checked before it plays: it reads as text, number, duration and status.
+_ANY = "400"
+_PLACEHOLDERS = {**{str(group): _ANY for group in range(1, 10)}, "chars": _ANY, "model": _ANY}
+_CONTENT = {"say", "split", "words", "flood", "help", "think", "redacted", "call", "call-raw"}
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What answers one request. ``fails`` when a client has to ask again to get an answer."""
+
+    script: str
+    lines: tuple[Line, ...]
+    fails: bool
+
+    def directives(self, values: Mapping[str, str]) -> list[d.Directive]:
+        """Return what to do, with the placeholders filled in. Raise ConfigError if that makes no sense."""
+        return [_built(self.script, line.filled(values)) for line in self.lines]
+
+    def times(self, values: Mapping[str, str]) -> int | None:
+        """Return how often it is played in a row; None for ever."""
+        for line in self.lines:
+            if line.word == "repeat":
+                part = _built(self.script, line.filled(values))
+                return part.times if isinstance(part, d.Repeat) else 1
+        return 1
+
+
+class Scene(msgspec.Struct, frozen=True):
+    """Replies for the prompts that match: by first word, by regular expression, by having no tools.
+
+    ``number`` is the line it begins on.
+    """
+
+    replies: tuple[Reply, ...]
+    number: int = 0
+    word: str | None = None
+    pattern: str | None = None
+    without_tools: bool = False
+    help: str = ""
+
+    def match(self, prompt: str, *, has_tools: bool) -> dict[str, str] | None:
+        """Return the values of the placeholders if this scene answers ``prompt``, else None."""
+        if self.without_tools and has_tools:
+            return None
+        found = self._groups(prompt)
+        if found is None:
+            return None
+        return {str(number): group or "" for number, group in enumerate(found, 1)}
+
+    def _groups(self, prompt: str) -> tuple[str | None, ...] | None:
+        if self.word is None:
+            found = re.search(self.pattern or "", prompt, re.DOTALL)
+        else:
+            # Compared before any expression is compiled: a script of many scenes costs only the one that plays.
+            first, *rest = prompt.split(None, 1) or [""]
+            if first != self.word:
+                return None
+            found = re.fullmatch(self.pattern if self.pattern is not None else ".*", "".join(rest), re.DOTALL)
+        return None if found is None else found.groups()
+
+
+class Script(msgspec.Struct, frozen=True):
+    """Scenes in the order in which they are tried. A ``linear`` script has one, which is not chosen but played on."""
+
+    name: str
+    scenes: tuple[Scene, ...]
+    linear: bool
+
+    @staticmethod
+    def parse(text: str, name: str = "script") -> Script:
+        """Read a script. Raise ConfigError with name, line number and what was expected."""
+        script = _parse(text, name)
+        _check(script)
+        return script
+
+    @staticmethod
+    def load(path: str) -> Script:
+        """Read a script from a file. Raise ConfigError."""
+        return Script.parse(_text_of(path), os.path.basename(path))
+
+    def help(self) -> str:
+        """Return the help of its scenes, a line each."""
+        return "\n".join(scene.help for scene in self.scenes if scene.help)
+
+
+def demo() -> Script:
+    """Return the built-in script: a demonstration that uses the tools, and scenes that begin with ``!``."""
+    # Not checked line by line: it is ours, a test does that, and a session may be waiting for its first word.
+    return _parse(_text_of(os.path.join(os.path.dirname(__file__), "demo.lab")), "demo.lab")
+
+
+def _text_of(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"cannot read the lab script {path}: {exc}") from exc
+
+
+def _parse(text: str, name: str) -> Script:
+    """Cut the lines into scenes at ``scene`` and the scenes into replies at ``---``."""
+    sections: list[tuple[Line | None, list[list[Line]]]] = [(None, [[]])]
+    for line in _lines(text, name):
+        if line.word == "scene":
+            sections.append((line, [[]]))
+        elif line.word != "---":
+            sections[-1][1][-1].append(line)
+        elif line.args or line.options:
+            raise _error(name, line, "--- stands alone on its line")
+        else:
+            sections[-1][1].append([])
+    stray = [line for lines in sections[0][1] for line in lines]
+    linear = len(sections) == 1
+    if stray and not linear:
+        raise _error(name, stray[0], f"{stray[0].word} before the first scene")
+    return Script(name, tuple(_scene(name, *section) for section in sections[0 if linear else 1 :]), linear)
+
+
+def _lines(text: str, name: str) -> Iterator[Line]:
+    for number, source in enumerate(text.split("\n"), 1):
+        try:
+            line = parse_line(number, source)
+        except BadLine as exc:
+            raise ConfigError(f"{name}:{number}: {exc}") from exc
+        if line is not None:
+            yield line
+
+
+def _scene(name: str, head: Line | None, replies: list[list[Line]]) -> Scene:
+    played = tuple(Reply(name, tuple(lines), _fails(lines)) for lines in replies if lines)
+    if not played:
+        raise (
+            ConfigError(f"{name}: there is no reply in it") if head is None else _error(name, head, "no reply follows")
+        )
+    if head is None:
+        return Scene(played)
+    try:
+        return _titled(head, played)
+    except BadLine as exc:
+        form = "scene [WORD] ['regular expression'] [tools=none] [help=\"text\"]"
+        raise _error(name, head, f"found {exc}; expected: {form}") from exc
+
+
+def _titled(head: Line, replies: tuple[Reply, ...]) -> Scene:
+    head.allow("tools", "help")
+    match head.args:
+        case ():
+            word, pattern = None, None
+        case (Word() as first,):
+            word, pattern = str(first), None
+        case (str(expression),):
+            word, pattern = None, expression
+        case (Word() as first, str(expression)) if not isinstance(expression, Word):
+            word, pattern = str(first), expression
+        case _:
+            raise BadLine("arguments in another order")
+    if head.option_text("tools", "none") != "none":
+        raise BadLine(f"tools={head.option_text('tools', '')}")
+    return Scene(replies, head.number, word, pattern, "tools" in head.options, head.option_text("help", ""))
+
+
+def _fails(lines: list[Line]) -> bool:
+    """True if no client can take the reply for an answer, so that the next one answers the same request."""
+    words = {line.word for line in lines}
+    if words & {"status", "refuse", "stall", "cut", "error"}:
+        return True
+    return bool(words & {"raw", "no-end"}) and not words & _CONTENT
+
+
+def _check(script: Script) -> None:
+    """Raise ConfigError where something could go wrong only when it is played."""
+    for scene in script.scenes:
+        try:
+            re.compile(scene.pattern or "")
+        except re.error as exc:
+            message = f"{scene.pattern!r} is not a regular expression: {exc}"
+            raise ConfigError(f"{script.name}:{scene.number}: {message}") from exc
+        for reply in scene.replies:
+            _check_reply(reply, last=reply is scene.replies[-1])
+
+
+def _check_reply(reply: Reply, *, last: bool) -> None:
+    ended = ""
+    for line, part in zip(reply.lines, reply.directives(_PLACEHOLDERS), strict=True):
+        if ended and not isinstance(part, d.Remark):
+            raise _error(reply.script, line, f"{line.word} cannot follow {ended}, which ends the reply")
+        if isinstance(part, d.Ending):
+            ended = line.word
+        if isinstance(part, d.Repeat) and part.times is None and not last:
+            raise _error(reply.script, line, "repeat needs a number: only the last reply can be played for ever")
+
+
+def _built(name: str, line: Line) -> d.Directive:
+    try:
+        return build(line)
+    except BadLine as exc:
+        raise _error(name, line, str(exc)) from exc
+
+
+def _error(name: str, line: Line, message: str) -> ConfigError:
+    return ConfigError(f"{name}:{line.number}: {message}")

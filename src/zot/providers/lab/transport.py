@@ -1,0 +1,119 @@
+"""lab in process: a transport whose answers are scripted and whose faults are real to whoever reads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import TypeAlias
+
+from zot.errors import ConnectionFailed, Stalled, StreamBroken
+from zot.providers.base import Deadlines, HttpRequest
+from zot.providers.lab.plan import Broken, Pause, Piece, Plan, Silence, Step
+from zot.providers.lab.script import Script
+from zot.providers.lab.service import Service
+
+Sleep: TypeAlias = Callable[[float], Awaitable[object]]
+
+_BATCH_BYTES = 64 * 1024
+
+
+class LabTransport:
+    """Sends requests to a script. Each transport plays its script from the beginning."""
+
+    def __init__(self, script: Script, *, sleep: Sleep = asyncio.sleep) -> None:
+        self._service = Service(script)
+        self._sleep = sleep
+
+    async def send(self, request: HttpRequest, deadlines: Deadlines) -> LabResponse:
+        """Return when the script sends its head. Raise ConnectionFailed or Stalled as the network would."""
+        target = "/" + request.url.partition("://")[2].partition("/")[2]
+        plan = self._service.answer(request.method, target, request.headers, request.body)
+        first = await self._head(plan.steps, deadlines.headers_s)
+        return LabResponse(plan, first, self._sleep)
+
+    async def close(self) -> None:
+        """There is no connection to close."""
+
+    async def _head(self, steps: Iterator[Step], left_s: float) -> bytes | Piece:
+        """Wait for the first bytes, and return them; an empty body is b"". The time is that of the script."""
+        for step in steps:
+            match step:
+                case Pause(seconds=seconds) if seconds < left_s:
+                    left_s -= seconds
+                    await self._sleep(seconds)
+                case Pause() | Silence():
+                    await self._sleep(left_s)
+                    raise Stalled("the service did not answer in time")
+                case Broken(how="refused"):
+                    raise ConnectionFailed("connection refused")
+                case Broken():
+                    raise ConnectionFailed("connection closed before an answer")
+                case bytes() | Piece():
+                    return step
+        return b""
+
+
+class LabResponse:
+    """An answer that is being played."""
+
+    def __init__(self, plan: Plan, first: bytes | Piece, sleep: Sleep) -> None:
+        self.status = plan.status
+        self.headers: Mapping[str, str] = plan.headers
+        self._steps = plan.steps
+        self._held: Step | None = first
+        self._sleep = sleep
+        self._leash: asyncio.Timeout | None = None
+        self._closed = False
+
+    async def read(self) -> bytes:
+        """Return what is ready, joined; wait where the script waits. Raise StreamBroken at a cut or after close."""
+        # Nothing below waits while bytes are ready, and a reader must not shut out the rest of the program.
+        await asyncio.sleep(0)
+        batch = bytearray()
+        while (step := self._next()) is not None:
+            match step:
+                case bytes():
+                    batch += step
+                    if len(batch) >= _BATCH_BYTES:
+                        break
+                case _ if batch:
+                    self._held = step
+                    break
+                case Piece(data=data):
+                    return data
+                case Pause(seconds=seconds):
+                    await self._pause(seconds)
+                case Silence(ping=None):
+                    await self._pause(None)
+                case Silence(ping=ping, every_s=every_s):
+                    self._held = step
+                    await self._pause(every_s)
+                    return ping or b""
+                case Broken():
+                    raise StreamBroken("the connection was cut")
+        return bytes(batch)
+
+    def close(self) -> None:
+        """Stop at once; a read that waits fails."""
+        self._closed = True
+        if self._leash is not None:
+            self._leash.reschedule(0)
+
+    def _next(self) -> Step | None:
+        if self._closed:
+            raise StreamBroken("the response was closed")
+        held, self._held = self._held, None
+        return held if held is not None else next(self._steps, None)
+
+    async def _pause(self, seconds: float | None) -> None:
+        """Wait so long, or for ever. Raise StreamBroken when closed meanwhile."""
+        try:
+            async with asyncio.timeout(None) as self._leash:
+                if seconds is None:
+                    await asyncio.get_running_loop().create_future()
+                else:
+                    await self._sleep(seconds)
+        except TimeoutError as exc:
+            raise StreamBroken("the response was closed") from exc
+        finally:
+            self._leash = None

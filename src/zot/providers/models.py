@@ -1,0 +1,67 @@
+"""The catalogue: which models there are, what they can hold and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from zot.errors import ConfigError, UserError
+from zot.providers.base import Model, Price
+
+#: When the prices were last looked at.
+AS_OF = "2026-05-01"
+
+
+_SONNET = Price(3.0, 15.0, 0.3, 3.75)
+_OPUS_OLD = Price(15.0, 75.0, 1.5, 18.75)
+_OPUS = Price(5.0, 25.0, 0.5, 6.25)
+
+_ANTHROPIC = (
+    Model("claude-sonnet-4-5", "anthropic", 200_000, 64_000, True, _SONNET),
+    Model("claude-opus-4-1", "anthropic", 200_000, 32_000, True, _OPUS_OLD),
+    Model("claude-opus-4-0", "anthropic", 200_000, 32_000, True, _OPUS_OLD),
+    Model("claude-sonnet-4-0", "anthropic", 200_000, 64_000, True, _SONNET),
+    Model("claude-haiku-4-5", "anthropic", 200_000, 64_000, True, Price(1.0, 5.0, 0.1, 1.25)),
+    Model("claude-3-7-sonnet-20250219", "anthropic", 200_000, 64_000, True, _SONNET),
+    Model("claude-3-5-sonnet-20241022", "anthropic", 200_000, 8_192, False, _SONNET),
+    Model("claude-3-5-haiku-latest", "anthropic", 200_000, 8_192, False, Price(0.8, 4.0, 0.08, 1.0)),
+    Model("claude-3-opus-20240229", "anthropic", 200_000, 4_096, False, _OPUS_OLD),
+    Model("claude-opus-4-5", "anthropic", 200_000, 64_000, True, _OPUS),
+    Model("claude-opus-4-6", "anthropic", 1_000_000, 128_000, True, _OPUS),
+    Model("claude-opus-4-7", "anthropic", 1_000_000, 128_000, True, _OPUS),
+    Model("claude-sonnet-4-6", "anthropic", 1_000_000, 64_000, True, _SONNET),
+)
+_LAB = (Model("lab-1", "lab", 200_000, 64_000, True, Price(0.0, 0.0, 0.0, 0.0)),)
+
+#: The first model of each provider is its default.
+CATALOGUE: Mapping[str, tuple[Model, ...]] = {"anthropic": _ANTHROPIC, "lab": _LAB}
+
+
+def models_of(provider: str) -> tuple[Model, ...]:
+    """Return the models known for ``provider``; raise UserError, with the known ones, if there is no such provider."""
+    try:
+        return CATALOGUE[provider]
+    except KeyError:
+        known = ", ".join(sorted(CATALOGUE))
+        raise UserError(f"unknown provider {provider!r}; known: {known}") from None
+
+
+#: Where each provider's key is looked for, in order.
+KEY_NAMES: Mapping[str, tuple[str, ...]] = {"anthropic": ("ANTHROPIC_API_KEY",), "lab": ()}
+
+
+def default_model(provider: str) -> str:
+    """Return the id of the model that is used when nobody names one."""
+    return models_of(provider)[0].id
+
+
+def credential(provider: str, given: str | None, env: Mapping[str, str]) -> str:
+    """Return the key for ``provider``. Raise ConfigError that says how to give one."""
+    names = KEY_NAMES[provider]
+    key = given or next((env[name] for name in names if env.get(name)), "")
+    if names and not key:
+        raise ConfigError(
+            f"no key for {provider}: set {' or '.join(names)}, or pass --api-key; --provider lab needs none"
+        )
+    if not key.isascii() or not key.isprintable():
+        raise ConfigError(f"the key for {provider} has characters that no key has; was it copied whole?")
+    return key

@@ -1,0 +1,77 @@
+"""Server-sent events: bytes in, the data of each event out. Does no I/O.
+
+Event names, ids and retry hints are not returned: the model APIs repeat the name inside the data.
+"""
+
+from __future__ import annotations
+
+from zot.errors import StreamBroken
+
+_BOM = b"\xef\xbb\xbf"
+_MAX_EVENT_BYTES = 16 * 1024 * 1024
+
+
+class SseParser:
+    """Cut a stream into events. Lines may end in LF, CRLF or CR, split anywhere."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._at_start = True
+        self._held_cr = False
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the data of the events that ``data`` completes; events without data are skipped."""
+        if self._at_start:
+            data = self._without_bom(data)
+        if self._held_cr or b"\r" in data:
+            data = self._with_lf_only(data)
+        if not self._may_complete(data):
+            self._keep(data)
+            return []
+        *blocks, rest = b"".join([*self._pieces, data]).split(b"\n\n")
+        self._pieces, self._size = [], 0
+        self._keep(rest)
+        return [payload for block in blocks if (payload := _payload(block)) is not None]
+
+    def _may_complete(self, data: bytes) -> bool:
+        return b"\n\n" in data or (data.startswith(b"\n") and bool(self._pieces) and self._pieces[-1].endswith(b"\n"))
+
+    def _keep(self, data: bytes) -> None:
+        if data:
+            self._pieces.append(data)
+            self._size += len(data)
+            if self._size > _MAX_EVENT_BYTES:
+                raise StreamBroken(f"one event of the stream is longer than {_MAX_EVENT_BYTES} bytes")
+
+    def _without_bom(self, data: bytes) -> bytes:
+        data = b"".join([*self._pieces, data])
+        self._pieces, self._size = [], 0
+        if len(data) < len(_BOM) and _BOM.startswith(data):
+            self._keep(data)
+            return b""
+        self._at_start = False
+        return data.removeprefix(_BOM)
+
+    def _with_lf_only(self, data: bytes) -> bytes:
+        # A CR at the end may be half of a CRLF: it waits for the next byte.
+        if self._held_cr:
+            data = b"\r" + data
+        self._held_cr = data.endswith(b"\r")
+        if self._held_cr:
+            data = data[:-1]
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def _payload(block: bytes) -> bytes | None:
+    """Return the data of one event; None if it has none."""
+    # What the model APIs send nearly always: one event line, one data line.
+    start = block.find(b"\ndata: ")
+    if start > 0 and block.startswith(b"event: ") and block.count(b"\n") == 1:
+        return block[start + 7 :]
+    found: list[bytes] = []
+    for line in block.split(b"\n"):
+        name, _, value = line.partition(b":")
+        if name == b"data":
+            found.append(value.removeprefix(b" "))
+    return b"\n".join(found) if found else None

@@ -1,0 +1,126 @@
+"""A Config becomes a live session. The only file that picks concrete parts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from zot.agent.loop import Agent
+from zot.agent.prompt import system_prompt
+from zot.config import Config, tool_environment
+from zot.errors import ConfigError
+from zot.messages import timestamp
+from zot.providers.base import Provider
+from zot.providers.models import credential, default_model, models_of
+from zot.session import Session
+from zot.store import Store
+from zot.tools.base import Tool
+
+
+def open_session(config: Config, store: Store | None = None) -> Session:
+    """Return a session that works as ``config`` says. Raise ConfigError if it makes no sense."""
+    cwd = _directory(config.cwd)
+    agent = Agent(
+        _provider(config),
+        models_of(config.provider),
+        model_id=config.model or default_model(config.provider),
+        system=system_prompt(
+            cwd=cwd,
+            date=timestamp()[:10],
+            replaced_by=config.system_prompt,
+            appended=config.append_system_prompt,
+        ),
+        tools=_tools(config),
+        cwd=cwd,
+        env=tool_environment(config.environment),
+        max_steps=config.max_steps,
+        reasoning=config.reasoning,
+    )
+    return Session(agent, store)
+
+
+def _anthropic(config: Config) -> Provider:
+    from zot.providers.anthropic import AnthropicMessages
+    from zot.providers.http import HttpTransport
+    from zot.providers.service import Service
+
+    key = credential(config.provider, config.api_key, config.environment)
+    base_url = config.base_url or config.environment.get("ANTHROPIC_BASE_URL") or "https://api.anthropic.com"
+    api = AnthropicMessages("anthropic", base_url=base_url, api_key=key)
+    return Service("anthropic", api, HttpTransport(config.environment))
+
+
+def _lab(config: Config) -> Provider:
+    from zot.providers.anthropic import AnthropicMessages
+    from zot.providers.lab.script import Script, demo
+    from zot.providers.lab.transport import LabTransport
+    from zot.providers.service import Service
+
+    script = Script.load(config.script) if config.script else demo()
+    api = AnthropicMessages("lab", base_url="http://lab.invalid", api_key="")
+    return Service("lab", api, LabTransport(script))
+
+
+_PROVIDERS: Mapping[str, Callable[[Config], Provider]] = {"anthropic": _anthropic, "lab": _lab}
+
+
+def _provider(config: Config) -> Provider:
+    models_of(config.provider)
+    if config.script and config.provider != "lab":
+        raise ConfigError("--script is for --provider lab")
+    return _PROVIDERS[config.provider](config)
+
+
+def _read() -> Tool:
+    from zot.tools.read import Read
+
+    return Read()
+
+
+def _write() -> Tool:
+    from zot.tools.write import Write
+
+    return Write()
+
+
+def _edit() -> Tool:
+    from zot.tools.edit import Edit
+
+    return Edit()
+
+
+def _bash() -> Tool:
+    from zot.tools.bash import Bash
+
+    return Bash()
+
+
+_TOOLS: Mapping[str, Callable[[], Tool]] = {"bash": _bash, "edit": _edit, "read": _read, "write": _write}
+
+
+def _tools(config: Config) -> list[Tool]:
+    names = tuple(_TOOLS) if config.tools is None else config.tools
+    unknown = [name for name in names if name not in _TOOLS]
+    if unknown:
+        raise ConfigError(f"unknown tool {unknown[0]!r}; known: {', '.join(_TOOLS)}")
+    return [_TOOLS[name]() for name in names]
+
+
+def _directory(path: str | None) -> str:
+    """Return the working directory, absolute. Raise ConfigError if there is none."""
+    try:
+        directory = os.path.abspath(path or os.getcwd())
+    except FileNotFoundError:
+        raise ConfigError("the current directory no longer exists; use --cwd DIR") from None
+    if not os.path.isdir(directory):
+        raise ConfigError(f"{directory} is not a directory")
+    return directory
+
+
+def checked(settings: Mapping[str, Any]) -> Config:
+    """Return the Config for keyword settings. Raise ConfigError if one is unknown."""
+    try:
+        return Config(**settings)
+    except TypeError as problem:
+        raise ConfigError(str(problem)) from None

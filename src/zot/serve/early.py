@@ -1,0 +1,46 @@
+"""Answers `hello` and `ping` before asyncio is imported: most of a cold start is spent on imports."""
+
+from __future__ import annotations
+
+import os
+
+from zot.errors import ProtocolError
+from zot.serve.stdio import readable, write_all
+from zot.wire.lines import LineSplitter, TooLong
+from zot.wire.rpc import Greeting, Hello, Ping, decode_command
+
+_READ_BYTES = 64 * 1024
+
+
+def answer_early(incoming: int, outgoing: int, greeting: Greeting, lines: LineSplitter) -> list[bytes | TooLong]:
+    """Answer what is waiting already, as far as it can be answered. Return the lines that are left to others.
+
+    Never waits: when nothing is there yet, nothing is lost by starting up in earnest. The end of the input is left
+    to be found by who reads next. What is wrong with a line is also theirs to say.
+    """
+    left: list[bytes | TooLong] = []
+    while not left and readable(incoming):
+        data = os.read(incoming, _READ_BYTES)
+        if not data:
+            break
+        left = _answer(lines.feed(data), outgoing, greeting)
+    return left
+
+
+def _answer(lines: list[bytes | TooLong], outgoing: int, greeting: Greeting) -> list[bytes | TooLong]:
+    for index, line in enumerate(lines):
+        command = _easy_command(line)
+        if command is None or greeting.refusal(command) is not None:
+            return lines[index:]
+        write_all(outgoing, greeting.answer(command))
+    return []
+
+
+def _easy_command(line: bytes | TooLong) -> Hello | Ping | None:
+    if isinstance(line, TooLong):
+        return None
+    try:
+        command = decode_command(line)
+    except ProtocolError:
+        return None
+    return command if isinstance(command, Hello | Ping) else None

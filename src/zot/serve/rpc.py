@@ -1,0 +1,123 @@
+"""zot RPC over any byte stream: commands to a session, its events to the client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from zot.errors import AgentError, ProtocolError, UserError
+from zot.events import AgentEvent
+from zot.messages import ImageBlock, show
+from zot.session import Session
+from zot.wire import rpc
+from zot.wire.lines import TooLong
+
+
+class Output(Protocol):
+    """Where lines go."""
+
+    def write(self, data: bytes) -> None: ...
+
+    @property
+    def full(self) -> bool: ...
+
+    async def room(self) -> None: ...
+
+
+class Unwelcome(AgentError):
+    """The client did not show the token. It has been told; the connection must end."""
+
+
+class RpcServer:
+    """One client of one session. A `Subscriber`: the run waits for it, because it must not miss anything."""
+
+    def __init__(self, session: Session, greeting: rpc.Greeting, output: Output) -> None:
+        self._session = session
+        self._greeting = greeting
+        self._output = output
+        self._events = rpc.EventEncoder()
+        session.subscribe(self)
+
+    # What the session says.
+
+    def deliver(self, events: Sequence[AgentEvent]) -> None:
+        self._output.write(self._events.lines(events, self._greeting.features))
+
+    @property
+    def full(self) -> bool:
+        return self._output.full
+
+    async def room(self) -> None:
+        await self._output.room()
+
+    # What the client says.
+
+    def take(self, line: bytes | TooLong) -> None:
+        """Do what one line says, and answer it. Raise Unwelcome if the client must go."""
+        try:
+            if isinstance(line, TooLong):
+                raise ProtocolError(f"the line is longer than {line.limit} bytes and was not read")
+            command = rpc.decode_command(line)
+        except ProtocolError as problem:
+            self._output.write(rpc.fail_frame(problem))
+            if self._greeting.locked:
+                raise Unwelcome("the first line must be hello with the token") from None
+            return
+        refusal = self._greeting.refusal(command)
+        if refusal is not None:
+            self._output.write(rpc.fail(command, refusal))
+            raise Unwelcome(refusal)
+        try:
+            self._do(command)
+        except AgentError as problem:
+            self._output.write(rpc.fail(command, str(problem)))
+
+    def _do(self, command: rpc.AnyCommand) -> None:
+        """Do what a command says; raise AgentError if it cannot be done."""
+        session = self._session
+        match command:
+            case rpc.Hello() | rpc.Ping():
+                self._output.write(self._greeting.answer(command))
+            case rpc.Prompt():
+                session.prompt(command.message or "", _images(command.images), **self._fate(command))
+            case rpc.Steer():
+                session.steer(command.message or "", _images(command.images), **self._fate(command, run=False))
+            case rpc.Compact():
+                session.compact(**self._fate(command))
+            case rpc.Abort(queue=queue):
+                self._succeed(command)
+                session.abort(queue=bool(queue))
+            case rpc.GetState():
+                self._succeed(command, session.state())
+            case rpc.GetMessages():
+                messages = [show(message) for message in session.transcript.messages]
+                self._succeed(command, {"messages": messages})
+            case rpc.Clear():
+                session.clear()
+                self._succeed(command)
+            case rpc.SetModel(model=model):
+                session.use_model(model or "")
+                self._succeed(command, {"model": model})
+            case rpc.GetModels():
+                models = msgspec.convert(session.agent.models, list[rpc.ModelData], from_attributes=True)
+                self._succeed(command, {"models": models})
+            case _:
+                raise UserError(f"{rpc.name_of(command)} is not available in this version of zot")
+
+    def _succeed(self, command: rpc.Command, *data: Any) -> None:
+        self._output.write(rpc.succeed(command, *data))
+
+    def _fate(self, command: rpc.Command, *, run: bool = True) -> dict[str, Callable[..., None]]:
+        """Return what is to be done when the job of ``command`` starts, or never will. Only a ``run`` is numbered."""
+
+        def started() -> None:
+            self._events.run += run
+            self._succeed(command, rpc.STARTED)
+
+        return {"started": started, "dropped": lambda reason: self._output.write(rpc.fail(command, reason))}
+
+
+def _images(images: Sequence[rpc.ImageInput] | None) -> tuple[ImageBlock, ...]:
+    return tuple(ImageBlock(image.mime_type or "", image.data) for image in images or ())

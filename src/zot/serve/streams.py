@@ -1,0 +1,205 @@
+"""Byte streams on descriptors that are not ours alone: pipes, sockets, files, terminals, the null device.
+
+`O_NONBLOCK` belongs to the open file, which others share, so it is never set. Pipes and sockets are watched by
+the event loop; anything else is read and written by a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import threading
+from collections.abc import AsyncIterator, Callable
+from select import PIPE_BUF
+
+from zot.errors import OutputBroken
+from zot.serve.stdio import readable, writable
+
+_READ_BYTES = 256 * 1024
+#: A writer with more than this waiting is full; its source should pause.
+_FULL_BYTES = 1024 * 1024
+
+
+async def read_chunks(descriptor: int) -> AsyncIterator[bytes]:
+    """Yield what arrives until the end of the input."""
+    read = _read_when_ready if _is_watchable(descriptor) else _read_in_thread
+    while data := await read(descriptor):
+        yield data
+
+
+class Writer:
+    """Writes to a descriptor: what is given in one tick of the loop leaves in one write, in order, without loss."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._loop = asyncio.get_running_loop()
+        self._watchable = _is_watchable(descriptor)
+        self._pieces: list[bytes] = []
+        self._unwritten = memoryview(b"")
+        self._size = 0
+        self._scheduled = False
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._problem: OutputBroken | None = None
+        self._on_broken: Callable[[], None] = lambda: None
+
+    def on_broken(self, call: Callable[[], None]) -> None:
+        """Let ``call`` be called, once, when nobody reads us any more."""
+        self._on_broken = call
+
+    def write(self, data: bytes) -> None:
+        """Take ``data``. What is given after the output broke is forgotten."""
+        if self._problem is not None or not data:
+            return
+        self._pieces.append(data)
+        self._size += len(data)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    @property
+    def full(self) -> bool:
+        """True while so much is waiting that the source should pause."""
+        return self._size > _FULL_BYTES
+
+    async def room(self) -> None:
+        """Wait until it is not full any more, or the output broke."""
+        await self._below(_FULL_BYTES // 2)
+
+    async def drained(self) -> None:
+        """Wait until everything has been written, or the output broke."""
+        await self._below(0)
+
+    async def _below(self, size: int) -> None:
+        if self._size > size and self._problem is None:
+            waiter = self._loop.create_future()
+            self._waiters.append((size, waiter))
+            await waiter
+
+    def _flush(self) -> None:
+        """Write what can be written now; arrange for the rest."""
+        if self._pieces:
+            self._unwritten = memoryview(b"".join([self._unwritten, *self._pieces]))
+            self._pieces = []
+        if not self._watchable:
+            self._flush_in_thread()
+            return
+        self._loop.remove_writer(self._descriptor)
+        self._scheduled = False
+        try:
+            while self._unwritten and writable(self._descriptor):
+                # Ready means ready for this much: more could block, and us with it.
+                self._wrote(os.write(self._descriptor, self._unwritten[:PIPE_BUF]))
+        except BlockingIOError:
+            pass
+        except OSError as problem:
+            self._break(problem)
+            return
+        if self._unwritten:
+            self._scheduled = True
+            self._loop.add_writer(self._descriptor, self._flush)
+
+    def _flush_in_thread(self) -> None:
+        """Let a thread write it all; what comes meanwhile waits for the next round."""
+        data = self._unwritten
+
+        def write() -> None:
+            problem: OSError | None = None
+            try:
+                rest = data
+                while rest:
+                    rest = rest[os.write(self._descriptor, rest) :]
+            except OSError as error:
+                problem = error
+            _call_if_open(self._loop, self._written_in_thread, len(data), problem)
+
+        threading.Thread(target=write, name="zot output", daemon=True).start()
+
+    def _written_in_thread(self, size: int, problem: OSError | None) -> None:
+        self._scheduled = False
+        if problem is not None:
+            self._break(problem)
+            return
+        self._wrote(size)
+        if self._pieces:
+            self._scheduled = True
+            self._flush()
+
+    def _wrote(self, size: int) -> None:
+        self._unwritten = self._unwritten[size:]
+        self._size -= size
+        self._wake()
+
+    def _wake(self) -> None:
+        waiting, self._waiters = self._waiters, []
+        for size, waiter in waiting:
+            if waiter.done():
+                continue
+            if self._size <= size or self._problem is not None:
+                waiter.set_result(None)
+            else:
+                self._waiters.append((size, waiter))
+
+    def _break(self, problem: OSError) -> None:
+        self._problem = OutputBroken(f"the output is gone: {problem.strerror}")
+        self._pieces, self._unwritten, self._size = [], memoryview(b""), 0
+        self._wake()
+        self._on_broken()
+
+
+def _is_watchable(descriptor: int) -> bool:
+    mode = os.fstat(descriptor).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+
+
+async def _read_when_ready(descriptor: int) -> bytes:
+    loop = asyncio.get_running_loop()
+    while True:
+        if readable(descriptor):
+            try:
+                return os.read(descriptor, _READ_BYTES)
+            except BlockingIOError:
+                pass
+            except ConnectionResetError:
+                return b""
+        ready = loop.create_future()
+        loop.add_reader(descriptor, _resolve, ready)
+        try:
+            await ready
+        finally:
+            loop.remove_reader(descriptor)
+
+
+async def _read_in_thread(descriptor: int) -> bytes:
+    """Read in a thread that may outlive us: a terminal cannot be made to let go of a read."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[bytes] = loop.create_future()
+
+    def read() -> None:
+        try:
+            data = os.read(descriptor, _READ_BYTES)
+        except OSError:
+            data = b""  # A terminal that hung up, or a descriptor that cannot be read, has nothing more to say.
+        _call_if_open(loop, _resolve_with, result, data)
+
+    threading.Thread(target=read, name="zot input", daemon=True).start()
+    return await result
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _resolve_with(future: asyncio.Future[bytes], data: bytes) -> None:
+    if not future.done():
+        future.set_result(data)
+
+
+def _call_if_open(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *args: object) -> None:
+    """Call in the loop's thread, unless the loop has gone while we were blocked."""
+    try:
+        loop.call_soon_threadsafe(call, *args)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise

@@ -1,0 +1,297 @@
+"""One live conversation: prompts in, events out, one run at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from zot.agent.compaction import compact
+from zot.agent.loop import Agent
+from zot.agent.run import Run
+from zot.agent.transcript import Transcript
+from zot.errors import AgentError, QueueFull, RuntimeClosed, UserError
+from zot.events import AgentEvent
+from zot.messages import ZERO, Counters, ImageBlock, Message, timestamp
+from zot.store import MemoryStore, MessageRow, Store
+
+log = logging.getLogger("zot")
+
+#: How many prompts may wait behind the running one.
+MAX_QUEUE = 32
+
+
+class State(msgspec.Struct, frozen=True):
+    """A snapshot of a session."""
+
+    provider: str
+    model: str
+    cwd: str
+    message_count: int
+    busy: bool
+    usage: Counters
+
+
+class Subscriber(Protocol):
+    """Somebody who hears every event of a session, in order."""
+
+    def deliver(self, events: Sequence[AgentEvent]) -> None:
+        """Take events. Must not block and must not raise."""
+
+    @property
+    def full(self) -> bool:
+        """True while it cannot take more without growing; the run then waits for `room`."""
+
+    async def room(self) -> None:
+        """Wait until it can take more."""
+
+
+class Job:
+    """A prompt or compact, waiting or running. Whoever asked hears when it starts, or that it never will."""
+
+    def __init__(
+        self,
+        text: str | None,
+        images: Sequence[ImageBlock],
+        *,
+        started: Callable[[], None],
+        dropped: Callable[[str], None],
+    ) -> None:
+        self.text = text
+        self.images = images
+        self.started = started
+        self.dropped = dropped
+
+    @property
+    def is_compact(self) -> bool:
+        return self.text is None
+
+
+class Session:
+    """A conversation with an agent. Everything that happens is stored, then shown to all subscribers."""
+
+    def __init__(self, agent: Agent, store: Store | None = None, *, now: Callable[[], str] = timestamp) -> None:
+        self.agent = agent
+        self.transcript = Transcript()
+        self.totals = ZERO
+        self._store: Store = store if store is not None else MemoryStore()
+        self._now = now
+        self._subscribers: list[Subscriber] = []
+        self._waiting: deque[Job] = deque()
+        self._steering: deque[Job] = deque()
+        self._running: Job | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._worker: asyncio.Task[None] | None = None
+        self._aborting = False
+        self._closed = False
+
+    # What callers may ask.
+
+    @property
+    def busy(self) -> bool:
+        """True from the moment a prompt or compact is accepted until the last `done` is out."""
+        return self._running is not None
+
+    def state(self) -> State:
+        """Return a snapshot."""
+        model = self.agent.model
+        return State(self.agent.provider.name, model.id, self.agent.cwd, len(self.transcript), self.busy, self.totals)
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Let ``subscriber`` hear everything from now on; call what is returned to stop."""
+        self._subscribers.append(subscriber)
+        return lambda: self._subscribers.remove(subscriber)
+
+    def prompt(
+        self,
+        text: str,
+        images: Sequence[ImageBlock] = (),
+        *,
+        started: Callable[[], None] = lambda: None,
+        dropped: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """Run a prompt, after those that came before. Raise UserError if it cannot be accepted.
+
+        ``started`` is called right before its first event, ``dropped`` with the reason if it will never run.
+        """
+        self._accept(Job(_checked(text, images), images, started=started, dropped=dropped))
+
+    def steer(
+        self,
+        text: str,
+        images: Sequence[ImageBlock] = (),
+        *,
+        started: Callable[[], None] = lambda: None,
+        dropped: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """Say something to the running prompt before its next model call; when idle, the same as `prompt`.
+
+        If the run ends before it can be said, it becomes a prompt of its own, ahead of the others.
+        """
+        job = Job(_checked(text, images), images, started=started, dropped=dropped)
+        if self._running is None or self._running.is_compact:
+            self._accept(job)
+        else:
+            self._check_room()
+            self._steering.append(job)
+
+    def compact(
+        self,
+        *,
+        started: Callable[[], None] = lambda: None,
+        dropped: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """Summarise the conversation, after the prompts that came before."""
+        self._accept(Job(None, (), started=started, dropped=dropped))
+
+    def abort(self, *, queue: bool = False) -> None:
+        """End the running prompt or compact, whatever it is doing; ``queue`` drops those that wait, too."""
+        if queue:
+            self._drop_waiting("dropped by an abort")
+        # Once is enough: a second cancellation would interrupt the clean-up after the first.
+        if self._task is not None and not self._aborting:
+            self._aborting = True
+            self._task.cancel()
+
+    def clear(self) -> None:
+        """Forget the conversation; what it cost stays counted. Raise UserError while busy."""
+        self.replace_messages([])
+
+    def replace_messages(self, messages: Sequence[Message]) -> None:
+        """Make ``messages`` the conversation. Raise UserError while busy."""
+        if self.busy:
+            raise UserError("the conversation cannot be changed while a prompt or compact is running; abort it first")
+        if len(self.transcript):
+            self.record(MessageRow(None, replaces=len(self.transcript)))
+        for message in messages:
+            self.record(MessageRow(message))
+
+    def use_model(self, model_id: str) -> None:
+        """Use another model of the same provider from the next model call on. Raise UserError if there is none."""
+        self.agent.use_model(model_id)
+
+    async def finish(self) -> None:
+        """Wait until everything that was accepted has run."""
+        while self._worker is not None:
+            await asyncio.wait({self._worker})
+
+    async def close(self) -> None:
+        """Abort what runs, drop what waits, and let go of the provider. Any number of times."""
+        self._closed = True
+        self._drop_waiting("the session was closed")
+        self.abort()
+        await self.finish()
+        await self.agent.provider.close()
+
+    # What a run says (`agent.run.Recorder`).
+
+    def emit(self, events: Sequence[AgentEvent]) -> None:
+        """Store ``events``, then show them."""
+        self._store.append(events)
+        for subscriber in self._subscribers:
+            subscriber.deliver(events)
+        self.agent.extensions.observe(events)
+
+    def record(self, row: MessageRow) -> None:
+        """Store a change of the transcript, then make it."""
+        self._store.append([row])
+        self.transcript.apply(row)
+
+    def count(self, counters: Counters) -> Counters:
+        """Price a reply's tokens and add them up."""
+        charged = self.agent.model.charge(counters)
+        self.totals += charged
+        return charged
+
+    async def drain(self) -> None:
+        """Wait for the subscribers that must not miss anything and have not kept up."""
+        for subscriber in tuple(self._subscribers):
+            if subscriber.full:
+                await subscriber.room()
+
+    # How jobs run.
+
+    def _accept(self, job: Job) -> None:
+        if self._closed:
+            raise RuntimeClosed("this session is closed")
+        if self._running is not None:
+            self._check_room()
+            self._waiting.append(job)
+        else:
+            run = self._begin(job)
+            self._worker = asyncio.get_running_loop().create_task(self._work(run), name="zot session")
+
+    def _check_room(self) -> None:
+        if len(self._waiting) + len(self._steering) >= MAX_QUEUE:
+            raise QueueFull(f"{MAX_QUEUE} prompts are waiting already; wait for one to end")
+
+    def _begin(self, job: Job) -> Run:
+        """Start a job: acknowledged and visible at once, so that an abort right behind it finds something to end."""
+        self._running, self._aborting = job, False
+        run = Run(self.transcript, self, now=self._now)
+        job.started()
+        if job.text is None:
+            body: Coroutine[Any, Any, None] = compact(self.agent, run, self.transcript)
+        else:
+            run.prompt(job.text, job.images)
+            body = self.agent.run(run, self.transcript, self, self._steer)
+        self._task = asyncio.get_running_loop().create_task(body, name="zot run")
+        return run
+
+    async def _work(self, run: Run) -> None:
+        """Own the runs: wait for each, say how it ended, start the next."""
+        try:
+            while True:
+                await self._end(run)
+                self._waiting.extendleft(reversed(self._steering))
+                self._steering.clear()
+                if not self._waiting:
+                    return
+                run = self._begin(self._waiting.popleft())
+        finally:
+            self._running = self._worker = None
+
+    async def _end(self, run: Run) -> None:
+        task = self._task
+        assert task is not None
+        await asyncio.wait({task})
+        self._task = None
+        problem = None if task.cancelled() else task.exception()
+        if task.cancelled() or (problem is not None and self._aborting):
+            run.aborted()
+        elif problem is not None:
+            run.failed(_explained(problem))
+        run.done()
+
+    def _steer(self, run: Run) -> bool:
+        """Say what the user wanted said meanwhile. True if there was something."""
+        spoke = bool(self._steering)
+        while self._steering:
+            job = self._steering.popleft()
+            job.started()
+            assert job.text is not None
+            run.prompt(job.text, job.images)
+        return spoke
+
+    def _drop_waiting(self, reason: str) -> None:
+        for queue in (self._steering, self._waiting):
+            while queue:
+                queue.popleft().dropped(reason)
+
+
+def _checked(text: str, images: Sequence[ImageBlock]) -> str:
+    if not text.strip() and not images:
+        raise UserError("the prompt is empty; give it a message or images")
+    return text
+
+
+def _explained(problem: BaseException) -> AgentError:
+    """Return the error the user may see. What we did not foresee is logged here and hidden there."""
+    if isinstance(problem, AgentError):
+        return problem
+    log.error("unexpected error in a run", exc_info=problem)
+    return AgentError(f"internal error ({type(problem).__name__}); the log has the details")

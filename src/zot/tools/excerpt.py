@@ -1,0 +1,86 @@
+"""How much of a text a model is shown: the budget, and the beginning and end of what does not fit."""
+
+from __future__ import annotations
+
+import codecs
+
+MAX_BYTES = 50 * 1024
+MAX_LINES = 2000
+
+_CONTINUATION = bytes(range(0x80, 0xC0))
+
+
+class Excerpt:
+    """The beginning and the end of a byte stream, within the budget. Does no I/O; its memory is bounded."""
+
+    def __init__(self, *, max_bytes: int = MAX_BYTES, max_lines: int = MAX_LINES) -> None:
+        self._half_bytes = max_bytes // 2
+        self._half_lines = max_lines // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._bytes = 0
+        self._lines = 0
+
+    def feed(self, data: bytes) -> None:
+        """Take the next part of the stream."""
+        self._bytes += len(data)
+        self._lines += data.count(b"\n")
+        room = self._half_bytes - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
+        # Forgetting only now and then keeps the cost linear when data comes byte by byte.
+        if len(self._tail) > 4 * self._half_bytes:
+            del self._tail[: -self._half_bytes]
+
+    def text(self) -> str:
+        """Return what was kept, invalid UTF-8 replaced, with a note where something was left out."""
+        if self._bytes > 2 * self._half_bytes:
+            head, tail = bytes(self._head), bytes(self._tail[-self._half_bytes :])
+        else:
+            head = tail = bytes(self._head + self._tail)
+            if self._lines <= 2 * self._half_lines:
+                return head.decode(errors="replace")
+        head, tail = _first_lines(head, self._half_lines), _last_lines(tail, self._half_lines)
+        left_bytes = self._bytes - len(head) - len(tail)
+        left_lines = self._lines - head.count(b"\n") - tail.count(b"\n")
+        gap = "" if head.endswith(b"\n") else "\n"
+        note = f"{gap}[... {left_bytes} bytes, {left_lines} lines left out ...]\n"
+        return decode_start(head) + note + tail.decode(errors="replace")
+
+
+def decode_start(data: bytes) -> str:
+    """Decode UTF-8 that may have been cut inside its last character; that character is dropped."""
+    return codecs.getincrementaldecoder("utf-8")("replace").decode(data)
+
+
+def end_of_line(data: bytes, count: int) -> int:
+    """Return the position behind the ``count``-th line end in ``data``, -1 if there are fewer."""
+    position = 0
+    for _ in range(count):
+        position = data.find(b"\n", position) + 1
+        if position == 0:
+            return -1
+    return position
+
+
+def _first_lines(data: bytes, count: int) -> bytes:
+    end = end_of_line(data, count)
+    if end == -1:
+        end = data.rfind(b"\n") + 1
+        # Whole lines read best, but a line that is itself too long would take everything with it.
+        if end <= len(data) // 2:
+            return data
+    return data[:end]
+
+
+def _last_lines(data: bytes, count: int) -> bytes:
+    start = len(data)
+    for _ in range(count + 1):
+        start = data.rfind(b"\n", 0, start)
+        if start == -1:
+            break
+    if start == -1:
+        start = data.find(b"\n")
+        if not -1 < start < len(data) // 2:
+            return data.lstrip(_CONTINUATION)
+    return data[start + 1 :]

@@ -1,0 +1,346 @@
+"""zot RPC v1: what a client may say, and what it is answered. Does no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from zot.errors import ProtocolError
+from zot.events import (
+    AgentEvent,
+    ApprovalRequest,
+    ExtNotify,
+    Retry,
+    ThinkingDelta,
+    Usage,
+    encode,
+    encode_lines,
+)
+
+PROTOCOL_VERSION: Final = 1
+
+#: What a client may switch on with `hello`. Without them it gets version 1 as first published.
+FEATURES: Final = ("seq", "thinking", "retries", "prices")
+_GATED: Final[dict[type, str]] = {
+    ThinkingDelta: "thinking",
+    Retry: "retries",
+    ApprovalRequest: "approvals",
+    ExtNotify: "extensions",
+}
+
+
+class Command(msgspec.Struct, frozen=True, tag_field="type"):
+    """Something a client wants. ``id`` is kept as it stood there, and echoed."""
+
+    id: msgspec.Raw = msgspec.Raw()
+
+
+class ImageInput(msgspec.Struct, frozen=True):
+    data: bytes = b""
+    mime_type: str | None = None
+
+
+class Hello(Command, tag="hello", frozen=True):
+    token: str | None = None
+    features: tuple[str, ...] | None = None
+
+
+class Prompt(Command, tag="prompt", frozen=True):
+    message: str | None = None
+    images: tuple[ImageInput, ...] | None = None
+
+
+class Steer(Command, tag="steer", frozen=True):
+    message: str | None = None
+    images: tuple[ImageInput, ...] | None = None
+
+
+class Abort(Command, tag="abort", frozen=True):
+    queue: bool | None = None
+
+
+class Compact(Command, tag="compact", frozen=True):
+    pass
+
+
+class GetState(Command, tag="get_state", frozen=True):
+    pass
+
+
+class GetMessages(Command, tag="get_messages", frozen=True):
+    pass
+
+
+class Clear(Command, tag="clear", frozen=True):
+    pass
+
+
+class SetModel(Command, tag="set_model", frozen=True):
+    model: str | None = None
+
+
+class GetModels(Command, tag="get_models", frozen=True):
+    pass
+
+
+class Ping(Command, tag="ping", frozen=True):
+    pass
+
+
+class GetCommands(Command, tag="get_commands", frozen=True):
+    pass
+
+
+class RunCommand(Command, tag="run_command", frozen=True):
+    name: str | None = None
+    args: str | None = None
+
+
+class PanelKey(Command, tag="panel_key", frozen=True):
+    panel_id: str | None = None
+    key: str | None = None
+    text: str | None = None
+
+
+class PanelClose(Command, tag="panel_close", frozen=True):
+    panel_id: str | None = None
+
+
+class Approve(Command, tag="approve", frozen=True):
+    request: str | None = None
+    decision: str | None = None
+
+
+class Fork(Command, tag="fork", frozen=True):
+    pass
+
+
+AnyCommand: TypeAlias = (
+    Hello
+    | Prompt
+    | Steer
+    | Abort
+    | Compact
+    | GetState
+    | GetMessages
+    | Clear
+    | SetModel
+    | GetModels
+    | Ping
+    | GetCommands
+    | RunCommand
+    | PanelKey
+    | PanelClose
+    | Approve
+    | Fork
+)
+_commands: msgspec.json.Decoder[AnyCommand] = msgspec.json.Decoder(AnyCommand)
+_ids: msgspec.json.Decoder[str | int | float | None] = msgspec.json.Decoder(str | int | float | None)
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+class Response(msgspec.Struct, frozen=True, tag="response", tag_field="type"):
+    """The answer to one command."""
+
+    id: msgspec.Raw | msgspec.UnsetType
+    command: str
+    success: bool
+    data: Any = msgspec.UNSET
+    error: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class HelloData(msgspec.Struct, frozen=True):
+    protocol_version: int
+    version: str
+    provider: str
+    model: str
+    features: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ModelData(msgspec.Struct, frozen=True):
+    id: str
+    provider: str
+    context_window: int
+    max_output: int
+    reasoning: bool
+
+
+STARTED: Final = {"started": True}
+PONG: Final = {"pong": True}
+
+
+def name_of(command: Command) -> str:
+    """Return the name of a command on the wire."""
+    return str(type(command).__struct_config__.tag)
+
+
+def decode_command(line: bytes) -> AnyCommand:
+    """Read one command; raise ProtocolError, with id and type if they can be read, if it is not one."""
+    try:
+        line.decode()  # The typed decode does not look into what it skips.
+        command = _commands.decode(line)
+    except _UNREADABLE as problem:
+        command = _decode_leniently(line, problem)
+    if line.count(b'"type"') > 1:
+        _refuse_repeated_type(line)
+    _check_id(command)
+    return command
+
+
+def _decode_leniently(line: bytes, problem: Exception) -> AnyCommand:
+    """Read a command whose keys are spelled in another case, as the first zot allowed; else raise ProtocolError."""
+    try:
+        fields: dict[str, msgspec.Raw] = msgspec.json.decode(line.decode(), type=dict[str, msgspec.Raw])
+    except _UNREADABLE:
+        raise ProtocolError(_not_an_object(line, problem)) from None
+    fields = {key.lower(): value for key, value in fields.items()}
+    frame_id, kind = _readable_id(fields.get("id")), _readable_type(fields.get("type"))
+    if kind is None:
+        raise ProtocolError("unknown command: the frame has no type that is a string", frame_id=frame_id)
+    if kind not in _NAMES:
+        raise ProtocolError(f"unknown command {kind!r}" if kind else "unknown command", frame_id=frame_id,
+                            frame_type=kind)  # fmt: skip
+    try:
+        return _commands.decode(encode(fields))
+    except _UNREADABLE as wrong:
+        raise ProtocolError(f"{kind}: {wrong}", frame_id=frame_id, frame_type=kind) from None
+
+
+_NAMES: Final = frozenset(str(kind.__struct_config__.tag) for kind in Command.__subclasses__())
+
+
+def _not_an_object(line: bytes, problem: Exception) -> str:
+    if line.startswith(b"\xef\xbb\xbf"):
+        return "not a JSON object: the line begins with a byte order mark"
+    if isinstance(problem, RecursionError):
+        return "not a command: the JSON is nested too deeply"
+    if isinstance(problem, UnicodeDecodeError):
+        return f"not a command: invalid UTF-8 at byte {problem.start}"
+    return f"not a JSON object: {problem}"
+
+
+def _refuse_repeated_type(line: bytes) -> None:
+    """Raise ProtocolError if the frame itself, not something inside it, has two types."""
+    import json  # Rare: the word must stand twice in the line.
+
+    def keys(pairs: list[tuple[str, Any]]) -> list[str]:
+        return [key for key, _ in pairs]
+
+    names: list[str] = json.loads(line, object_pairs_hook=keys)
+    if names.count("type") > 1:
+        raise ProtocolError("not a command: the frame has more than one type")
+
+
+def _check_id(command: Command) -> None:
+    try:
+        _ids.decode(command.id or b"null")
+    except _UNREADABLE:
+        kind = name_of(command)
+        raise ProtocolError(f"{kind}: id must be a string or a number", frame_type=kind) from None
+
+
+def _readable_id(raw: msgspec.Raw | None) -> bytes:
+    try:
+        _ids.decode(raw or b"null")
+    except _UNREADABLE:
+        return b""
+    return bytes(raw or b"")
+
+
+def _readable_type(raw: msgspec.Raw | None) -> str | None:
+    """Return the type of a frame: "" if it has none, None if it is not a string."""
+    try:
+        return msgspec.json.decode(raw or b'""', type=str | None) or ""
+    except _UNREADABLE:
+        return None
+
+
+def succeed(command: Command, data: Any = msgspec.UNSET) -> bytes:
+    """Return the line that says a command was done."""
+    return _response(bytes(command.id), name_of(command), success=True, data=data)
+
+
+def fail(command: Command, reason: str) -> bytes:
+    """Return the line that says a command was not done, and why."""
+    return _response(bytes(command.id), name_of(command), success=False, error=reason)
+
+
+def fail_frame(problem: ProtocolError) -> bytes:
+    """Return the line that answers something that is no command."""
+    return _response(problem.frame_id, problem.frame_type, success=False, error=str(problem))
+
+
+def _response(frame_id: bytes, command: str, *, success: bool, **rest: Any) -> bytes:
+    given = frame_id not in (b"", b"null", b'""')
+    return encode(Response(msgspec.Raw(frame_id) if given else msgspec.UNSET, command, success, **rest)) + b"\n"
+
+
+class Greeting:
+    """The part of a connection that comes first: the token, and which features are on."""
+
+    def __init__(self, *, version: str, provider: str, model: Callable[[], str], token: str = "") -> None:
+        self._version = version
+        self._provider = provider
+        self.model = model
+        self._token = token
+        self.features: frozenset[str] = frozenset()
+
+    @property
+    def locked(self) -> bool:
+        """True until the token has been shown."""
+        return bool(self._token)
+
+    def refusal(self, command: AnyCommand) -> str | None:
+        """Return why a client must go, None if it may stay. The right token opens the door for good."""
+        if not self._token:
+            return None
+        if not isinstance(command, Hello):
+            return "the first command must be hello with the token"
+        from hmac import compare_digest
+
+        if not compare_digest((command.token or "").encode("utf-8", "replace"), self._token.encode("utf-8", "replace")):
+            return "invalid token"
+        self._token = ""
+        return None
+
+    def answer(self, command: Hello | Ping) -> bytes:
+        """Return the line that answers ``command``; switch features on if it names some."""
+        if isinstance(command, Ping):
+            return succeed(command, PONG)
+        features: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+        if command.features is not None:
+            features = tuple(name for name in FEATURES if name in command.features)
+            self.features = frozenset(features)
+        return succeed(command, HelloData(PROTOCOL_VERSION, self._version, self._provider, self.model(), features))
+
+
+class EventEncoder:
+    """Turns events into the lines one client gets, by the features it has switched on."""
+
+    def __init__(self) -> None:
+        self._seq = 0
+        self.run = 0
+
+    def lines(self, events: Sequence[AgentEvent], features: frozenset[str]) -> bytes:
+        """Return the lines for ``events``, each ending in LF."""
+        shown = [event for event in events if _GATED.get(type(event)) is None or _GATED[type(event)] in features]
+        if "prices" not in features:
+            shown = [_as_first_published(event) if type(event) is Usage else event for event in shown]
+        return self._numbered(shown) if "seq" in features else encode_lines(shown)
+
+    def _numbered(self, events: Iterable[AgentEvent]) -> bytes:
+        lines = []
+        for event in events:
+            self._seq += 1
+            lines.append(b'%s,"seq":%d,"run":%d}\n' % (encode(event)[:-1], self._seq, self.run))
+        return b"".join(lines)
+
+
+def _as_first_published(event: Usage) -> Usage:
+    """Return a usage event without the fields that version 1 does not have."""
+    if event.price_known and event.cumulative.price_known:
+        return event
+    cumulative = msgspec.structs.replace(event.cumulative, price_known=True)
+    return msgspec.structs.replace(event, cumulative=cumulative, price_known=True)

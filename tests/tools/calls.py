@@ -1,0 +1,56 @@
+"""Calling a tool as the agent does, and looking at what it left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zot.errors import ToolFailed
+from zot.messages import TextBlock
+from zot.tools.base import Tool, ToolContext
+
+PATIENCE_S = 10.0
+
+
+async def answer(tool: Tool, args: dict[str, Any], context: ToolContext) -> str:
+    """The text of a call that works."""
+    async with asyncio.timeout(PATIENCE_S):
+        [block] = await tool.run(args, context)
+    assert isinstance(block, TextBlock)
+    return block.text
+
+
+async def refusal(tool: Tool, args: dict[str, Any], context: ToolContext) -> str:
+    """The text of a call that fails."""
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(ToolFailed) as failed:
+            await tool.run(args, context)
+    return str(failed.value)
+
+
+def group_members(group: int) -> list[int]:
+    """The living processes of a process group."""
+    members = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, pgrp = stat.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(pgrp) == group and state not in "ZX":
+            members.append(int(stat.parent.name))
+    return members
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    """True once ``holds``; False if it does not within a second. For what other processes do."""
+    deadline = time.monotonic() + 1.0
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
