@@ -1,1 +1,61 @@
-"""zot: the agent runtime that other programs embed."""
+"""zot: the agent runtime that other programs embed.
+
+    async with zot.Runtime(provider="lab") as runtime:
+        async for event in runtime.prompt("hello"):
+            print(zot.encode(event).decode())
+
+Names are loaded when they are first used, so that importing zot costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zot import events as events
+    from zot.blocking import BlockingRuntime as BlockingRuntime
+    from zot.blocking import run as run
+    from zot.config import Config as Config
+    from zot.errors import AgentError as AgentError
+    from zot.errors import ConfigError as ConfigError
+    from zot.errors import ProviderError as ProviderError
+    from zot.errors import RuntimeBusy as RuntimeBusy
+    from zot.errors import RuntimeClosed as RuntimeClosed
+    from zot.errors import UserError as UserError
+    from zot.events import AgentEvent as AgentEvent
+    from zot.events import decode as decode
+    from zot.events import encode as encode
+    from zot.messages import ImageBlock as ImageBlock
+    from zot.messages import Message as Message
+    from zot.messages import TextBlock as TextBlock
+    from zot.messages import show as show
+    from zot.sdk import Answer as Answer
+    from zot.sdk import Events as Events
+    from zot.sdk import Runtime as Runtime
+    from zot.version import __version__ as __version__
+
+_HOMES = {
+    "zot.blocking": ("BlockingRuntime", "run"),
+    "zot.config": ("Config",),
+    "zot.errors": ("AgentError", "ConfigError", "ProviderError", "RuntimeBusy", "RuntimeClosed", "UserError"),
+    "zot.events": ("AgentEvent", "decode", "encode"),
+    "zot.messages": ("ImageBlock", "Message", "TextBlock", "show"),
+    "zot.sdk": ("Answer", "Events", "Runtime"),
+    "zot.version": ("__version__",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME_OF)  # noqa: PLE0605 -- made from the table, so that it cannot differ from it
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'zot' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME_OF})

@@ -27,6 +27,14 @@ class QueueFull(UserError):
     """Too many prompts are waiting on one session."""
 
 
+class StepsExhausted(AgentError):
+    """A prompt made as many model calls as it may and was still not done."""
+
+
+class TurnBlocked(AgentError):
+    """Somebody who may decide did not let the model be asked."""
+
+
 class ProtocolError(AgentError):
     """A peer sent something that is not a frame of its dialect. Costs that frame, not the connection.
 

@@ -51,7 +51,10 @@ class Subscriber(Protocol):
 
 
 class Job:
-    """A prompt or compact, waiting or running. Whoever asked hears when it starts, or that it never will."""
+    """A prompt or compact: waiting, running or over. Whoever asked hears when it starts, or that it never will.
+
+    When it is over, ``error`` says why it failed and ``aborted`` that somebody ended it.
+    """
 
     def __init__(
         self,
@@ -65,6 +68,8 @@ class Job:
         self.images = images
         self.started = started
         self.dropped = dropped
+        self.error: AgentError | None = None
+        self.aborted = False
 
     @property
     def is_compact(self) -> bool:
@@ -80,7 +85,7 @@ class Session:
         self.totals = ZERO
         self._store: Store = store if store is not None else MemoryStore()
         self._now = now
-        self._subscribers: list[Subscriber] = []
+        self._subscribers: tuple[Subscriber, ...] = ()
         self._waiting: deque[Job] = deque()
         self._steering: deque[Job] = deque()
         self._running: Job | None = None
@@ -103,8 +108,8 @@ class Session:
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Let ``subscriber`` hear everything from now on; call what is returned to stop."""
-        self._subscribers.append(subscriber)
-        return lambda: self._subscribers.remove(subscriber)
+        self._subscribers = (*self._subscribers, subscriber)
+        return lambda: self._unsubscribe(subscriber)
 
     def prompt(
         self,
@@ -113,12 +118,12 @@ class Session:
         *,
         started: Callable[[], None] = lambda: None,
         dropped: Callable[[str], None] = lambda reason: None,
-    ) -> None:
+    ) -> Job:
         """Run a prompt, after those that came before. Raise UserError if it cannot be accepted.
 
         ``started`` is called right before its first event, ``dropped`` with the reason if it will never run.
         """
-        self._accept(Job(_checked(text, images), images, started=started, dropped=dropped))
+        return self._accept(Job(_checked(text, images), images, started=started, dropped=dropped))
 
     def steer(
         self,
@@ -144,9 +149,9 @@ class Session:
         *,
         started: Callable[[], None] = lambda: None,
         dropped: Callable[[str], None] = lambda reason: None,
-    ) -> None:
+    ) -> Job:
         """Summarise the conversation, after the prompts that came before."""
-        self._accept(Job(None, (), started=started, dropped=dropped))
+        return self._accept(Job(None, (), started=started, dropped=dropped))
 
     def abort(self, *, queue: bool = False) -> None:
         """End the running prompt or compact, whatever it is doing; ``queue`` drops those that wait, too."""
@@ -156,6 +161,19 @@ class Session:
         if self._task is not None and not self._aborting:
             self._aborting = True
             self._task.cancel()
+
+    @property
+    def aborting(self) -> bool:
+        """True while the running job is on its way to its end because somebody wanted it to."""
+        return self.busy and self._aborting
+
+    def cancel(self, job: Job) -> None:
+        """End ``job``: abort it if it runs, drop it if it waits, leave it be if it is over."""
+        if job is self._running:
+            self.abort()
+        elif job in self._waiting:
+            self._waiting.remove(job)
+            job.dropped("cancelled before it began")
 
     def clear(self) -> None:
         """Forget the conversation; what it cost stays counted. Raise UserError while busy."""
@@ -209,13 +227,16 @@ class Session:
 
     async def drain(self) -> None:
         """Wait for the subscribers that must not miss anything and have not kept up."""
-        for subscriber in tuple(self._subscribers):
+        for subscriber in self._subscribers:
             if subscriber.full:
                 await subscriber.room()
 
     # How jobs run.
 
-    def _accept(self, job: Job) -> None:
+    def _unsubscribe(self, subscriber: Subscriber) -> None:
+        self._subscribers = tuple(other for other in self._subscribers if other is not subscriber)
+
+    def _accept(self, job: Job) -> Job:
         if self._closed:
             raise RuntimeClosed("this session is closed")
         if self._running is not None:
@@ -224,6 +245,7 @@ class Session:
         else:
             run = self._begin(job)
             self._worker = asyncio.get_running_loop().create_task(self._work(run), name="zot session")
+        return job
 
     def _check_room(self) -> None:
         if len(self._waiting) + len(self._steering) >= MAX_QUEUE:
@@ -261,10 +283,14 @@ class Session:
         await asyncio.wait({task})
         self._task = None
         problem = None if task.cancelled() else task.exception()
+        job = self._running
+        assert job is not None
         if task.cancelled() or (problem is not None and self._aborting):
+            job.aborted = True
             run.aborted()
         elif problem is not None:
-            run.failed(_explained(problem))
+            job.error = _explained(problem)
+            run.failed(job.error)
         run.done()
 
     def _steer(self, run: Run) -> bool:

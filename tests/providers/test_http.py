@@ -303,7 +303,7 @@ async def test_a_request_on_a_fresh_connection_is_not_sent_again() -> None:
 async def test_a_slow_reader_slows_the_server_down() -> None:
     size = 50 * 1024 * 1024
     answer = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size + bytes(size)
-    async with serving(answering(answer)) as server, networked() as transport:
+    async with serving(answering(answer, OK)) as server, networked() as transport:
         response = await post(transport, server.url())
         sizes = []
         while data := await response.read():
@@ -312,7 +312,8 @@ async def test_a_slow_reader_slows_the_server_down() -> None:
                 await asyncio.sleep(0)
         assert sum(sizes) == size
         assert PAUSE_BYTES < max(sizes) <= PAUSE_BYTES + ONE_READ
-        assert await fetch(transport, server.url()) == bytes(size)
+        assert await fetch(transport, server.url()) == b"ok"
+        assert len(server.peers) == 1
 
 
 async def test_no_answer_within_the_deadline_is_a_stall() -> None:
@@ -357,6 +358,17 @@ async def test_an_answer_may_come_before_the_request_is_read() -> None:
     async with serving(play) as server, networked() as transport:
         response = await post(transport, server.url(), bytes(30_000_000))
         assert (response.status, await body_of(response)) == (413, b"big")
+
+
+async def test_a_connection_whose_request_was_not_taken_is_not_used_again() -> None:
+    async def play(peer: Peer) -> None:
+        await peer.send(OK)
+        await asyncio.Event().wait()
+
+    async with serving(play) as server, networked() as transport:
+        for _ in range(2):
+            assert await fetch(transport, server.url(), bytes(30_000_000)) == b"ok"
+        assert len(server.peers) == 2
 
 
 async def test_cancelling_the_wait_for_an_answer_closes_the_connection() -> None:
@@ -447,10 +459,47 @@ async def test_a_refused_connection_names_the_address_and_nothing_secret() -> No
             assert "secret" not in str(refused.value)
 
 
-async def test_an_unknown_host_is_reported_as_such() -> None:
+async def test_an_unknown_host_is_reported_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no_such_name(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", no_such_name)
     async with networked() as transport:
         with pytest.raises(ConnectionFailed, match=r"nowhere\.invalid:80 cannot be resolved"):
             await post(transport, "http://nowhere.invalid/")
+
+
+async def test_a_name_lookup_counts_against_the_connect_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no_reply(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", no_reply)
+    async with networked() as transport:
+        with pytest.raises(ConnectionFailed, match=r"slow\.invalid:80 within 0\.02 s"):
+            await post(transport, "http://slow.invalid/", deadlines=Deadlines(connect_s=0.02))
+
+
+async def test_a_host_with_several_addresses_is_reached_at_the_one_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def two_addresses(*_: object, **__: object) -> list[tuple[object, ...]]:
+        return [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", unused.getsockname()[1])),
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", server.port)),
+        ]
+
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        async with serving(answering(OK)) as server, networked() as transport:
+            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", two_addresses)
+            assert await fetch(transport, "http://two.invalid/") == b"ok"
+
+
+async def test_a_server_that_hangs_up_before_the_request_is_noticed_at_once() -> None:
+    async def play(peer: Peer) -> None:
+        peer.reset()
+
+    async with serving(play) as server, networked() as transport:
+        with pytest.raises(ConnectionFailed, match=f"127.0.0.1:{server.port}"):
+            await post(transport, server.url())
 
 
 async def test_it_is_the_transport_that_providers_expect() -> None:

@@ -92,8 +92,10 @@ def test_lower_case_no_proxy_wins() -> None:
     assert find_proxy(HTTPS, env) == P
 
 
-@pytest.mark.parametrize("url", ["https://user:secret@p:3128", "socks5://user:secret@p", "http://user:secret@p:port"])
+@pytest.mark.parametrize(
+    "url", ["https://user:secret@p:3128", "socks5://user:secret@p", "http://u:secret@p:port", "http://u:sec/ret@"]
+)
 def test_a_proxy_we_cannot_use_is_refused_without_showing_its_password(url: str) -> None:
     with pytest.raises(ConnectionFailed) as refused:
         find_proxy(HTTPS, {"HTTPS_PROXY": url})
-    assert "secret" not in str(refused.value)
+    assert "sec" not in str(refused.value)

@@ -8,7 +8,7 @@ from contextlib import closing
 from zot.agent.hooks import AllowAll, Approver, Extensions, MessageDecision, NoExtensions
 from zot.agent.run import Recorder, Run
 from zot.agent.transcript import Transcript
-from zot.errors import ToolFailed, UserError
+from zot.errors import StepsExhausted, ToolFailed, TurnBlocked, UserError
 from zot.messages import CallBlock, Message, TextBlock, ToolSpec, text_of
 from zot.providers.base import EncodedMessages, Model, Provider, Reasoning, Reply, Request
 from zot.tools.base import Output, Tool, ToolContext
@@ -60,8 +60,7 @@ class Agent:
             run.turn_started(step)
             reason = await self.extensions.turn_starting(step)
             if reason is not None:
-                run.turn_blocked(reason)
-                return
+                raise TurnBlocked(reason)
             tools = self._offered()
             calls = await self._ask(run, transcript, recorder, tools)
             for call in calls:
@@ -69,7 +68,7 @@ class Agent:
                 await recorder.drain()
             if not calls and not steer(run):
                 return
-        run.stopped_with(f"stopped after {self._max_steps} steps, the limit set by max-steps")
+        raise StepsExhausted(f"stopped after {self._max_steps} steps, the limit set by max-steps")
 
     async def ask_plainly(self, system: str, messages: Sequence[Message], run: Run, *, max_tokens: int) -> Reply:
         """Ask the model for text alone: no tools, nothing shown, nothing recorded."""

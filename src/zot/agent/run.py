@@ -12,7 +12,7 @@ from typing import Protocol
 
 from zot.agent.hooks import MessageDecision
 from zot.agent.transcript import Transcript
-from zot.errors import AgentError
+from zot.errors import AgentError, TurnBlocked
 from zot.events import (
     AgentEvent,
     AssistantMessage,
@@ -143,24 +143,18 @@ class Run:
         self._recorder.record(MessageRow(summary, replaces))
         self._recorder.emit([self._usage(counters), CompactDone(text)])
 
-    def turn_blocked(self, reason: str) -> None:
-        """Somebody did not let the turn begin."""
-        self._phase = Phase.BETWEEN
-        self._recorder.emit([TurnEnd("error", reason)])
-
-    def stopped_with(self, message: str) -> None:
-        """The run ends between turns, for a reason the user should know."""
-        self._phase = Phase.BETWEEN
-        self._recorder.emit([Error(message)])
-
     def failed(self, error: AgentError) -> None:
         """The run ends because something broke. What had arrived is kept."""
         if self._phase is Phase.HEARING:
             self._say_partial()
         self._close_calls(f"not run: {error}")
-        in_turn = self._phase in (Phase.ASKING, Phase.HEARING)
+        ending: list[AgentEvent] = []
+        if self._phase in (Phase.ASKING, Phase.HEARING):
+            ending.append(TurnEnd("error", str(error)))
+        if not isinstance(error, TurnBlocked):  # A guard at work is no fault; the turn's end says why.
+            ending.append(Error(str(error)))
         self._phase = Phase.BETWEEN
-        self._recorder.emit([*((TurnEnd("error", str(error)),) if in_turn else ()), Error(str(error))])
+        self._recorder.emit(ending)
 
     def aborted(self) -> None:
         """The run ends because somebody wanted it to. Says so in every phase."""

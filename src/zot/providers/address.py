@@ -37,7 +37,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def split_url(url: str) -> Target:
-    """Cut an http or https URL; a fragment is dropped. Raise ConnectionFailed, never quoting more than the host."""
+    """Cut an http or https URL; a fragment is dropped. Raise ConnectionFailed, which quotes nothing of it."""
     if not _is_plain(url):
         raise ConnectionFailed("the URL contains a space, control or non-ASCII character: percent-encode it")
     scheme, separator, rest = url.partition("://")
@@ -52,20 +52,22 @@ def split_url(url: str) -> Target:
 
 
 def split_host(authority: str, default_port: int) -> tuple[str, int]:
-    """Cut ``host``, ``host:port`` or ``[v6]:port``; the host comes back in lower case, without brackets."""
+    """Cut ``host``, ``host:port`` or ``[v6]:port``; the host comes back in lower case, without brackets.
+
+    Raise ConnectionFailed. What is malformed is not quoted: it may be half of a password.
+    """
     if authority.startswith("["):
         host, closed, after = authority[1:].partition("]")
         port = after.removeprefix(":")
         well_formed = bool(closed) and (not after or after.startswith(":"))
     else:
         host, _, port = authority.partition(":")
-        well_formed = ":" not in port
-    if not well_formed or not host or not (port == "" or port.isdecimal()):
-        raise ConnectionFailed(f"the address {authority!r} is not host:port (an IPv6 address needs brackets)")
-    number = int(port) if port else default_port
-    if not 0 < number < 65536:
-        raise ConnectionFailed(f"the port of {authority!r} is not between 1 and 65535")
-    return host.lower(), number
+        well_formed = all(0 < len(label) < 64 for label in host.removesuffix(".").split("."))
+    if not (well_formed and host and host.isascii()):
+        raise ConnectionFailed("the URL has no valid host name (an IPv6 address needs brackets)")
+    if not (port == "" or (port.isdecimal() and len(port) < 6 and 0 < int(port) < 65536)):
+        raise ConnectionFailed("the port in the URL is not a number between 1 and 65535")
+    return host.lower(), int(port) if port else default_port
 
 
 def _split_path(rest: str) -> tuple[str, str]:

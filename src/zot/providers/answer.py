@@ -27,8 +27,9 @@ class Answer:
     """The answer to one request, as it arrives.
 
     ``label`` names the peer in messages; ``bodiless`` says that no body follows the head whatever the headers
-    claim (HEAD, CONNECT). ``status`` and ``headers`` are meaningful once ``progress`` has left HEAD, ``failure``
-    once it is BROKEN. ``reusable`` tells whether the connection may carry another request after this answer.
+    claim (HEAD, CONNECT). ``status`` and ``headers`` are meaningful once ``has_head`` is true, ``failure`` once
+    ``progress`` is BROKEN. ``heard`` tells whether any byte has come, ``reusable`` whether the connection may carry
+    another request after this answer.
     """
 
     def __init__(self, label: str, *, bodiless: bool = False) -> None:
@@ -36,8 +37,9 @@ class Answer:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.failure: ProviderError | None = None
-        self.reusable = False
+        self.has_head = False
         self.heard = False
+        self.reusable = False
         self.unread_bytes = 0
         self._label = label
         self._bodiless = bodiless
@@ -112,6 +114,7 @@ class Answer:
             self._skip_interim()
             return
         self.progress = Progress.BODY
+        self.has_head = True
         self.reusable = self._parser.should_keep_alive()
         self._until_close = not self._has_length()
         if self._bodiless:

@@ -31,8 +31,8 @@ class Connection(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
-        """Whether a request may be written: connected, and nothing was asked that is not answered and read."""
-        if self._transport is None or self._transport.is_closing():
+        """Whether a request may be written: connected, and what was asked is sent, answered and read."""
+        if self._transport is None or self._transport.is_closing() or self._transport.get_write_buffer_size():
             return False
         return self._answer is None or (self._answer.reusable and self.ended)
 
@@ -53,10 +53,14 @@ class Connection(asyncio.Protocol):
         """
         assert self._transport is not None
         self._answer = answer = Answer(self.label, bodiless=bodiless)
-        self._transport.write(request)
+        if self._transport.is_closing():
+            # It may have been lost before anybody asked; nothing would tell us a second time.
+            answer.end(clean=False)
+        else:
+            self._transport.write(request)
         while answer.progress is Progress.HEAD:
             await self._step_to_head(answer, self._transport, within_s)
-        if answer.failure is not None:
+        if answer.failure is not None and not answer.has_head:
             raise answer.failure
         return answer
 
@@ -78,6 +82,8 @@ class Connection(asyncio.Protocol):
         """Encrypt the connection and check that the peer is ``host``. Raise OSError."""
         assert self._transport is not None
         self._answer = None
+        if self._transport.is_closing():
+            raise ConnectionResetError("the peer closed the connection before the TLS handshake")
         transport = await self._loop.start_tls(self._transport, self, context, server_hostname=host)
         if transport is None:
             raise ConnectionResetError("the peer closed the connection during the TLS handshake")
@@ -94,13 +100,13 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         answer = self._answer
-        if answer is None:
+        if answer is None or answer.progress is Progress.WHOLE:
             self.abort()
             return
         answer.feed(data)
         if answer.progress is Progress.HEAD:
             return
-        if answer.progress is Progress.BROKEN or (answer.progress is Progress.WHOLE and not answer.reusable):
+        if answer.progress is Progress.BROKEN:
             self._close()
         elif answer.unread_bytes > PAUSE_BYTES:
             self._pause()

@@ -32,12 +32,9 @@ async def dial(
     try:
         async with asyncio.timeout(within_s):
             await _connect(connection, origin, proxy, tls_context)
-    except TimeoutError as exc:
-        connection.abort()
-        raise ConnectionFailed(f"no connection to {label} within {within_s:g} s: check the network and proxy") from exc
     except OSError as exc:
         connection.abort()
-        raise ConnectionFailed(_explain(exc, label, proxy)) from exc
+        raise ConnectionFailed(_explain(exc, label, proxy, within_s)) from exc
     except BaseException:
         connection.abort()
         raise
@@ -55,7 +52,7 @@ async def _connect(
     if context is not None:
         if proxy is not None:
             await _open_tunnel(connection, origin, proxy)
-        await connection.start_tls(context, origin.host)
+        await connection.start_tls(context, origin.host.removesuffix("."))
 
 
 async def _open_tunnel(connection: Connection, origin: Origin, proxy: Proxy) -> None:
@@ -73,8 +70,10 @@ async def _open_tunnel(connection: Connection, origin: Origin, proxy: Proxy) -> 
         )
 
 
-def _explain(exc: OSError, label: str, proxy: Proxy | None) -> str:
+def _explain(exc: OSError, label: str, proxy: Proxy | None, within_s: float) -> str:
     """Say what failed and what to check."""
+    if isinstance(exc, TimeoutError):
+        return f"no connection to {label} within {within_s:g} s: check the network and the proxy settings"
     if isinstance(exc, socket.gaierror):
         name = "the proxy's host name" if proxy is not None else "the host name"
         return f"{name} for {label} cannot be resolved ({exc.strerror}): check the address and the DNS settings"

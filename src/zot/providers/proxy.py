@@ -50,8 +50,8 @@ def _parse_proxy(url: str) -> Proxy:
         scheme, rest = "http", url
     if scheme.lower() != "http":
         raise ConnectionFailed(f"proxies of the kind {scheme}:// are not supported: use an http:// proxy")
-    userinfo, _, authority = rest.partition("/")[0].rpartition("@")
-    host, port = split_host(authority, 80)
+    userinfo, _, after = rest.rpartition("@")
+    host, port = split_host(after.partition("/")[0], 80)
     return Proxy(host, port, _basic(userinfo) if userinfo else "")
 
 

@@ -10,7 +10,7 @@ MAX_ROW_CHARACTERS = 500
 
 
 class Change(NamedTuple):
-    """The bytes from ``start`` to ``end`` become ``new``."""
+    """The bytes from ``start`` to ``end``, at least one, become ``new``."""
 
     start: int
     end: int
@@ -45,6 +45,14 @@ def diff(data: bytes, changes: Sequence[Change]) -> Iterator[bytes]:
             yield b"...\n"
 
 
+def common_start(one: Sequence[object], other: Sequence[object]) -> int:
+    """Return how many items two sequences have in common at their beginning."""
+    for count, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
+            return count
+    return min(len(one), len(other))
+
+
 def _context_before(data: bytes, block: Change, before: Change | None) -> bytes:
     """Return the lines above a block that the context below the block before has not shown."""
     shown = _down(data, before.end, block.start) if before else 0
@@ -74,20 +82,11 @@ def _whole_lines(data: bytes, change: Change) -> tuple[int, int]:
 def _trimmed(data: bytes, block: Change) -> Change:
     """Take away the whole lines at both ends that the change leaves as they are."""
     old, new = _lines(data[block.start : block.end]), _lines(block.new)
-    head = _same(old, new)
-    tail = _same(old[head:][::-1], new[head:][::-1])
+    head = common_start(old, new)
+    tail = common_start(old[head:][::-1], new[head:][::-1])
     start = block.start + sum(map(len, old[:head]))
     end = block.end - sum(map(len, old[len(old) - tail :]))
     return Change(start, end, b"".join(new[head : len(new) - tail]))
-
-
-def _same(old: Sequence[bytes], new: Sequence[bytes]) -> int:
-    count = 0
-    for one, other in zip(old, new, strict=False):
-        if one != other:
-            break
-        count += 1
-    return count
 
 
 def _lines(data: bytes) -> list[bytes]:

@@ -18,7 +18,7 @@ from zot.errors import ToolFailed
 from zot.messages import TextBlock, ToolSpec
 from zot.tools.arguments import decode_args, to_utf8
 from zot.tools.base import Output, ToolContext
-from zot.tools.changes import Change, apply, diff
+from zot.tools.changes import Change, apply, common_start, diff
 from zot.tools.excerpt import Excerpt
 from zot.tools.files import open_to_read, read_at, replace, resolve
 
@@ -202,7 +202,7 @@ def _likeness(wanted: bytes, words: set[bytes], line: bytes) -> float:
     if not words & others:
         return 0.0
     common = 2 * len(words & others) / (len(words) + len(others))
-    ends = len(os.path.commonprefix([wanted, line])) + len(os.path.commonprefix([wanted[::-1], line[::-1]]))
+    ends = common_start(wanted, line) + common_start(wanted[::-1], line[::-1])
     length = max(len(wanted), len(line))
     return common + min(ends, length) / length
 

@@ -51,6 +51,8 @@ def make_parents(path: str, shown: str) -> None:
     """Create the directories that a file, or the target of a link, is to be in. Raise ToolFailed."""
     try:
         os.makedirs(os.path.dirname(os.path.realpath(path)), exist_ok=True)
+    except FileExistsError as exc:  # "File exists" would send the model looking in the wrong place
+        raise ToolFailed(f"cannot write {shown}: Not a directory") from exc
     except OSError as exc:
         raise failure("write", shown, exc) from exc
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 DRAIN_S = 0.1
 #: How long a killed process may take to be gone. Only one that hangs inside the kernel takes any time at all.
 REAP_S = 1.0
-_POLL_S = 0.01
+#: How often we look whether a group has ended: soon at first, then less and less often.
+_FIRST_LOOK_S = 0.001
+_LAST_LOOK_S = 0.05
 _CHUNK_BYTES = 64 * 1024
 
 
@@ -135,8 +137,10 @@ class Child:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within_s
         await asyncio.wait({self._exit}, timeout=within_s)
-        while _signal_group(self.pid, 0) and loop.time() < deadline:  # noqa: ASYNC110 - no event tells of grandchildren
-            await asyncio.sleep(_POLL_S)
+        pause_s = _FIRST_LOOK_S
+        while _runs(self.pid) and loop.time() < deadline:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LAST_LOOK_S)
 
     def _discard(self, output: int) -> None:
         if not os.read(output, _CHUNK_BYTES):
@@ -155,6 +159,31 @@ def _signal_group(pid: int, number: int) -> bool:
     except (ProcessLookupError, PermissionError):
         return False
     return True
+
+
+def _runs(group: int) -> bool:
+    """Tell if any process of a group still runs.
+
+    One that has ended but was not yet reaped by its new parent still takes signals, and nobody knows how long
+    that parent sleeps; only its state tells it from a living one.
+    """
+    if not _signal_group(group, 0):
+        return False
+    try:
+        pids = [name for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:  # no such thing on this system
+        return True
+    return any(_is_alive_in(group, pid) for pid in pids)
+
+
+def _is_alive_in(group: int, pid: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name comes second, in brackets, and may itself contain anything.
+            state, _, its_group = file.read().rpartition(b")")[2].split()[:3]
+    except OSError:  # it ended while we looked
+        return False
+    return int(its_group) == group and state not in (b"Z", b"X")
 
 
 def _exit_of(process: subprocess.Popen[bytes]) -> asyncio.Future[int]:

@@ -185,7 +185,7 @@ class ResponsesVoice:
                 return {"id": id_, "type": "reasoning", "summary": [], "encrypted_content": block.text}
 
     def _item_id(self, block: Block) -> str:
-        return f"{_ITEM_PREFIX[block.kind]}_{self._number}_{block.index}"
+        return f"{_ITEM_PREFIX[block.kind]}_lab_{self._number}_{block.index}"
 
     def _place(self, block: Block) -> dict[str, Any]:
         return {"output_index": block.index}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from zot.errors import ConfigError
-from zot.providers.lab.exchange import Connection
+from zot.providers.lab.connection import Connection
 from zot.providers.lab.script import Script
 from zot.providers.lab.service import Service
 from zot.providers.lab.transport import Sleep
@@ -16,40 +17,38 @@ log = logging.getLogger(__name__)
 
 
 async def serve(
-    script: Script,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    ready: Callable[[str], None] = lambda _: None,
-    sleep: Sleep = asyncio.sleep,
+    script: Script, *, host: str, port: int, ready: Callable[[str], None], sleep: Sleep = asyncio.sleep
 ) -> None:
     """Answer HTTP until cancelled. Calls ``ready`` with the base URL. Raise ConfigError if the port cannot be had."""
     service = Service(script)
-    loop = asyncio.get_running_loop()
-    async with asyncio.TaskGroup() as group:
+    group = asyncio.TaskGroup()
 
-        def connected() -> Connection:
-            connection = Connection(service, sleep)
-            group.create_task(_keep(connection), name="lab connection")
-            return connection
+    def start(talk: Coroutine[Any, Any, None]) -> None:
+        group.create_task(_survive(talk), name="lab connection")
 
-        try:
-            server = await loop.create_server(connected, host, port)
-        except OSError as exc:
-            raise ConfigError(f"cannot listen on {host}:{port}: {exc}") from exc
-        try:
+    server = await _listen(lambda: Connection(service, sleep, start), host, port)
+    try:
+        async with group:
+            await server.start_serving()
             ready(_url(server))
-            await loop.create_future()
-        finally:
-            server.close()
+            await asyncio.get_running_loop().create_future()
+    finally:
+        server.close()
 
 
-async def _keep(connection: Connection) -> None:
+async def _listen(factory: Callable[[], Connection], host: str, port: int) -> asyncio.Server:
+    try:
+        return await asyncio.get_running_loop().create_server(factory, host, port, start_serving=False)
+    except OSError as exc:
+        raise ConfigError(f"cannot listen on {host}:{port}: {exc}") from exc
+
+
+async def _survive(talk: Coroutine[Any, Any, None]) -> None:
     """Run one connection. A bug costs this connection, not the server."""
     try:
-        await connection.run()
+        await talk
     except Exception:
-        log.exception("lab: a connection failed")
+        log.exception("a lab connection failed")
 
 
 def _url(server: asyncio.Server) -> str:

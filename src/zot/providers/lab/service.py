@@ -45,11 +45,16 @@ class Service:
             return _failure(api, 400, f"not a request: {exc}", ids)
         return self._perform(reply, api, ask, ids)
 
+    def refuse(self, status: int, message: str) -> Plan:
+        """Plan the answer to what is no HTTP request."""
+        return _failure(_default(), status, message, {})
+
     def _perform(self, reply: Sequence[d.Directive], api: Api, ask: Ask, ids: Mapping[str, str]) -> Plan:
         status = _status(reply, api, ask)
         if status is not None:
-            made = api.failure(status.code, "The script says so.") if status.body is None else status.body.encode()
-            return Plan(status.code, {**ids, **_JSON, **status.headers}, iter([*_waits(reply), made]))
+            made = api.failure(status.code, f"status {status.code}, as scripted")
+            body = made if status.body is None else status.body.encode(errors="replace")
+            return Plan(status.code, {**ids, **_JSON, **status.headers}, iter([*_waits(reply), body]))
         usage = next((part for part in reply if isinstance(part, d.Usage)), d.Usage())
         voice = api.voice(ask, self._number, usage)
         performance = Performance(reply, voice, ask.next_call, self._stage.script.help())

@@ -1,22 +1,12 @@
-"""One HTTP/1.1 connection to lab: requests in, planned answers out, one after the other."""
+"""HTTP/1.1 requests out of bytes. Does no I/O, and bounds what it keeps."""
 
 from __future__ import annotations
-
-import asyncio
-from collections import deque
 
 import httptools
 import msgspec
 
-from zot.providers.lab.plan import Broken, Pause, Piece, Plan, Silence
-from zot.providers.lab.service import Service
-from zot.providers.lab.transport import Sleep
-
 MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_HEAD_BYTES = 64 * 1024
-_MAX_WAITING = 16
-_BATCH_BYTES = 64 * 1024
-_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 413: "Content Too Large", 429: "Too Many Requests"}
 
 
 class Incoming(msgspec.Struct):

@@ -1,0 +1,90 @@
+"""The runtime for programs without an event loop: the same, but every call waits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import Any, Self, TypeVar
+
+from zot.config import Config
+from zot.events import AgentEvent
+from zot.messages import ImageBlock
+from zot.sdk import Answer, Events, Runtime
+
+T = TypeVar("T")
+
+
+class BlockingRuntime:
+    """A `Runtime` in a thread of its own. Use it in a ``with`` block, or close it."""
+
+    def __init__(self, config: Config | None = None, **settings: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="zot runtime", daemon=True)
+        self._thread.start()
+        self._runtime: Runtime | None = None
+        try:
+            self._runtime = self._wait(_make(config, settings))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, text: str, images: Sequence[ImageBlock] = ()) -> Answer:
+        """Run a prompt to its end and return the answer. Raise what made it fail."""
+        return self._wait(self._inner.run(text, images))
+
+    def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> Iterator[AgentEvent]:
+        """Yield the events of a prompt as they happen. Leaving early cancels it."""
+
+        async def start() -> Events:
+            return self._inner.prompt(text, images)
+
+        events = self._wait(start())
+        try:
+            while batch := self._wait(events.batch()):
+                yield from batch
+        finally:
+            self._wait(events.aclose())
+
+    def cancel(self) -> None:
+        """End the running prompt, from any thread."""
+        self._loop.call_soon_threadsafe(self._inner.cancel)
+
+    def close(self) -> None:
+        """Cancel what runs, let go of everything and end the thread. Any number of times."""
+        if self._loop.is_closed():
+            return
+        if self._runtime is not None:
+            self._wait(self._runtime.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    @property
+    def _inner(self) -> Runtime:
+        assert self._runtime is not None
+        return self._runtime
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+
+async def _make(config: Config | None, settings: dict[str, Any]) -> Runtime:
+    return Runtime(config, **settings)
+
+
+def run(text: str, **settings: Any) -> Answer:
+    """Run one prompt with a Runtime of its own and return the answer. For scripts."""
+    with BlockingRuntime(**settings) as runtime:
+        return runtime.run(text)

@@ -1,0 +1,276 @@
+"""The runtime in process: what `import zot` gives to an embedding program."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import msgspec
+
+from zot.config import Config
+from zot.errors import AgentError, RuntimeBusy, RuntimeClosed
+from zot.events import AgentEvent, AssistantMessage, Done, Usage
+from zot.messages import ZERO, Counters, ImageBlock, Message, text_of
+from zot.providers.base import Model
+from zot.runtime import checked, open_session
+from zot.session import Job, Session, State
+
+#: How many events may wait for a consumer before the run waits for it.
+_MAX_UNREAD = 10_000
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a prompt came to: the text of the last message, and what all its model calls used."""
+
+    text: str
+    usage: Counters
+
+
+class Runtime:
+    """An agent to talk to, one prompt at a time. Use several for several conversations.
+
+    Settings are those of `Config`, given as one or by name: ``Runtime(provider="lab", cwd="/srv/app")``. Make and
+    use it inside a running event loop; `BlockingRuntime` is for programs that have none.
+    """
+
+    def __init__(self, config: Config | None = None, **settings: Any) -> None:
+        self._config = checked(settings) if config is None else msgspec.structs.replace(config, **settings)
+        self._session = open_session(self._config)
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> Events:
+        """Start a prompt and return its events. Raise RuntimeBusy while another one runs."""
+        session = self._idle()
+        inbox = Inbox(session)
+        return Events(inbox, session.prompt(text, images, started=inbox.open, dropped=inbox.drop))
+
+    async def run(self, text: str, images: Sequence[ImageBlock] = ()) -> Answer:
+        """Run a prompt to its end and return the answer. Raise what made it fail, or AgentError if it was cancelled."""
+        last, usage = "", ZERO
+        async with self.prompt(text, images) as events:
+            async for event in events:
+                match event:
+                    case AssistantMessage(content=content):
+                        last = text_of(content)
+                    case Usage():
+                        usage += _counters(event)
+                    case _:
+                        pass
+        if events.error is not None:
+            raise events.error
+        if events.cancelled:
+            raise AgentError("the prompt was cancelled before it was done")
+        return Answer(last, usage)
+
+    def compact(self) -> Events:
+        """Summarise the conversation and return the events of that. Raise RuntimeBusy while a prompt runs."""
+        session = self._idle()
+        inbox = Inbox(session)
+        return Events(inbox, session.compact(started=inbox.open, dropped=inbox.drop))
+
+    def steer(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
+        """Say something to the running prompt, before its next model call. Raise AgentError if none is running."""
+        session = self._open()
+        if not session.busy:
+            raise AgentError("nothing is running that could be steered; use prompt")
+        session.steer(text, images)
+
+    def cancel(self) -> None:
+        """End the running prompt or compact, if there is one. Its events still come, up to `done`."""
+        self._open().abort()
+
+    def set_model(self, model_id: str) -> None:
+        """Use another model of the same provider from the next model call on. Raise UserError if there is none."""
+        self._open().use_model(model_id)
+
+    def list_models(self) -> Sequence[Model]:
+        """Return the models known for the provider."""
+        return self._open().agent.models
+
+    @property
+    def state(self) -> State:
+        """A snapshot: provider, model, directory, number of messages, whether it is busy, and what it has used."""
+        return self._open().state()
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The conversation, complete: what `set_messages` of another Runtime takes."""
+        return tuple(self._open().transcript.messages)
+
+    def set_messages(self, messages: Sequence[Message]) -> None:
+        """Make ``messages`` the conversation. Raise UserError while busy."""
+        self._open().replace_messages(messages)
+
+    @property
+    def cost(self) -> float | None:
+        """What the conversation has cost so far, in US dollars; None if a price is not known."""
+        return self._open().totals.cost
+
+    async def close(self) -> None:
+        """Cancel what runs and let go of everything. Any number of times."""
+        self._closed = True
+        await self._session.close()
+
+    def _open(self) -> Session:
+        if self._closed:
+            raise RuntimeClosed("this Runtime has been closed")
+        return self._session
+
+    def _idle(self) -> Session:
+        session = self._open()
+        if session.busy and not session.aborting:
+            raise RuntimeBusy("a prompt or compact is running; wait for its done, cancel it, or use another Runtime")
+        return session
+
+
+class Events:
+    """What happens during one run, in order, ending with `done`. Iterate over it once.
+
+    Leaving early cancels the run: when an iteration is broken off and nothing refers to it any more, on `aclose`, or
+    at the end of an ``async with``. Events that nobody takes pause the run; none is dropped.
+    """
+
+    def __init__(self, inbox: Inbox, job: Job) -> None:
+        self._inbox = inbox
+        self._job = job
+
+    @property
+    def error(self) -> AgentError | None:
+        """Why the run failed, once it is over; None if it did not."""
+        return self._job.error
+
+    @property
+    def cancelled(self) -> bool:
+        """True if the run was ended before it was done."""
+        return self._job.aborted
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> AgentEvent:
+        event = await self._inbox.next()
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    async def batch(self) -> list[AgentEvent]:
+        """Return everything that has happened since the last look, waiting for at least one; empty at the end."""
+        return await self._inbox.batch()
+
+    async def aclose(self) -> None:
+        """Cancel the run if it is not over, and wait until nothing of it is left running."""
+        if not self._inbox.over:
+            await self._inbox.abandon(self._job)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        if not self._inbox.over:
+            self._inbox.abandon_soon(self._job)
+
+
+class Inbox:
+    """The events of one run that nobody has looked at yet: the session's side of `Events`."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._loop = asyncio.get_running_loop()
+        self._unread: deque[AgentEvent] = deque()
+        self._arrived: asyncio.Future[None] | None = None
+        self._taken: asyncio.Future[None] | None = None
+        self._unsubscribe: Callable[[], None] = lambda: None
+        self.over = False
+
+    def open(self) -> None:
+        """The run starts: hear it."""
+        self._unsubscribe = self._session.subscribe(self)
+
+    def drop(self, reason: str) -> None:
+        """The run will never start."""
+        del reason
+        self._end()
+
+    def deliver(self, events: Sequence[AgentEvent]) -> None:
+        """Take what happened."""
+        self._unread.extend(events)
+        if isinstance(events[-1], Done):
+            self._end()
+        _resolve(self._arrived)
+
+    @property
+    def full(self) -> bool:
+        """True while too much is unread."""
+        return len(self._unread) > _MAX_UNREAD
+
+    async def room(self) -> None:
+        """Wait until enough has been read, or nobody will."""
+        while self.full and not self.over:
+            self._taken = self._loop.create_future()
+            await self._taken
+
+    async def next(self) -> AgentEvent | None:
+        """Return the next event; None at the end."""
+        if not self._unread and not self.over:
+            await self._arrival()
+        event = self._unread.popleft() if self._unread else None
+        if not self.full:
+            _resolve(self._taken)
+        return event
+
+    async def batch(self) -> list[AgentEvent]:
+        """Return all that is unread, waiting for at least one; empty at the end."""
+        if not self._unread and not self.over:
+            await self._arrival()
+        events = list(self._unread)
+        self._unread.clear()
+        _resolve(self._taken)
+        return events
+
+    async def abandon(self, job: Job) -> None:
+        """Cancel the run and wait until nothing of it is left."""
+        self._end()
+        self._session.cancel(job)
+        await self._session.finish()
+
+    def abandon_soon(self, job: Job) -> None:
+        """Cancel the run, from whatever thread the garbage was collected in."""
+        try:
+            here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            here = False
+        if here:
+            self._end()
+            self._session.cancel(job)
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._session.cancel, job)
+
+    def _end(self) -> None:
+        self.over = True
+        self._unsubscribe()
+        _resolve(self._arrived)
+        _resolve(self._taken)
+
+    async def _arrival(self) -> None:
+        self._arrived = self._loop.create_future()
+        await self._arrived
+
+
+def _resolve(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)
+
+
+def _counters(event: Usage) -> Counters:
+    return Counters(event.input, event.output, event.cache_read, event.cache_write, event.cost_usd, event.price_known)
