@@ -30,6 +30,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_steps: int = 50
     tools: tuple[str, ...] | None = None
     script: str | None = None
+    frozen_time: str | None = None
     env: Mapping[str, str] | None = None
 
     def __repr__(self) -> str:
@@ -79,6 +80,7 @@ AGENT_FLAGS: Sequence[Flag] = (
     Flag("--tools", "exactly these tools", value="A,B", parse=_names),
     Flag("--no-tools", "no tools at all"),
     Flag("--script", "the script that `--provider lab` plays", value="FILE"),
+    Flag("--frozen-time", "events tell this time, a millisecond more each; for tests", value="TIME"),
     Flag("--config-dir", "where config.toml is", value="DIR"),
     Flag("--no-ext", "do not look for extensions"),
     Flag("--no-extensions", "the same", setting="no_ext"),

@@ -167,5 +167,5 @@ def text_of(content: Iterable[TranscriptBlock | ShownBlock]) -> str:
 
 def timestamp(seconds: float | None = None) -> str:
     """Return RFC 3339 in UTC with milliseconds and ``Z``; now, unless ``seconds`` since the epoch are given."""
-    whole, millis = divmod(int((_time.time() if seconds is None else seconds) * 1000), 1000)
+    whole, millis = divmod(round((_time.time() if seconds is None else seconds) * 1000), 1000)
     return f"{_time.strftime('%Y-%m-%dT%H:%M:%S', _time.gmtime(whole))}.{millis:03d}Z"

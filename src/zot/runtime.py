@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from datetime import datetime
+from itertools import count
 from typing import Any
+
+import msgspec
 
 from zot.agent.loop import Agent
 from zot.agent.prompt import system_prompt
@@ -37,7 +41,19 @@ def open_session(config: Config, store: Store | None = None) -> Session:
         max_steps=config.max_steps,
         reasoning=config.reasoning,
     )
-    return Session(agent, store)
+    return Session(agent, store, now=_clock(config.frozen_time))
+
+
+def _clock(frozen_time: str | None) -> Callable[[], str]:
+    """Return what tells the time in events: the clock, or a time of its own that is the same in every run."""
+    if frozen_time is None:
+        return timestamp
+    try:
+        start = msgspec.convert(frozen_time, datetime).timestamp()
+    except msgspec.ValidationError:
+        raise ConfigError(f"{frozen_time!r} is not a time such as 2026-01-31T12:00:00Z") from None
+    ticks = count()
+    return lambda: timestamp(start + next(ticks) / 1000)
 
 
 def _anthropic(config: Config) -> Provider:

@@ -67,10 +67,10 @@ async def test_output_without_a_final_newline_gets_one(context: ToolContext) -> 
 
 
 async def test_the_duration_is_told(context: ToolContext) -> None:
-    text = await answer(Bash(), {"command": "sleep 0.25"}, context)
+    text = await answer(Bash(), {"command": "sleep 0.15"}, context)
     took = re.search(r"Took (\d\.\d)s$", text)
     assert took
-    assert 0.2 <= float(took[1]) < 5
+    assert 0.1 <= float(took[1]) < 5
 
 
 async def test_a_status_other_than_zero_is_a_failure_with_the_same_text(context: ToolContext) -> None:
@@ -241,8 +241,8 @@ async def test_what_a_command_says_when_it_is_told_to_end_is_heard(context: Tool
 async def test_on_timeout_a_tree_that_ignores_term_is_killed(context: ToolContext) -> None:
     command = "trap '' TERM; echo $$; (sleep 60; sleep 60) & sleep 60"
     started = time.monotonic()
-    text = await fail(command, context, timeout=0.1)
-    assert 2.0 < time.monotonic() - started < 5.0
+    text = untimed(await refusal(Bash(timeout_s=0.1, grace_s=0.2), {"command": command}, context))
+    assert 0.3 < time.monotonic() - started < 2.0
     group = int(text.split("\n")[2])
     assert text == f"$ {command}\n\n{group}\n\n[exit -1] (timed out after 0.1 s)  Took T"
     assert eventually(lambda: group_members(group) == [])
@@ -267,16 +267,20 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("command", HOSTILE.values(), ids=HOSTILE.keys())
-async def test_a_cancelled_command_leaves_nothing_of_its_group(command: str, context: ToolContext) -> None:
-    group, call = await started(Bash(), command, context)
+async def test_a_cancelled_command_leaves_nothing_of_its_group(context: ToolContext) -> None:
+    async def cancelled(command: str) -> tuple[str, list[int]]:
+        group, call = await started(Bash(), command, context)
+        call.cancel()
+        how = await outcome(call)
+        with pytest.raises(ChildProcessError):  # it has been reaped
+            os.waitpid(group, os.WNOHANG)
+        eventually(lambda: group_members(group) == [])
+        return how, group_members(group)
+
     begun = time.monotonic()
-    call.cancel()
-    assert await outcome(call) == "cancelled"
-    assert time.monotonic() - begun < 2.0
-    assert eventually(lambda: group_members(group) == [])
-    with pytest.raises(ChildProcessError):  # it has been reaped
-        os.waitpid(group, os.WNOHANG)
+    found = await asyncio.gather(*map(cancelled, HOSTILE.values()))
+    assert dict(zip(HOSTILE, found, strict=True)) == dict.fromkeys(HOSTILE, ("cancelled", []))
+    assert time.monotonic() - begun < 3.0
 
 
 async def test_a_second_cancel_kills_at_once(context: ToolContext) -> None:

@@ -17,7 +17,6 @@ from zot.messages import (
     ThinkingBlock,
     TranscriptBlock,
     text_of,
-    timestamp,
 )
 
 #: How many of the newest messages stay as they are, at least.
@@ -39,12 +38,12 @@ _TASK = (
 async def compact(agent: Agent, run: Run, transcript: Transcript) -> None:
     """Replace all but the newest messages by a summary. Raise UserError if there is nothing to gain."""
     boundary = _boundary(transcript.messages)
-    question = Message("user", (TextBlock(_question(transcript.messages[:boundary])),), timestamp())
+    question = Message("user", (TextBlock(_question(transcript.messages[:boundary])),), run.now())
     reply = await agent.ask_plainly(_SYSTEM, [question], run, max_tokens=_MAX_SUMMARY_TOKENS)
     text = text_of(reply.content).strip()
     if not text:
         raise UserError("nothing was compacted: the model gave an empty summary")
-    summary = Message("user", (TextBlock(f"{_HEADING}\n\n{text}"),), timestamp())
+    summary = Message("user", (TextBlock(f"{_HEADING}\n\n{text}"),), run.now())
     run.compacted(summary, boundary, reply.counters, text)
 
 

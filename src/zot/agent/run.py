@@ -86,7 +86,7 @@ class Run:
     def __init__(self, transcript: Transcript, recorder: Recorder, *, now: Callable[[], str] = timestamp) -> None:
         self._transcript = transcript
         self._recorder = recorder
-        self._now = now
+        self.now = now
         self._phase = Phase.BETWEEN
         self._partial: Callable[[], Reply] | None = None
         self._holding = False
@@ -94,7 +94,7 @@ class Run:
     def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
         """The user said something: the beginning of a run, or steering in its middle."""
         blocks: tuple[TranscriptBlock, ...] = (*((TextBlock(text),) if text else ()), *images)
-        message = Message("user", blocks, self._now())
+        message = Message("user", blocks, self.now())
         self._recorder.record(MessageRow(message))
         self._recorder.emit([UserMessage(show(message).content, message.time)])
 
@@ -134,7 +134,7 @@ class Run:
 
     def result(self, call: CallBlock, output: Output, *, is_error: bool) -> None:
         """A call has its result."""
-        message = Message("tool", (ResultBlock(call.id, is_error, output),), self._now())
+        message = Message("tool", (ResultBlock(call.id, is_error, output),), self.now())
         self._recorder.record(MessageRow(message))
         self._recorder.emit([ToolResult(call.id, is_error, show_result_content(output))])
 
@@ -179,7 +179,7 @@ class Run:
     def _say(self, content: tuple[TranscriptBlock, ...], counters: Counters, decision: MessageDecision | None) -> None:
         """Record the assistant's message and show it, together with what it cost."""
         shown_text = None if decision is None else "" if decision.refusal is not None else decision.text
-        message = Message("assistant", content, self._now(), shown_text=shown_text)
+        message = Message("assistant", content, self.now(), shown_text=shown_text)
         if content:
             self._recorder.record(MessageRow(message))
         events: list[AgentEvent] = [TextDelta(shown_text)] if shown_text else []

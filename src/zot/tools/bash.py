@@ -29,12 +29,16 @@ class BashArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Bash:
-    """Runs shell commands for the model. A call that names no timeout gets ``timeout_s``."""
+    """Runs shell commands for the model.
+
+    A call that names no timeout gets ``timeout_s``; what is told to end by a timeout has ``grace_s`` to do so.
+    """
 
     read_only = False
 
-    def __init__(self, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+    def __init__(self, *, timeout_s: float = DEFAULT_TIMEOUT_S, grace_s: float = TIMEOUT_GRACE_S) -> None:
         self._timeout_s = timeout_s
+        self._grace_s = grace_s
         self.spec = ToolSpec(
             name="bash",
             description=(
@@ -70,7 +74,7 @@ class Bash:
         child = _start(wanted.command, context)
         heard = _Heard(child, context)
         try:
-            timed_out = await _run_to_end(child, heard, timeout_s)
+            timed_out = await _run_to_end(child, heard, timeout_s=timeout_s, grace_s=self._grace_s)
         except BaseException:
             # Cancellation passes through here: what it interrupts leaves nothing running.
             try:
@@ -125,7 +129,7 @@ def _start(command: str, context: ToolContext) -> Child:
         raise ToolFailed(f"cannot start the command: {exc}") from exc
 
 
-async def _run_to_end(child: Child, heard: _Heard, timeout_s: float) -> bool:
+async def _run_to_end(child: Child, heard: _Heard, *, timeout_s: float, grace_s: float) -> bool:
     """Listen until the command exits by itself, or end it after ``timeout_s`` and return True."""
     deadline = asyncio.timeout(timeout_s)
     try:
@@ -134,7 +138,7 @@ async def _run_to_end(child: Child, heard: _Heard, timeout_s: float) -> bool:
     except TimeoutError:
         if not deadline.expired():
             raise
-        await child.end(grace_s=TIMEOUT_GRACE_S)
+        await child.end(grace_s=grace_s)
         await heard.listen()
         child.close()
         return True

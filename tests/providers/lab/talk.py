@@ -1,0 +1,109 @@
+"""How the tests of lab talk to it: request bodies, transports that never really sleep, and what came back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from zot.providers.base import Deadlines, HttpRequest
+from zot.providers.lab.plan import Step
+from zot.providers.lab.script import Script, demo
+from zot.providers.lab.server import serve
+from zot.providers.lab.service import Service
+from zot.providers.lab.transport import LabResponse, LabTransport
+
+WAIT_S = 5.0
+TOOL = {"name": "bash", "input_schema": {"type": "object"}}
+
+MESSAGES = "/v1/messages"
+CHAT = "/v1/chat/completions"
+RESPONSES = "/v1/responses"
+
+
+class Clock:
+    """A sleep that takes no time and remembers how long it should have been."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+
+    async def __call__(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        await asyncio.sleep(0)
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def called(*ids: str) -> list[dict[str, Any]]:
+    """An assistant's turn with these calls, and their results."""
+    uses = [{"type": "tool_use", "id": id_, "name": "bash", "input": {}} for id_ in ids]
+    results = [{"type": "tool_result", "tool_use_id": id_, "content": "ok"} for id_ in ids]
+    return [{"role": "assistant", "content": uses}, {"role": "user", "content": results}]
+
+
+def body(*messages: dict[str, Any] | str, tools: bool = True, stream: bool = True) -> bytes:
+    """An Anthropic request."""
+    listed = [user(message) if isinstance(message, str) else message for message in messages]
+    offered = [TOOL] if tools else []
+    return json.dumps({"model": "lab", "stream": stream, "tools": offered, "messages": listed}).encode()
+
+
+def steps(script: Script, request: bytes, target: str = MESSAGES) -> list[Step]:
+    """What a fresh service would do with one request."""
+    return list(Service(script).answer("POST", target, {}, request).steps)
+
+
+def stream(lines: str, request: bytes | None = None, target: str = MESSAGES) -> str:
+    """The bytes with which a script answers its first request, waits and faults left out."""
+    answered = steps(Script.parse(lines), request or body("hi"), target)
+    return b"".join(step for step in answered if isinstance(step, bytes)).decode()
+
+
+def texts(data: bytes) -> list[str]:
+    """The text deltas of an Anthropic stream."""
+    found = []
+    for line in data.decode().split("\n"):
+        if line.startswith("data: "):
+            delta = json.loads(line[6:]).get("delta", {})
+            found += [delta["text"]] if "text" in delta else []
+    return found
+
+
+async def send(
+    transport: LabTransport, request: bytes, *, target: str = MESSAGES, deadlines: Deadlines | None = None
+) -> LabResponse:
+    async with asyncio.timeout(WAIT_S):
+        return await transport.send(HttpRequest(f"http://lab{target}", {}, request), deadlines or Deadlines())
+
+
+async def read_all(response: LabResponse) -> bytes:
+    data = bytearray()
+    async with asyncio.timeout(WAIT_S):
+        while more := await response.read():
+            data += more
+    return bytes(data)
+
+
+async def said(transport: LabTransport, request: bytes) -> str:
+    """The text that answers a request, or the status if it is an error."""
+    response = await send(transport, request)
+    data = await read_all(response)
+    return "".join(texts(data)) if response.status == 200 else f"status {response.status}"
+
+
+@asynccontextmanager
+async def serving(script: Script | None = None, clock: Clock | None = None) -> AsyncIterator[tuple[str, int]]:
+    """A running server: its host and port."""
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving_ = serve(script or demo(), host="127.0.0.1", port=0, ready=ready.set_result, sleep=clock or Clock())
+    async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
+        task = group.create_task(serving_)
+        host, _, port = (await ready).removeprefix("http://").rpartition(":")
+        try:
+            yield host, int(port)
+        finally:
+            task.cancel()
