@@ -32,7 +32,7 @@ def test_blank_lines_and_comments_are_nothing(source: str) -> None:
     ("source", "message"),
     [
         ('say "open', "'\"open': a string or bracket that does not close or open"),
-        ("say 'open", "\"'open\": a string or bracket that does not close or open"),
+        ("say 'open", '"\'open": a string or bracket that does not close or open'),
         ('say {"a": 1', "'{\"a\": 1': a bracket that does not close"),
         ("say }", "'}': a string or bracket that does not close or open"),
         ('say "a""b"', "'\"b\"' right behind a value: a space is missing"),
@@ -46,7 +46,7 @@ def test_a_line_that_does_not_read_says_why(source: str, message: str) -> None:
 
 
 def test_a_literal_that_is_not_json_says_so() -> None:
-    with pytest.raises(BadLine, match="^{a}: not JSON: "):
+    with pytest.raises(BadLine, match=r"^{a}: not JSON: "):
         parse_line(1, "say {a}")
 
 

@@ -96,7 +96,9 @@ def test_an_error_names_file_line_and_what_was_expected(lines: str, message: str
 
 
 def test_an_unknown_directive_is_told_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"^x:2: there is no directive 'sya'; there are: call, call-raw, .*, words, ---$"):
+    with pytest.raises(
+        ConfigError, match=r"^x:2: there is no directive 'sya'; there are: call, call-raw, .*, words, ---$"
+    ):
         Script.parse("\nsya x", "x")
 
 
@@ -107,7 +109,7 @@ def test_a_bad_regular_expression_is_named_before_anything_is_played() -> None:
 
 def test_a_file_may_have_a_byte_order_mark_and_carriage_returns(tmp_path: Path) -> None:
     path = tmp_path / "a.lab"
-    path.write_bytes(b"\xef\xbb\xbfsay \"a\"\r\n---\r\nsay \"b\"\r\n")
+    path.write_bytes(b'\xef\xbb\xbfsay "a"\r\n---\r\nsay "b"\r\n')
     script = Script.load(os.fspath(path))
     assert script.name == "a.lab"
     assert [reply.directives({}) for reply in script.scenes[0].replies] == [[d.Say(("a",))], [d.Say(("b",))]]

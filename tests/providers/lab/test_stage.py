@@ -1,24 +1,23 @@
 from __future__ import annotations
 
-import asyncio
+import json
 
 import pytest
 
+from zot.providers.base import Deadlines, HttpRequest
 from zot.providers.lab.script import Script
-from zot.providers.lab.service import Service
 from zot.providers.lab.transport import LabTransport
 
-from .talk import Clock, body, called, read_all, said, send, texts, user
+from .talk import Clock, body, called, read_all, said, send, user
 
-THREE = Script.parse("""
+PLAY = """
 scene one
 status 529
-status_again_is_below = no
-""".replace("status_again_is_below = no\n", "") + """
 ---
 call bash {"command": "a"}
 ---
 status 500
+repeat 2
 ---
 call bash {"command": "b"}
 ---
@@ -26,8 +25,156 @@ say "end of one"
 
 scene two '(.*)'
 say "two: $1"
-""")
+"""
 
 
-def transport(script: Script | str) -> LabTransport:
-    return LabTransport(Script.parse(script) if isinstance(script, str) else script, sleep=Clock())
+def playing(lines: str) -> LabTransport:
+    return LabTransport(Script.parse(lines, "play.lab"), sleep=Clock())
+
+
+async def answer(transport: LabTransport, request: bytes) -> str:
+    """What a reply does, in short: its text, the command it calls, or its status."""
+    response = await send(transport, request)
+    data = (await read_all(response)).decode()
+    if response.status != 200:
+        return str(response.status)
+    for command in "ab":
+        if f'{{\\"command\\":\\"{command}\\"}}' in data:
+            return f"call {command}"
+    return "".join(json.loads(line[6:])["delta"]["text"] for line in data.split("\n") if '"text_delta"' in line)
+
+
+async def test_each_request_of_a_prompt_takes_the_next_reply() -> None:
+    transport = playing(PLAY)
+    first, second, third = body("one"), body("one", *called("t1")), body("one", *called("t1"), *called("t2"))
+    requests = [first, first, second, second, second, third]
+    heard = [await answer(transport, request) for request in requests]
+    assert heard == ["529", "call a", "500", "500", "call b", "end of one"]
+
+
+async def test_a_new_prompt_chooses_its_scene_anew() -> None:
+    transport = playing(PLAY)
+    history = [user("one"), *called("t1"), {"role": "assistant", "content": "end"}]
+    assert await answer(transport, body("one")) == "529"
+    assert await answer(transport, body(*history, "two x")) == "two: x"
+    assert await answer(transport, body(*history, "one")) == "529"
+
+
+async def test_conversations_do_not_disturb_each_other() -> None:
+    transport = playing(PLAY)
+    heard = []
+    for name in ("x", "y"):
+        history = [user(f"I am {name}"), {"role": "assistant", "content": "hello"}]
+        first = body(*history, "one")
+        heard.append([await answer(transport, first), await answer(transport, first)])
+    for name in ("x", "y"):
+        history = [user(f"I am {name}"), {"role": "assistant", "content": "hello"}]
+        heard.append([await answer(transport, body(*history, "one", *called("t1"), *called("t2")))])
+    assert heard == [["529", "call a"], ["529", "call a"], ["end of one"], ["end of one"]]
+
+
+async def test_even_conversations_that_say_the_same_get_the_same_answers() -> None:
+    transport = playing('scene\ncall bash {"command": "a"}\n---\nsay end')
+    first, second = body("go"), body("go", *called("t1"))
+    heard = [await answer(transport, request) for request in (first, first, second, second)]
+    assert heard == ["call a", "call a", "end", "end"]
+
+
+async def test_requests_with_different_keys_never_share_a_retry() -> None:
+    transport = playing("scene\nstatus 529\n---\nsay ok")
+    statuses = []
+    for key in ("a", "b", "a", "b"):
+        request = HttpRequest("http://lab/v1/messages", {"x-api-key": key}, body("go"))
+        statuses.append((await transport.send(request, Deadlines())).status)
+    assert statuses == [529, 529, 200, 200]
+
+
+async def test_a_scene_goes_on_where_a_conversation_is_even_after_a_restart() -> None:
+    assert await answer(playing(PLAY), body("one", *called("t1"), *called("t2"))) == "end of one"
+
+
+async def test_text_beside_tool_results_is_not_a_prompt() -> None:
+    request = body("one", *called("t1"), *called("t2"))
+    document = json.loads(request)
+    document["messages"][-1]["content"].append({"type": "text", "text": "two x"})
+    assert await answer(playing(PLAY), json.dumps(document).encode()) == "end of one"
+
+
+async def test_the_last_text_of_a_message_is_the_prompt() -> None:
+    parts = [{"type": "text", "text": "some context"}, {"type": "text", "text": "two x"}]
+    assert await said(playing(PLAY), body({"role": "user", "content": parts})) == "two: x"
+
+
+@pytest.mark.parametrize(
+    ("lines", "requests", "message"),
+    [
+        ("say a\n---\nsay b", 2, "play.lab has no reply left: it has 2 replies, and each request takes one"),
+        ("say a", 1, "play.lab has no reply left: it has 1 reply, and each request takes one"),
+        ("scene other\nsay a", 0, "play.lab has no scene for the prompt 'hi'"),
+        ("scene hi\nstatus 500", 1, "play.lab has no reply left: its scene has 1 reply, and each request takes one"),
+        ("scene '(.*)'\nwords $1", 0, 'play.lab:2: found "hi" where a number should be; expected: words COUNT'),
+    ],
+)  # fmt: skip
+async def test_a_script_without_an_answer_says_so(lines: str, requests: int, message: str) -> None:
+    transport = playing(lines)
+    for _ in range(requests):
+        await read_all(await send(transport, body("hi")))
+    response = await send(transport, body("hi"))
+    error = {"type": "error", "error": {"type": "invalid_request_error", "message": message}}
+    assert (response.status, json.loads(await read_all(response))) == (400, error)
+
+
+async def test_a_script_without_scenes_is_a_tape() -> None:
+    transport = playing("say a\n---\nstatus 529\nrepeat 2\n---\nsay b\n---\nsay c\nrepeat")
+    heard = [await said(transport, body(prompt)) for prompt in "uvwxyzuv"]
+    assert heard == ["a", "status 529", "status 529", "b", "c", "c", "c", "c"]
+
+
+async def test_a_tape_leaves_dollars_alone() -> None:
+    assert await said(playing('say "$1 $model $HOME"'), body("x")) == "$1 $model $HOME"
+
+
+async def test_repeat_plays_the_last_reply_for_ever() -> None:
+    transport = playing('scene\ncall bash {"command": "a"}\nrepeat')
+    history: list[dict[str, object]] = [user("go")]
+    for turn in range(5):
+        assert await answer(transport, body(*history)) == "call a"
+        history += called(f"t{turn}")
+
+
+async def test_placeholders_know_the_prompt_and_the_model() -> None:
+    transport = playing("scene '(\\w+)'\nsay \"$1 $chars $model $2\"")
+    assert await said(transport, body("hey you")) == "hey 7 lab $2"
+
+
+async def test_a_prompt_can_be_a_script() -> None:
+    transport = playing("scene !script '(.+)'\nscript \"$1\"")
+    prompt = '!script status 529 ;; --- ;; say "a" "$1"\n---\nsay "b"'
+    assert await said(transport, body(prompt)) == "status 529"
+    assert await said(transport, body(prompt)) == "a$1"
+    assert await said(transport, body(prompt, *called("t1"))) == "b"
+    assert await said(transport, body("!script sing")) == "status 400"
+    assert await said(transport, body("!script scene x ;; say y")) == "status 400"
+
+
+async def test_made_up_call_ids_are_new_to_the_conversation() -> None:
+    transport = playing("scene\ncall a\ncall b\ncall c id=mine\nrepeat")
+
+    async def ids(request: bytes) -> list[str]:
+        data = (await read_all(await send(transport, request))).decode()
+        starts = [json.loads(line[6:]) for line in data.split("\n") if '"content_block":' in line]
+        return [start["content_block"]["id"] for start in starts]
+
+    assert await ids(body("go")) == ["toolu_lab_1", "toolu_lab_2", "mine"]
+    assert await ids(body("go", *called("toolu_lab_7", "toolu_lab_x", "call_lab_3"))) == [
+        "toolu_lab_8",
+        "toolu_lab_9",
+        "mine",
+    ]
+
+
+async def test_what_is_remembered_of_retries_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zot.providers.lab.stage._REMEMBERED", 2)
+    transport = playing("scene\nstatus 529\n---\nsay ok")
+    assert [await said(transport, body(prompt)) for prompt in "abc"] == ["status 529"] * 3
+    assert [await said(transport, body(prompt)) for prompt in "cba"] == ["ok", "ok", "status 529"]
