@@ -25,6 +25,7 @@ class Peer:
         self.writer = writer
         self.heads: list[str] = []
         self.bodies: list[bytes] = []
+        self.over = asyncio.Event()
         self._reading = asyncio.Lock()
 
     async def request(self) -> None:
@@ -90,6 +91,7 @@ class LocalServer:
             await self._play(peer)
         finally:
             peer.writer.close()
+            peer.over.set()
 
     async def stop(self) -> None:
         """End all conversations; a failure inside one fails the test."""

@@ -202,6 +202,14 @@ def test_a_long_body_is_not_mistaken_for_a_head() -> None:
     assert (answer.progress, len(answer.take())) == (Progress.WHOLE, 1_000_000)
 
 
+def test_the_frames_of_many_small_chunks_do_not_add_up() -> None:
+    answer = received(CHUNKED)
+    for _ in range(MAX_HEAD_BYTES):
+        answer.feed(b"1\r\n")
+        answer.feed(b"a\r\n")
+    assert (answer.progress, len(answer.take())) == (Progress.BODY, MAX_HEAD_BYTES)
+
+
 def test_the_number_of_interim_answers_is_bounded() -> None:
     interim = b"HTTP/1.1 102 Processing\r\n\r\n"
     final = b"HTTP/1.1 204 No Content\r\n\r\n"

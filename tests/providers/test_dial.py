@@ -135,6 +135,15 @@ async def test_a_server_that_hangs_up_in_the_handshake_is_reported_as_such() -> 
             await post(transport, server.url(scheme="https"))
 
 
+async def test_a_server_that_hangs_up_after_the_handshake_is_noticed_at_once() -> None:
+    async def play(peer: Peer) -> None:
+        peer.writer.close()
+
+    async with serving(play, tls=server_tls()) as server, networked(TRUSTED) as transport:
+        with pytest.raises(ConnectionFailed, match=f"127.0.0.1:{server.port}"):
+            await post(transport, server.url(scheme="https"))
+
+
 async def test_a_missing_certificate_file_is_reported_before_anything_is_sent() -> None:
     env = {"SSL_CERT_FILE": "/nowhere/ca.pem"}
     async with serving(say_nothing) as server, networked(env) as transport:
@@ -182,34 +191,35 @@ async def test_cancelling_while_connecting_closes_the_connection(through: str) -
 
 
 async def test_a_connection_that_is_ready_after_the_transport_was_closed_is_not_used() -> None:
-    held = asyncio.Event()
+    asked, released = asyncio.Event(), asyncio.Event()
 
-    async def play(peer: Peer) -> None:
-        await peer.request()
-        held.set()
-        await transport_closed.wait()
-        await peer.send(TUNNEL_OPEN)
-        await peer.gone()
+    async def hold(peer: Peer) -> None:
+        asked.set()
+        await released.wait()
+        await tunnel_to(server)(peer)
 
-    transport_closed = asyncio.Event()
-    async with serving(play) as proxy, networked({**TRUSTED, "HTTPS_PROXY": proxy.url()}) as transport:
-        sending = asyncio.create_task(post(transport, "https://localhost/", deadlines=Deadlines(connect_s=0.1)))
-        await held.wait()
-        await transport.close()
-        transport_closed.set()
-        with pytest.raises(ConnectionFailed):
-            await sending
+    async with serving(answer_always, tls=server_tls()) as server, serving(hold) as proxy:
+        async with networked({**TRUSTED, "HTTPS_PROXY": proxy.url()}) as transport:
+            sending = asyncio.create_task(post(transport, "https://localhost/"))
+            await asked.wait()
+            await transport.close()
+            released.set()
+            with pytest.raises(ConnectionFailed, match="has been closed"):
+                await sending
+            await server.peers[0].over.wait()
+        assert server.peers[0].heads == []
 
 
-async def test_https_goes_through_a_tunnel_with_the_proxys_credentials() -> None:
+@pytest.mark.parametrize("host", ["localhost", "localhost."])
+async def test_https_goes_through_a_tunnel_with_the_proxys_credentials(host: str) -> None:
     async with serving(answer_always, tls=server_tls()) as server, serving(tunnel_to(server)) as proxy:
         env = {**TRUSTED, "HTTPS_PROXY": f"http://user:p%40ss@127.0.0.1:{proxy.port}"}
         async with networked(env) as transport:
             for _ in range(2):
-                assert await fetch(transport, "https://localhost:1234/v1?key=secret") == b"ok"
+                assert await fetch(transport, f"https://{host}:1234/v1?key=secret") == b"ok"
         [to_proxy], to_server = proxy.peers[0].heads, server.peers[0].heads
-        assert to_proxy.split("\r\n")[0] == "CONNECT localhost:1234 HTTP/1.1"
-        assert headers_of(to_proxy) == {"host": "localhost:1234", "proxy-authorization": "Basic dXNlcjpwQHNz"}
+        assert to_proxy.split("\r\n")[0] == f"CONNECT {host}:1234 HTTP/1.1"
+        assert headers_of(to_proxy) == {"host": f"{host}:1234", "proxy-authorization": "Basic dXNlcjpwQHNz"}
         assert [head.split("\r\n")[0] for head in to_server] == ["POST /v1?key=secret HTTP/1.1"] * 2
         assert "proxy-authorization" not in headers_of(to_server[0])
 
@@ -221,6 +231,7 @@ async def test_https_goes_through_a_tunnel_with_the_proxys_credentials() -> None
         (b"HTTP/1.1 403 No\r\n\r\n", "refused .*HTTP 403.*NO_PROXY"),
         (b"", "before an answer"),
         (b"SSH-2.0\r\n", "not valid HTTP"),
+        (TUNNEL_OPEN, "reset while it was being opened"),
         (b"HTTP/1.1 200 OK\r\nx: " + b"a" * 70_000, "too large headers"),
     ],
 )

@@ -199,6 +199,17 @@ async def test_what_is_no_answer_is_refused_and_the_connection_closed(answer: by
         await (await server.peer()).gone()
 
 
+async def test_a_malformed_chunk_closes_the_connection_and_loses_nothing_before_it() -> None:
+    answer = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\nzz\r\n"
+    async with serving(answering(answer)) as server, networked() as transport:
+        response = await post(transport, server.url())
+        assert await response.read() == b"abc"
+        await (await server.peer()).gone()
+        with pytest.raises(StreamBroken, match="not valid HTTP"):
+            await response.read()
+        response.close()
+
+
 async def test_a_connection_is_used_again() -> None:
     async with serving(answering(OK, CHUNKED, OK)) as server, networked() as transport:
         assert [await fetch(transport, server.url()) for _ in range(3)] == [b"ok", b"hello world", b"ok"]
@@ -243,6 +254,9 @@ async def test_connections_in_use_are_not_shared_and_few_are_kept() -> None:
             assert await body_of(response) == b"ok"
         again = [await post(transport, server.url()) for _ in range(many)]
         assert len(server.peers) == many + 2
+        for oldest in server.peers[:2]:
+            await oldest.over.wait()
+        assert [peer.over.is_set() for peer in server.peers[2:many]] == [False] * MAX_IDLE_PER_ORIGIN
         for response in again:
             response.close()
 
@@ -251,6 +265,18 @@ async def test_an_idle_connection_is_closed_after_a_while() -> None:
     async with serving(answering(OK)) as server, networked(idle_s=0.01) as transport:
         assert await fetch(transport, server.url()) == b"ok"
         await (await server.peer()).gone()
+
+
+async def test_a_connection_in_use_is_not_idle_however_long_it_takes() -> None:
+    async def play(peer: Peer) -> None:
+        await peer.answer(OK)
+        await peer.request()
+        await asyncio.sleep(0.05)  # longer than a connection may be idle
+        await peer.send(OK)
+        await peer.gone()
+
+    async with serving(play) as server, networked(idle_s=0.02) as transport:
+        assert [await fetch(transport, server.url()) for _ in range(2)] == [b"ok", b"ok"]
 
 
 async def test_unexpected_bytes_end_an_idle_connection() -> None:
@@ -348,6 +374,27 @@ async def test_the_wait_for_an_answer_begins_when_the_request_is_written() -> No
     async with serving(play) as server, networked() as transport:
         response = await post(transport, server.url(), bytes(30_000_000), deadlines=Deadlines(headers_s=0.15))
         assert await body_of(response) == b"ok"
+
+
+async def test_the_time_it_took_to_write_the_request_is_not_added_to_the_deadline() -> None:
+    async def play(peer: Peer) -> None:
+        await peer.request()
+        await asyncio.sleep(0.16)  # beyond the deadline, within twice the deadline
+        await peer.send(OK)
+
+    async with serving(play) as server, networked() as transport:
+        with pytest.raises(Stalled):
+            await post(transport, server.url(), bytes(8_000_000), deadlines=Deadlines(headers_s=0.1))
+
+
+async def test_a_server_that_stops_talking_and_reading_is_noticed_at_once() -> None:
+    async def play(peer: Peer) -> None:
+        peer.writer.write_eof()
+        await asyncio.Event().wait()
+
+    async with serving(play) as server, networked() as transport:
+        with pytest.raises(ConnectionFailed, match="closed before an answer"):
+            await post(transport, server.url(), bytes(30_000_000))
 
 
 async def test_an_answer_may_come_before_the_request_is_read() -> None:

@@ -18,4 +18,7 @@ def heard() -> list[str]:
 
 @pytest.fixture
 def context(tmp_path: Path, heard: list[str]) -> ToolContext:
-    return ToolContext(cwd=str(tmp_path), env={"PATH": os.environ["PATH"], "LC_ALL": "C"}, progress=heard.append)
+    async def progress(text: str) -> None:
+        heard.append(text)
+
+    return ToolContext(cwd=str(tmp_path), env={"PATH": os.environ["PATH"], "LC_ALL": "C"}, progress=progress)

@@ -186,9 +186,9 @@ async def test_a_directory_is_listed_in_order(context: ToolContext, tmp_path: Pa
 
 
 async def test_a_long_listing_is_cut(context: ToolContext, tmp_path: Path) -> None:
-    for number in range(2001):
-        os.mknod(tmp_path / f"{number:04}")
-    expected = "".join(f"{n:04}\n" for n in range(2000)) + "[entries 1-2000 of 2001; go on with offset=2001]\n"
+    for number in range(501):
+        os.mknod(tmp_path / f"{number:03}")
+    expected = "".join(f"{n:03}\n" for n in range(500)) + "[entries 1-500 of 501; go on with offset=501]\n"
     assert await read(".", context, limit=5000) == expected
 
 

@@ -128,9 +128,10 @@ class Run:
         self._phase = Phase.USING_TOOLS if calls else Phase.BETWEEN
         return calls
 
-    def progressed(self, call: CallBlock, text: str) -> None:
-        """A running tool has something to show."""
+    async def progressed(self, call: CallBlock, text: str) -> None:
+        """A running tool has something to show. Waits for those who must see it."""
         self._recorder.emit([ToolProgress(call.id, text)])
+        await self._recorder.drain()
 
     def result(self, call: CallBlock, output: Output, *, is_error: bool) -> None:
         """A call has its result."""

@@ -52,7 +52,7 @@ class HttpTransport:
                 return await self._exchange(kept, target.origin, request, data, deadlines)
             except ConnectionFailed:
                 # The server closed it while it was idle: it has not seen this request, so we send it afresh.
-                if kept.heard or self._closed:
+                if kept.heard:
                     raise
         fresh = await self._open(target.origin, proxy, deadlines)
         return await self._exchange(fresh, target.origin, request, data, deadlines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -13,11 +13,11 @@ Output: TypeAlias = tuple[TextBlock | ImageBlock, ...]
 
 
 class ToolContext(msgspec.Struct, frozen=True):
-    """Where a call runs. ``progress`` shows text to whoever watches, while the tool is still running."""
+    """Where a call runs. ``progress`` shows text while the tool is still running, and waits for slow watchers."""
 
     cwd: str
     env: Mapping[str, str]
-    progress: Callable[[str], None]
+    progress: Callable[[str], Awaitable[None]]
 
 
 class Tool(Protocol):

@@ -6,6 +6,7 @@ import asyncio
 import codecs
 import signal
 import time
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
@@ -36,9 +37,16 @@ class Bash:
 
     read_only = False
 
-    def __init__(self, *, timeout_s: float = DEFAULT_TIMEOUT_S, grace_s: float = TIMEOUT_GRACE_S) -> None:
+    def __init__(
+        self,
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        grace_s: float = TIMEOUT_GRACE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._timeout_s = timeout_s
         self._grace_s = grace_s
+        self._clock = clock
         self.spec = ToolSpec(
             name="bash",
             description=(
@@ -70,7 +78,7 @@ class Bash:
         """
         wanted = decode_args(args, BashArgs)
         timeout_s = self._timeout_s if wanted.timeout is None else wanted.timeout
-        started = time.monotonic()
+        started = self._clock()
         child = _start(wanted.command, context)
         heard = _Heard(child, context)
         try:
@@ -83,7 +91,7 @@ class Bash:
                 child.close()
             raise
         ending = f"[exit -1] (timed out after {timeout_s:g} s)" if timed_out else _ending(child.status())
-        took = _duration(time.monotonic() - started)
+        took = _duration(self._clock() - started)
         text = f"$ {wanted.command}\n{heard.text()}\n{ending}  Took {took}"
         if timed_out or child.status() != 0:
             raise ToolFailed(text)
@@ -103,8 +111,8 @@ class _Heard:
         """Return when the command has exited."""
         while data := await self._child.read():
             self._excerpt.feed(data)
-            self._show(self._decoder.decode(data))
-        self._show(self._decoder.decode(b"", final=True))
+            await self._show(self._decoder.decode(data))
+        await self._show(self._decoder.decode(b"", final=True))
 
     def text(self) -> str:
         """Return the output as a paragraph of its own; nothing if there was none."""
@@ -113,9 +121,9 @@ class _Heard:
             return ""
         return f"\n{output}" if output.endswith("\n") else f"\n{output}\n"
 
-    def _show(self, text: str) -> None:
+    async def _show(self, text: str) -> None:
         if text:
-            self._progress(text)
+            await self._progress(text)
 
 
 def _start(command: str, context: ToolContext) -> Child:

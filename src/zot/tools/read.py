@@ -18,6 +18,7 @@ from zot.tools.excerpt import MAX_BYTES, MAX_LINES, decode_start, end_of_line
 from zot.tools.files import open_to_read, read_at, resolve
 
 MAX_IMAGE_BYTES = 5_000_000
+MAX_ENTRIES = 500
 #: Beyond this many bytes behind the window we do not count lines: it would cost more than knowing is worth.
 MAX_COUNTED_BYTES = 256 * 1024 * 1024
 #: Files are read in slices, and between them other work and an abort get their turn. A thread could not be
@@ -102,7 +103,7 @@ def _listing(fd: int, first: int, limit: int) -> str:
         return "[the directory is empty]"
     if first > len(names):
         return f"[the directory has only {len(names)} entries]"
-    shown = names[first - 1 : first - 1 + min(limit, MAX_LINES)]
+    shown = names[first - 1 : first - 1 + min(limit, MAX_ENTRIES)]
     last = first - 1 + len(shown)
     more = f"[entries {first}-{last} of {len(names)}; go on with offset={last + 1}]\n" if last < len(names) else ""
     return "".join(f"{name}\n" for name in shown) + more

@@ -1,0 +1,69 @@
+"""`make bench`: is zot as fast as promised? Ratios to references taken in the same run, against their budgets.
+
+docs/performance.md says what is compared with what and how to read the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from abort import abort
+from growth import growth
+from measure import Row, table
+from memory import memory
+from startup import first_delta, hello, version
+from stream import latency, throughput
+from subject import ROOT, Subject, install
+
+#: Each with the number of rounds of a full run.
+_MEASUREMENTS: Mapping[str, tuple[Callable[[Sequence[Subject], int], list[Row]], int]] = {
+    "version": (version, 40),
+    "hello": (hello, 40),
+    "first-delta": (first_delta, 30),
+    "throughput": (throughput, 20),
+    "latency": (latency, 6),
+    "abort": (abort, 24),
+    "memory": (memory, 20),
+    "growth": (growth, 25),
+}
+_QUICK = 5
+
+
+def main() -> int:
+    """Measure and print. Return 1 if a budget is missed, 2 if there is nothing to measure."""
+    options = _options()
+    with tempfile.TemporaryDirectory(prefix="zot-bench-") as directory:
+        sources = {"zot": ROOT, **({"before": options.against} if options.against else {})}
+        subjects = [install(name, source, Path(directory) / name) for name, source in sources.items()]
+        rows: list[Row] = []
+        for name in options.only or _MEASUREMENTS:
+            measure, rounds = _MEASUREMENTS[name]
+            _say(f"measuring {name} ...")
+            rows += measure(subjects, max(2, rounds // _QUICK) if options.quick else rounds)
+        _say("")
+    print(table(rows))
+    return 0 if all(row.ok for row in rows if row.subject == "zot") else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench/run.py", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few rounds: a rough idea in a minute")
+    parser.add_argument("--only", action="append", choices=list(_MEASUREMENTS), metavar="NAME",
+                        help=f"only this, repeatable: {', '.join(_MEASUREMENTS)}")  # fmt: skip
+    parser.add_argument("--against", type=Path, metavar="DIR", help="another checkout, measured in the same rounds")
+    return parser.parse_args()
+
+
+def _say(text: str) -> None:
+    """Show where we are, on a terminal only."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\033[K{text}")
+        sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

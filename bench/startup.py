@@ -1,0 +1,82 @@
+"""Start-up: from spawning the process to the first byte of its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from measure import Row, Samples, interleave, median, spread
+from process import HELLO, PROMPT, Process, rpc, streaming_rpc
+from service import Service
+from subject import Subject
+
+_REFERENCE = "reference"
+
+
+def version(subjects: Sequence[Subject], rounds: int) -> list[Row]:
+    """`zot --version`, whole, against an interpreter that imports what the installed script imports."""
+    first = subjects[0]
+    samplers = {_REFERENCE: lambda: _whole([first.python, "-c", "import re,sys"], first)}
+    for subject in subjects:
+        samplers[subject.name] = lambda subject=subject: _whole([subject.zot, "--version"], subject)
+    return _rows("start: --version", interleave(samplers, rounds), at_most=1.2)
+
+
+def hello(subjects: Sequence[Subject], rounds: int) -> list[Row]:
+    """`zot rpc` answering hello against a program that imports msgspec and writes a line."""
+    first = subjects[0]
+    samplers = {_REFERENCE: lambda: _line([first.python, "-c", _program("msgspec")], first, b"", b"{")}
+    for subject in subjects:
+        argv = rpc(subject, "--provider", "anthropic")
+        samplers[subject.name] = lambda argv=argv, subject=subject: _line(argv, subject, HELLO, b"{")
+    return _rows("start: rpc hello", interleave(samplers, rounds), at_most=1.3)
+
+
+def first_delta(subjects: Sequence[Subject], rounds: int) -> list[Row]:
+    """`zot rpc` printing its first delta against a program that imports what that takes and writes a line."""
+    first = subjects[0]
+    program = [first.python, "-c", _program("asyncio,msgspec,httptools")]
+    mark = b'"type":"text_delta"'
+    rows = []
+    with Service(first) as service:
+        samplers = {_REFERENCE: lambda: _line(program, first, b"", b"{")}
+        for subject in subjects:
+            argv = streaming_rpc(subject, service.url("/paced"))
+            samplers[subject.name] = lambda argv=argv, subject=subject: _line(argv, subject, PROMPT, mark)
+        rows += _rows("start: rpc first delta, HTTP", interleave(samplers, rounds), at_most=1.6)
+    samplers = {_REFERENCE: lambda: _line(program, first, b"", b"{")}
+    for subject in subjects:
+        argv = rpc(subject, "--provider", "lab")
+        samplers[subject.name] = lambda argv=argv, subject=subject: _line(argv, subject, PROMPT, mark)
+    return rows + _rows("start: rpc first delta, lab", interleave(samplers, rounds))
+
+
+def _program(modules: str) -> str:
+    return f"import sys,{modules}; sys.stdout.write('{{}}\\n'); sys.stdout.flush()"
+
+
+def _whole(argv: Sequence[str], subject: Subject) -> float:
+    with Process(argv, subject) as process:
+        return process.ended() - process.started
+
+
+def _line(argv: Sequence[str], subject: Subject, said: bytes, mark: bytes) -> float:
+    with Process(argv, subject) as process:
+        if said:
+            process.write(said)
+        return process.until(mark) - process.started
+
+
+def _rows(name: str, samples: Samples, *, at_most: float | None = None) -> list[Row]:
+    reference = median(samples[_REFERENCE])
+    return [
+        Row(
+            name,
+            subject,
+            median(values) / reference,
+            at_most=at_most,
+            spread=spread(values),
+            detail=f"{median(values) * 1e3:.1f} ms / {reference * 1e3:.1f} ms",
+        )
+        for subject, values in samples.items()
+        if subject != _REFERENCE
+    ]

@@ -1,0 +1,111 @@
+"""The stream: how many deltas a second come out, and how much later each does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from time import perf_counter
+
+from measure import Row, interleave, median, quantile, spread
+from model import DELTAS, PACED
+from process import PROMPT, Process, streaming_rpc
+from service import Service, floor
+from subject import Subject
+
+_DELTA = b'"type":"text_delta"'
+_DONE = b'{"type":"done"}'
+_STAMP = re.compile(rb'"delta":"(\d+\.\d+)"')
+
+
+def throughput(subjects: Sequence[Subject], rounds: int) -> list[Row]:
+    """Tiny deltas, one event per chunk, as fast as they can be had: deltas per second, against the floor."""
+    first = subjects[0]
+    with Service(first) as service:
+        samplers = {"floor": lambda: _rate(floor(first, service, "/burst"), first)}
+        for subject in subjects:
+            argv = streaming_rpc(subject, service.url("/burst"))
+            samplers[subject.name] = lambda argv=argv, subject=subject: _rate(argv, subject)
+        samples = interleave(samplers, rounds)
+    least = median(samples["floor"])
+    return [
+        Row(
+            "stream: deltas per second",
+            subject.name,
+            median(samples[subject.name]) / least,
+            "x floor",
+            at_least=0.4,
+            spread=spread(samples[subject.name]),
+            detail=f"{median(samples[subject.name]) / 1e3:.0f} k/s / {least / 1e3:.0f} k/s",
+        )
+        for subject in subjects
+    ]
+
+
+def latency(subjects: Sequence[Subject], rounds: int) -> list[Row]:
+    """Deltas with pauses between them: how much later than out of the floor each comes out, at the median."""
+    first = subjects[0]
+    with Service(first) as service:
+        samplers = {"floor": lambda: _delay(floor(first, service, "/paced"), first)}
+        for subject in subjects:
+            argv = streaming_rpc(subject, service.url("/paced"))
+            samplers[subject.name] = lambda argv=argv, subject=subject: _delay(argv, subject)
+        samples = interleave(samplers, rounds)
+    least = median(samples["floor"])
+    return [
+        Row(
+            "stream: p50 added latency",
+            subject.name,
+            (median(samples[subject.name]) - least) * 1e3,
+            "ms",
+            at_most=0.4,
+            spread=spread(samples[subject.name]),
+            detail=f"{median(samples[subject.name]) * 1e3:.2f} ms - {least * 1e3:.2f} ms",
+        )
+        for subject in subjects
+    ]
+
+
+def _rate(argv: Sequence[str], subject: Subject) -> float:
+    """Return deltas per second, from the moment the service sends them to the moment the last is read."""
+    blocks: list[tuple[float, bytes]] = []
+    with Process(argv, subject) as process:
+        process.write(PROMPT)
+        tail = b""
+        while _DONE not in tail:
+            data = process.read()
+            blocks.append((perf_counter(), data))
+            tail = tail[-len(_DONE) :] + data
+    output = b"".join(data for _, data in blocks)
+    found = output.count(_DELTA)
+    if found != DELTAS:
+        raise AssertionError(f"{argv[0]} printed {found} deltas of {DELTAS}")
+    stamp = _STAMP.search(output)
+    assert stamp is not None
+    return DELTAS / (_time_of(output.rfind(_DELTA), blocks) - float(stamp[1]))
+
+
+def _time_of(offset: int, blocks: Sequence[tuple[float, bytes]]) -> float:
+    """Return when the byte at ``offset`` was read."""
+    seen = 0
+    for time, data in blocks:
+        seen += len(data)
+        if seen > offset:
+            return time
+    raise AssertionError("offset beyond the end")
+
+
+def _delay(argv: Sequence[str], subject: Subject) -> float:
+    """Return the median time from the service's write to our read, in seconds."""
+    delays = []
+    with Process(argv, subject) as process:
+        process.write(PROMPT)
+        tail = b""
+        while _DONE not in tail:
+            data = process.read()
+            now = perf_counter()
+            lines = (tail + data).split(b"\n")
+            tail = lines[-1] or data[-len(_DONE) - 1 :]
+            delays += [now - float(stamp[1]) for line in lines[:-1] if (stamp := _STAMP.search(line))]
+    if len(delays) < PACED:
+        raise AssertionError(f"{argv[0]} printed {len(delays)} deltas of {PACED + 1}")
+    return quantile(delays[1:], 0.5)

@@ -1,0 +1,48 @@
+"""What is measured: a wheel of zot, installed and compiled, in an environment of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One installed zot. ``name`` is "zot" for the checkout itself."""
+
+    name: str
+    directory: Path
+
+    @property
+    def python(self) -> str:
+        return str(self.directory / "bin" / "python")
+
+    @property
+    def zot(self) -> str:
+        return str(self.directory / "bin" / "zot")
+
+    @property
+    def env(self) -> dict[str, str]:
+        """A clean environment: nothing of ours changes how Python starts or where zot looks."""
+        home = str(self.directory / "home")
+        return {"PATH": os.defpath, "HOME": home, "LANG": "C.UTF-8", "ANTHROPIC_API_KEY": "bench"}
+
+
+def install(name: str, source: Path, directory: Path) -> Subject:
+    """Build ``source`` into a fresh environment. An editable install would measure other things than users get."""
+    venv.create(directory, with_pip=False, symlinks=True)
+    subject = Subject(name, directory)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--python", subject.python]
+    constraints = ["--constraint", str(ROOT / "constraints.txt")]
+    subprocess.run([*pip, "install", "--no-warn-script-location", *constraints, str(source)], check=True)
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    subprocess.run([subject.python, "-m", "compileall", "-q", str(directory / "lib")], check=True, env=env)
+    (directory / "home").mkdir()
+    return subject

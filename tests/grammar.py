@@ -1,0 +1,182 @@
+"""The order of frames in zot RPC v1, as a machine that takes them one by one and refuses the first wrong one."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+COUNTERS = {"input", "output", "cache_read", "cache_write", "cost_usd"}
+
+#: The keys of each event besides its type; those after the bar may be missing.
+KEYS: dict[str, tuple[set[str], set[str]]] = {
+    "user_message": ({"content", "time"}, set()),
+    "turn_start": ({"step"}, set()),
+    "assistant_start": (set(), set()),
+    "text_delta": ({"delta"}, set()),
+    "thinking_delta": ({"delta"}, set()),
+    "tool_use_start": ({"id", "name"}, set()),
+    "tool_use_args": ({"id", "delta"}, set()),
+    "tool_use_end": ({"id"}, set()),
+    "usage": (COUNTERS | {"cumulative"}, {"price_known"}),
+    "assistant_message": ({"content", "time"}, set()),
+    "tool_call": ({"id", "name", "args"}, set()),
+    "turn_end": ({"stop"}, {"error"}),
+    "tool_progress": ({"id", "text"}, set()),
+    "tool_result": ({"id", "is_error", "content"}, set()),
+    "retry": ({"reason", "attempt", "delay_ms"}, set()),
+    "error": ({"message"}, set()),
+    "compact_done": ({"summary"}, set()),
+    "done": (set(), set()),
+}
+
+
+class At(enum.Enum):
+    """Where a stream is."""
+
+    IDLE = "between runs"
+    ACCEPTED = "waiting for the user's message"
+    READY = "before a model call"
+    ASKED = "waiting for the model"
+    STREAMING = "hearing the model"
+    COUNTED = "after usage"
+    SAID = "after the model's message"
+    USING = "running tools"
+    ANSWERED = "after the last turn"
+    FAILED = "after a turn that failed"
+    ENDING = "waiting for done"
+    COMPACTING = "compacting"
+    COMPACTED = "after the usage of a compact"
+
+
+class Disorder(AssertionError):
+    """A frame that must not come here."""
+
+
+class Grammar:
+    """Checks one connection: what comes, and where. ``runs`` counts the finished ones."""
+
+    def __init__(self) -> None:
+        self.at = At.IDLE
+        self.runs = 0
+        self.seq = 0
+        self._steps = 0
+        self._calls: list[str] = []
+        self._open: list[str] = []
+        self._error = ""
+        self._totals = dict.fromkeys(COUNTERS, 0.0)
+        self._seen: list[str] = []
+
+    def take(self, frame: dict[str, Any]) -> None:
+        """Take the next frame; raise Disorder if it must not come now, or not like this."""
+        self._seen = [*self._seen[-12:], str(frame)[:160]]
+        match frame["type"]:
+            case "response":
+                self._answered(frame)
+            case kind:
+                self._check_keys(kind, frame)
+                self._happened(kind, frame)
+
+    def finish(self) -> None:
+        """The output has ended: nothing may be open."""
+        if self.at is not At.IDLE:
+            self._refuse("the end of the output")
+
+    def _answered(self, frame: dict[str, Any]) -> None:
+        expected = {"type", "command", "success"}
+        optional = {"id", "data"} if frame["success"] else {"id"}
+        expected |= set() if frame["success"] else {"error"}
+        if not expected <= frame.keys() <= expected | optional:
+            self._refuse(f"a response with the keys {sorted(frame)}")
+        if not frame["success"]:
+            return
+        match self.at, frame["command"]:
+            case At.IDLE, "prompt" | "steer":
+                self.at, self._steps = At.ACCEPTED, 0
+            case At.IDLE, "compact":
+                self.at = At.COMPACTING
+            case At.READY | At.ANSWERED, "steer":
+                self.at = At.ACCEPTED
+            case _, "prompt" | "steer" | "compact":
+                self._refuse(f"the start of a {frame['command']}")
+
+    def _happened(self, kind: str, frame: dict[str, Any]) -> None:
+        match self.at, kind:
+            case At.ACCEPTED, "user_message":
+                self.at = At.READY
+            case At.READY, "turn_start" if frame["step"] == self._steps + 1:
+                self.at, self._steps = At.ASKED, self._steps + 1
+                self._calls, self._open = [], []
+            case At.ASKED | At.COMPACTING, "retry":
+                pass
+            case At.ASKED, "assistant_start":
+                self.at = At.STREAMING
+            case At.STREAMING, "text_delta" | "thinking_delta":
+                pass
+            case At.STREAMING, "tool_use_start" if frame["id"] not in self._open:
+                self._open.append(frame["id"])
+            case At.STREAMING, "tool_use_args" | "tool_use_end" if frame["id"] in self._open:
+                pass
+            case At.STREAMING, "usage":
+                self.at = At.COUNTED
+                self._count(frame)
+            case At.COUNTED, "assistant_message":
+                self.at = At.SAID
+            case At.SAID, "tool_call" if frame["id"] in self._open:
+                self._calls.append(frame["id"])
+            case At.USING, "tool_progress" if frame["id"] == self._calls[0]:
+                pass
+            case At.USING, "tool_result" if frame["id"] == self._calls[0]:
+                del self._calls[0]
+                self.at = At.USING if self._calls else At.READY
+            case At.COMPACTING, "usage":
+                self.at = At.COMPACTED
+                self._count(frame)
+            case At.COMPACTED, "compact_done":
+                self.at = At.ENDING
+            case _, "turn_end":
+                self._turn_ended(frame)
+            case At.FAILED, "error" if frame["message"] == self._error:
+                self.at = At.ENDING
+            case At.READY | At.COMPACTING, "error":
+                self.at = At.ENDING
+            case At.ENDING | At.ANSWERED, "done":
+                self.at = At.IDLE
+                self.runs += 1
+            case _:
+                self._refuse(kind)
+
+    def _turn_ended(self, frame: dict[str, Any]) -> None:
+        match self.at, frame["stop"]:
+            case At.SAID, "tool_use" if self._calls:
+                self.at = At.USING
+            case At.SAID | At.COUNTED, "end_turn" | "length" if not self._calls:
+                self.at = At.ANSWERED
+            case At.ASKED | At.SAID | At.COUNTED, "error" if frame.get("error") and not self._calls:
+                self.at, self._error = At.FAILED, frame["error"]
+            case At.READY | At.ASKED | At.SAID | At.COUNTED | At.COMPACTING, "aborted" if "error" not in frame:
+                self.at = At.ENDING
+            case _:
+                self._refuse(f"turn_end with stop {frame['stop']!r}")
+
+    def _count(self, frame: dict[str, Any]) -> None:
+        for name in COUNTERS:
+            self._totals[name] += frame[name]
+            if abs(frame["cumulative"][name] - self._totals[name]) > 1e-9:
+                self._refuse(f"a sum of {frame['cumulative'][name]} for {name}, which is {self._totals[name]}")
+
+    def _check_keys(self, kind: str, frame: dict[str, Any]) -> None:
+        if kind not in KEYS:
+            self._refuse(f"an unknown {kind}")
+        needed, optional = KEYS[kind]
+        keys = frame.keys() - {"type"}
+        if "seq" in keys:
+            if frame["seq"] != self.seq + 1:
+                self._refuse(f"number {frame['seq']} after {self.seq}")
+            self.seq += 1
+            keys -= {"seq", "run"}
+        if not needed <= keys <= needed | optional:
+            self._refuse(f"{kind} with the keys {sorted(keys)}")
+
+    def _refuse(self, what: str) -> None:
+        history = "\n  ".join(self._seen)
+        raise Disorder(f"{what} must not come {self.at.value}. The last frames:\n  {history}")

@@ -1,0 +1,262 @@
+"""Conversations with the real `zot rpc`: a process, its pipes, and what is expected to come out of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self, TypeAlias
+
+from grammar import Grammar
+
+Frame: TypeAlias = dict[str, Any]
+
+#: How long anything may take before a test fails. Never how long it does take.
+PATIENCE_S = 15.0
+#: In the environment of everything the tests start, so that what is left over can be found.
+MARK = "ZOT_TEST_RUN"
+_READ_BYTES = 1 << 16
+
+
+class Late(AssertionError):
+    """Something did not happen in time."""
+
+
+class Zot:
+    """A running `zot rpc` that reads and writes pipes. What it writes is checked against the order of frames."""
+
+    def __init__(self, *flags: str, cwd: Path, env: Mapping[str, str] | None = None, **popen: Any) -> None:
+        given = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen}
+        self.process = subprocess.Popen(command(*flags), cwd=cwd, env=environment(env or {}), bufsize=0, **given)
+        self.frames: list[Frame] = []
+        self.grammar = Grammar()
+        self._unread = bytearray()
+        self._lines: list[bytes] = []
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def send(self, *commands: Frame | bytes) -> None:
+        """Write commands, or lines as they are, in one write."""
+        lines = (line if isinstance(line, bytes) else json.dumps(line).encode() for line in commands)
+        self.write(b"".join(line + b"\n" for line in lines))
+
+    def write(self, data: bytes) -> None:
+        assert self.process.stdin is not None
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self.process.stdin.fileno(), view) :]
+
+    def hang_up(self) -> None:
+        """End its input."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    def read(self, *, within_s: float = PATIENCE_S) -> Frame:
+        """Return the next frame. Raise EOFError when there is none, Late when it does not come."""
+        frame: Frame = json.loads(self.read_line(within_s=within_s))
+        self.grammar.take(frame)
+        self.frames.append(frame)
+        return frame
+
+    def read_line(self, *, within_s: float = PATIENCE_S) -> bytes:
+        deadline = time.monotonic() + within_s
+        assert self.process.stdout is not None
+        while not self._lines:
+            data = read_some(self.process.stdout.fileno(), deadline)
+            if not data:
+                assert not self._unread, f"the output ends inside a line: {bytes(self._unread)[-200:]!r}"
+                raise EOFError
+            *lines, rest = (self._unread + data).split(b"\n")
+            self._unread, self._lines = bytearray(rest), [bytes(line) for line in lines]
+        return self._lines.pop(0)
+
+    def until(self, **wanted: Any) -> list[Frame]:
+        """Return the frames up to and including the first that has these values."""
+        frames = [self.read()]
+        while not all(frames[-1].get(key) == value for key, value in wanted.items()):
+            frames.append(self.read())
+        return frames
+
+    def ask(self, command: Frame | bytes) -> Frame:
+        """Send one command and return its answer, which must be the very next frame."""
+        self.send(command)
+        answer = self.read()
+        assert answer["type"] == "response", answer
+        return answer
+
+    def rest(self) -> list[Frame]:
+        """Return the frames up to the end of the output."""
+        frames = []
+        while True:
+            try:
+                frames.append(self.read())
+            except EOFError:
+                return frames
+
+    def finish(self) -> list[Frame]:
+        """End the input, return what still came, and see that it left in good order."""
+        self.hang_up()
+        frames = self.rest()
+        assert self.wait() == 0, self.errors()
+        self.grammar.finish()
+        return frames
+
+    def wait(self, *, within_s: float = PATIENCE_S) -> int:
+        """Return the exit code."""
+        return self.process.wait(within_s)
+
+    def errors(self) -> str:
+        """Return what it wrote to standard error, once it has ended."""
+        assert self.process.stderr is not None
+        return self.process.stderr.read().decode()
+
+    def close(self) -> None:
+        """Leave nothing behind, whatever state it is in."""
+        self.process.kill()
+        self.process.wait(PATIENCE_S)
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def command(*flags: str) -> list[str]:
+    """Return the command line of `zot rpc`; with lab, unless the flags name a provider."""
+    provider = () if "--provider" in flags else ("--provider", "lab")
+    return [sys.executable, "-m", "zot", "rpc", *provider, *flags]
+
+
+def environment(more: Mapping[str, str]) -> dict[str, str]:
+    """Return a small environment: no home, no keys, only what a process needs to start."""
+    kept = {name: os.environ[name] for name in ("PATH", MARK) if name in os.environ}
+    return {**kept, "LC_ALL": "C.UTF-8", **more}
+
+
+def read_some(descriptor: int, deadline: float) -> bytes:
+    """Return what is there, waiting for it until the deadline; b"" at the end."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        raise Late("nothing was said in time")
+    return os.read(descriptor, _READ_BYTES)
+
+
+def play(zot: Zot, conversation: str) -> None:
+    """Hold a conversation as it is written down.
+
+    ``> {...}`` is sent; lines that follow each other go in one write. ``< {...}`` must be the next frame, and
+    ``<* {...}`` may come any number of times. In a frame, ``...`` stands for any value or for any further keys.
+    """
+    sending: list[bytes] = []
+    repeated: list[Frame] = []
+    for line in (line.strip() for line in conversation.strip().splitlines()):
+        kind, _, text = line.partition(" ")
+        if kind == ">":
+            sending.append(text.encode())
+            continue
+        if sending:
+            zot.send(*sending)
+            sending = []
+        expected = _pattern(text)
+        if kind == "<*":
+            repeated.append(expected)
+            continue
+        assert kind == "<", line
+        frame = zot.read()
+        while any(matches(frame, pattern) for pattern in repeated) and not matches(frame, expected):
+            frame = zot.read()
+        assert matches(frame, expected), f"\nexpected {text}\n     got {json.dumps(frame)}"
+        repeated = []
+    assert not sending, "a conversation ends with an answer"
+
+
+def matches(value: Any, pattern: Any) -> bool:
+    """True if a value is what the pattern says; "..." is any value, and as a key any further keys."""
+    if pattern == "...":
+        return True
+    if isinstance(pattern, dict) and isinstance(value, dict):
+        keys = pattern.keys() - {"..."}
+        complete = keys == value.keys() if "..." not in pattern else keys <= value.keys()
+        return complete and all(matches(value[key], pattern[key]) for key in keys)
+    if isinstance(pattern, list) and isinstance(value, list):
+        return len(pattern) == len(value) and all(map(matches, value, pattern))
+    return type(value) is type(pattern) and bool(value == pattern)
+
+
+def _pattern(text: str) -> Frame:
+    text = re.sub(r",\s*\.\.\.\s*}", ',"...":"..."}', text)
+    pattern: Frame = json.loads(re.sub(r"([:\[,])\s*\.\.\.", r'\1"..."', text))
+    return pattern
+
+
+def types(frames: Sequence[Frame]) -> list[str]:
+    """Return what the frames are; a response is named by its command, an end by its reason."""
+    return [_name(frame) for frame in frames]
+
+
+def _name(frame: Frame) -> str:
+    match frame["type"]:
+        case "response":
+            return f"{frame['command']}:{'ok' if frame['success'] else 'failed'}"
+        case "turn_end":
+            return f"turn_end:{frame['stop']}"
+        case name:
+            return str(name)
+
+
+def text_of(frames: Sequence[Frame]) -> str:
+    """Return what the model said."""
+    return "".join(frame["delta"] for frame in frames if frame["type"] == "text_delta")
+
+
+def eventually(holds: Callable[[], bool], *, within_s: float = PATIENCE_S) -> bool:
+    """True once ``holds``: for what other processes do without telling us."""
+    deadline = time.monotonic() + within_s
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        select.select([], [], [], 0.01)
+    return True
+
+
+def living(mark: str) -> list[int]:
+    """Return the processes whose environment has ``mark`` in it; those that have ended have none."""
+    return [pid for pid in _processes() if mark.encode() in _read(f"/proc/{pid}/environ")]
+
+
+def children(parent: int) -> list[int]:
+    """Return the living children of a process."""
+    return [pid for pid in _processes() if _stat(pid)[1:2] == [str(parent)] and _stat(pid)[0] not in "ZX"]
+
+
+def resident_bytes(pid: int) -> int:
+    """Return how much memory a process holds."""
+    return int(_read(f"/proc/{pid}/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _stat(pid: int) -> list[str]:
+    return _read(f"/proc/{pid}/stat").decode().rpartition(")")[2].split()
+
+
+def _processes() -> list[int]:
+    return [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:  # it ended while we looked, or is not ours
+        return b""

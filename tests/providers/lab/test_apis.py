@@ -1,0 +1,311 @@
+"""The same script in the words of each API, as bytes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inline_snapshot import snapshot
+
+from zot.providers.lab.anthropic import AnthropicApi
+from zot.providers.lab.api import Api, Ask
+from zot.providers.lab.openai_chat import ChatApi
+from zot.providers.lab.openai_responses import ResponsesApi
+from zot.providers.lab.plan import Broken, Silence
+from zot.providers.lab.script import Script
+from zot.providers.lab.service import Service
+
+from .talk import CHAT, MESSAGES, RESPONSES, body, steps, stream
+
+REPLY = """
+think "hm"
+say "Hel" "lo"
+call read {"path": "é"} chunks=2
+usage input=1 output=2 cache_read=3 cache_write=4
+"""
+
+
+def chat(*, streaming: bool = True) -> bytes:
+    messages = [{"role": "user", "content": "hi"}]
+    options = {"include_usage": True}
+    return json.dumps({"model": "m", "messages": messages, "stream": streaming, "stream_options": options}).encode()
+
+
+def responses(*, streaming: bool = True) -> bytes:
+    return json.dumps({"model": "m", "input": "hi", "stream": streaming}).encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "request_"),
+    [
+        ("anthropic", MESSAGES, body("hi")),
+        ("openai_chat", CHAT, chat()),
+        ("openai_responses", RESPONSES, responses()),
+    ],
+)
+def test_a_reply_in_the_words_of_each_api(name: str, target: str, request_: bytes) -> None:
+    golden = Path(__file__).parent / "golden" / f"{name}.sse"
+    assert stream(REPLY, request_, target) == golden.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("target", "request_", "whole"),
+    [
+        (
+            MESSAGES,
+            body("hi", stream=False),
+            snapshot(
+                {
+                    "id": "msg_lab_1",
+                    "type": "message",
+                    "role": "assistant",
+                    "model": "lab",
+                    "content": [
+                        {"type": "thinking", "thinking": "hm", "signature": "lab-dffeeeb5"},
+                        {"type": "text", "text": "Hello"},
+                        {"type": "tool_use", "id": "toolu_lab_1", "name": "read", "input": {"path": "é"}},
+                    ],
+                    "stop_reason": "tool_use",
+                    "stop_sequence": None,
+                    "usage": {
+                        "input_tokens": 1,
+                        "cache_creation_input_tokens": 4,
+                        "cache_read_input_tokens": 3,
+                        "output_tokens": 2,
+                    },
+                }
+            ),
+        ),
+        (
+            CHAT,
+            chat(streaming=False),
+            snapshot(
+                {
+                    "object": "chat.completion",
+                    "id": "chatcmpl-lab-1",
+                    "created": 0,
+                    "model": "m",
+                    "choices": [
+                        {
+                            "index": 0,
+                            "message": {
+                                "role": "assistant",
+                                "content": "Hello",
+                                "refusal": None,
+                                "reasoning_content": "hm",
+                                "tool_calls": [
+                                    {
+                                        "id": "call_lab_1",
+                                        "type": "function",
+                                        "function": {"name": "read", "arguments": '{"path":"é"}'},
+                                    }
+                                ],
+                            },
+                            "logprobs": None,
+                            "finish_reason": "tool_calls",
+                        }
+                    ],
+                    "usage": {
+                        "prompt_tokens": 8,
+                        "completion_tokens": 2,
+                        "total_tokens": 10,
+                        "prompt_tokens_details": {"cached_tokens": 3},
+                    },
+                }
+            ),
+        ),
+        (
+            RESPONSES,
+            responses(streaming=False),
+            snapshot(
+                {
+                    "id": "resp_lab_1",
+                    "object": "response",
+                    "created_at": 0,
+                    "status": "completed",
+                    "error": None,
+                    "incomplete_details": None,
+                    "instructions": None,
+                    "metadata": {},
+                    "model": "m",
+                    "output": [
+                        {
+                            "id": "rs_lab_1_0",
+                            "type": "reasoning",
+                            "summary": [{"type": "summary_text", "text": "hm"}],
+                            "encrypted_content": "lab-rs_lab_1_0",
+                        },
+                        {
+                            "id": "msg_lab_1_1",
+                            "type": "message",
+                            "status": "completed",
+                            "role": "assistant",
+                            "content": [{"type": "output_text", "text": "Hello", "annotations": [], "logprobs": []}],
+                        },
+                        {
+                            "id": "fc_lab_1_2",
+                            "type": "function_call",
+                            "status": "completed",
+                            "call_id": "call_lab_1",
+                            "name": "read",
+                            "arguments": '{"path":"é"}',
+                        },
+                    ],
+                    "parallel_tool_calls": True,
+                    "temperature": 1.0,
+                    "tool_choice": "auto",
+                    "tools": [],
+                    "top_p": 1.0,
+                    "usage": {
+                        "input_tokens": 8,
+                        "input_tokens_details": {"cached_tokens": 3},
+                        "output_tokens": 2,
+                        "output_tokens_details": {"reasoning_tokens": 0},
+                        "total_tokens": 10,
+                    },
+                }
+            ),
+        ),
+    ],
+)
+def test_a_reply_as_one_body(target: str, request_: bytes, whole: Any) -> None:
+    assert json.loads(stream(REPLY, request_, target)) == whole
+
+
+def test_usage_can_be_reported_twice() -> None:
+    lines = "usage-twice\nsay x"
+    counts = [
+        stream(lines).count('"output_tokens":20'),
+        stream(lines, chat(), CHAT).count('"completion_tokens":20'),
+        stream(lines, responses(), RESPONSES).count('"output_tokens":20'),
+    ]
+    assert counts == [2, 2, 2]
+
+
+def test_chat_completions_counts_only_when_asked() -> None:
+    request = b'{"model":"m","messages":[],"stream":true}'
+    assert '"usage"' not in stream("say x", request, CHAT)
+
+
+@pytest.mark.parametrize(
+    ("stop", "spoken"),
+    [
+        ("end_turn", ('"stop_reason":"end_turn"', '"finish_reason":"stop"', "response.completed")),
+        ("tool_use", ('"stop_reason":"tool_use"', '"finish_reason":"tool_calls"', "response.completed")),
+        ("length", ('"stop_reason":"max_tokens"', '"finish_reason":"length"', '{"reason":"max_output_tokens"}')),
+        ("refusal", ('"stop_reason":"refusal"', '"finish_reason":"content_filter"', '{"reason":"content_filter"}')),
+        ("pause_turn", ('"stop_reason":"pause_turn"', '"finish_reason":"stop"', "response.completed")),
+        ("odd", ('"stop_reason":"odd"', '"finish_reason":"odd"', "response.completed")),
+    ],
+)
+def test_each_api_has_its_own_words_for_stopping(stop: str, spoken: tuple[str, str, str]) -> None:
+    lines = f"say x\nstop {stop}"
+    answers = [stream(lines), stream(lines, chat(), CHAT), stream(lines, responses(), RESPONSES)]
+    assert [word in answer for word, answer in zip(spoken, answers, strict=True)] == [True] * 3
+
+
+def test_errors_inside_a_stream() -> None:
+    lines = 'error overloaded_error "Too much"'
+    ends = [answer.strip().split("\n")[-1] for answer in (
+        stream(lines), stream(lines, chat(), CHAT), stream(lines, responses(), RESPONSES))]  # fmt: skip
+    assert ends == snapshot(
+        [
+            'data: {"type":"error","error":{"type":"overloaded_error","message":"Too much"}}',
+            'data: {"error":{"message":"Too much","type":"overloaded_error","param":null,"code":"overloaded_error"}}',
+            'data: {"type":"error","sequence_number":2,"code":"overloaded_error","message":"Too much","param":null}',
+        ]
+    )
+
+
+def test_outside_a_stream_an_error_event_is_a_status() -> None:
+    plan = Service(Script.parse('say "a"\nerror overloaded_error "Too much"')).answer(
+        "POST", MESSAGES, {}, body("hi", stream=False)
+    )
+    assert plan.status == 529
+    assert list(plan.steps) == [b'{"type":"error","error":{"type":"overloaded_error","message":"Too much"}}']
+
+
+@pytest.mark.parametrize("api", [AnthropicApi(), ChatApi(), ResponsesApi()])
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 429, 500, 502, 529])
+def test_every_status_has_a_body(api: Api, status: int) -> None:
+    error = json.loads(api.failure(status, "why"))["error"]
+    assert error["message"] == "why"
+    assert error["type"]
+
+
+def test_what_would_break_a_stream_breaks_a_whole_body() -> None:
+    request = body("hi", stream=False)
+    whole = steps(Script.parse("say x"), request)
+    [half, broken] = steps(Script.parse("say x\ncut json"), request)
+    assert isinstance(half, bytes)
+    assert isinstance(whole[0], bytes)
+    assert whole[0].startswith(half[:30])
+    assert broken == Broken("cut")
+    assert steps(Script.parse("say x\nstall pings"), request)[0] == Silence()
+    assert steps(Script.parse("refuse"), request)[0] == Broken("refused")
+    assert steps(Script.parse('raw "odd"'), request) == [b"odd"]
+
+
+def test_raw_bytes_stand_for_the_whole_reply_when_they_are_alone() -> None:
+    assert stream('raw "event: x\\ndata: {}\\n\\n"') == "event: x\ndata: {}\n\n"
+
+
+def test_raw_bytes_may_stand_between_words() -> None:
+    answer = stream('say "a"\nraw ": note\\n\\n"\nsay "b"')
+    assert (
+        answer.index('"text":"a"') < answer.index(": note") < answer.index('"text":"b"') < answer.index("message_stop")
+    )
+
+
+def test_a_lone_surrogate_cannot_break_the_bytes() -> None:
+    assert '"text":"a\ufffd"' in stream("say 'a\ud800'")
+
+
+def test_nothing_said_is_still_a_message() -> None:
+    answer = stream("usage output=0")
+    assert "content_block" not in answer
+    assert answer.endswith('event: message_stop\ndata: {"type":"message_stop"}\n\n')
+
+
+REASONING = {"type": "reasoning", "summary": []}
+ANSWER = {"role": "assistant", "content": [{"type": "output_text", "text": "b"}]}
+CALL = {"type": "function_call", "call_id": "call_lab_4", "name": "x", "arguments": "{}"}
+RESULT = {"type": "function_call_output", "call_id": "call_lab_4", "output": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("items", "prompt", "turns", "next_call"),
+    [
+        ("hi", "hi", 0, 1),
+        ([{"role": "user", "content": "hi"}], "hi", 0, 1),
+        ([{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}, REASONING, CALL, RESULT], "hi", 1, 5),
+        ([{"role": "user", "content": "hi"}, CALL, RESULT, CALL, CALL, RESULT, RESULT], "hi", 2, 5),
+        ([{"role": "user", "content": "a"}, ANSWER, {"role": "user", "content": "c"}], "c", 0, 1),
+    ],
+)
+def test_responses_requests_are_understood(items: Any, prompt: str, turns: int, next_call: int) -> None:
+    request = json.dumps({"model": "m", "input": items, "tools": [{}]}).encode()
+    assert ResponsesApi().read(request) == Ask("m", False, prompt, turns, True, next_call)
+
+
+ASSISTANT = {"role": "assistant", "content": None, "tool_calls": [{"id": "call_lab_2"}, {"id": "other"}]}
+IMAGE = {"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {}}]}
+TOOL = {"role": "tool", "tool_call_id": "x", "content": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "prompt", "turns", "next_call"),
+    [
+        ([{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}], "hi", 0, 1),
+        ([{"role": "user", "content": "hi"}, ASSISTANT, TOOL, TOOL], "hi", 1, 3),
+        ([{"role": "user", "content": "hi"}, ASSISTANT, TOOL, IMAGE], "hi", 1, 3),
+        ([{"role": "user", "content": "hi"}, ASSISTANT, TOOL, {"role": "user", "content": "steer"}], "steer", 0, 3),
+        ([IMAGE], "see", 0, 1),
+        ([], "", 0, 1),
+    ],
+)
+def test_chat_requests_are_understood(messages: Any, prompt: str, turns: int, next_call: int) -> None:
+    request = json.dumps({"model": "m", "messages": messages, "stream": True}).encode()
+    assert ChatApi().read(request) == Ask("m", True, prompt, turns, False, next_call, wants_usage=False)
