@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import MARK, PATIENCE_S, Zot, children, eventually, living
+from harness import MARK, Zot, children, eventually, living, serving
 
 from zot.providers.lab.script import demo
-from zot.providers.lab.server import serve
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -47,28 +44,5 @@ def zot(tmp_path: Path) -> Iterator[Callable[..., Zot]]:
 @pytest.fixture(scope="session")
 def lab_url() -> Iterator[str]:
     """The address of a lab server that plays the built-in scenes."""
-    urls: list[str] = []
-    ready = threading.Event()
-    stop: Callable[[], object] = lambda: None  # noqa: E731
-
-    def run() -> None:
-        asyncio.run(main())
-
-    async def main() -> None:
-        nonlocal stop
-        loop = asyncio.get_running_loop()
-        task = loop.create_task(serve(demo(), host="127.0.0.1", port=0, ready=found))
-        stop = lambda: loop.call_soon_threadsafe(task.cancel)  # noqa: E731
-        await asyncio.wait({task})
-
-    def found(url: str) -> None:
-        urls.append(url)
-        ready.set()
-
-    thread = threading.Thread(target=run, name="lab server")
-    thread.start()
-    assert ready.wait(PATIENCE_S)
-    yield urls[0]
-    stop()
-    thread.join(PATIENCE_S)
-    assert not thread.is_alive()
+    with serving(demo()) as url:
+        yield url

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import queue
 import re
 import select
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 from grammar import Grammar
+
+from zot.providers.lab.script import Script
+from zot.providers.lab.server import serve
 
 Frame: TypeAlias = dict[str, Any]
 
@@ -152,6 +160,30 @@ def read_some(descriptor: int, deadline: float) -> bytes:
     if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
         raise Late("nothing was said in time")
     return os.read(descriptor, _READ_BYTES)
+
+
+@contextmanager
+def serving(script: Script) -> Iterator[str]:
+    """Play a script as a model service on a socket of its own; give its address."""
+    started: queue.Queue[tuple[str, Callable[[], object]]] = queue.Queue()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+        stop = partial(loop.call_soon_threadsafe, task.cancel)
+        with suppress(asyncio.CancelledError):
+            await serve(script, host="127.0.0.1", port=0, ready=lambda url: started.put((url, stop)))
+
+    thread = threading.Thread(target=asyncio.run, args=(main(),), name="lab server")
+    thread.start()
+    url, stop = started.get(timeout=PATIENCE_S)
+    try:
+        yield url
+    finally:
+        stop()
+        thread.join(PATIENCE_S)
+    assert not thread.is_alive()
 
 
 def play(zot: Zot, conversation: str) -> None:

@@ -221,7 +221,7 @@ class Session:
 
     def count(self, counters: Counters) -> Counters:
         """Price a reply's tokens and add them up."""
-        charged = self.agent.model.charge(counters)
+        charged = self.agent.asked.charge(counters)
         self.totals += charged
         return charged
 

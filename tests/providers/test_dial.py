@@ -206,8 +206,8 @@ async def test_a_connection_that_is_ready_after_the_transport_was_closed_is_not_
             released.set()
             with pytest.raises(ConnectionFailed, match="has been closed"):
                 await sending
-            await server.peers[0].over.wait()
-        assert server.peers[0].heads == []
+            await proxy.peers[0].over.wait()
+        assert [peer.heads for peer in server.peers if peer.heads] == []
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost."])

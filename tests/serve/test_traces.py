@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import Frame, Zot
+from harness import Frame, Zot, serving
+
+from zot.providers.lab.script import Script
 
 TRACES = Path(__file__).parent.parent / "transcripts" / "rpc"
 
@@ -24,6 +27,9 @@ PROMPTS = {
     "SCRIPT:parts": r'!script say "h\u00e9 " "\u2603 " "\ud83d\ude00" "\u2028"',
     "SCRIPT:usage": "!usage 1234 567 8901 234",
 }
+#: An image that no API takes is told to the model as text, and would be taken for the prompt.
+SCRIPTS = {"prompt_images": 'say "nice image"'}
+ANTHROPIC = ("--provider", "anthropic", "--api-key", "none")
 FLAGS = {"max_steps": ("--max-steps", "2")}
 TOKENS = {"hello_token_right": "s3cret", "hello_token_wrong": "s3cret"}
 ENDS_ITSELF = {"hello_token_wrong"}
@@ -135,13 +141,13 @@ def test_a_recorded_conversation_goes_as_it_went(
 ) -> None:
     (tmp_path / "a.txt").write_text("".join(f"line {number}\n" for number in range(1, 21)))
     env = {"ZOTCORE_RPC_TOKEN": TOKENS[name]} if name in TOKENS else {}
-    flags = ("--provider", "anthropic", "--base-url", lab_url, "--api-key", "none", *FLAGS.get(name, ()))
-    process = zot(*flags, env=env)
-    heard: list[Any] = []
-    for asked, expected in exchanges(name):
-        process.send(*asked)
-        hear(process, heard, len(expected))
-        assert heard == expected
+    with serving(Script.parse(SCRIPTS[name], name)) if name in SCRIPTS else nullcontext(lab_url) as url:
+        process = zot(*ANTHROPIC, "--base-url", url, *FLAGS.get(name, ()), env=env)
+        heard: list[Any] = []
+        for asked, expected in exchanges(name):
+            process.send(*asked)
+            hear(process, heard, len(expected))
+            assert heard == expected
     if name in ENDS_ITSELF:
         assert process.rest() == []
         assert process.wait() == 1

@@ -35,6 +35,8 @@ class Agent:
         self.provider = provider
         self.models = models
         self.model = self._find(model_id)
+        #: The model of the newest call: what it says is charged to it, whichever has been chosen meanwhile.
+        self.asked = self.model
         self.cwd = cwd
         self.extensions = extensions or NoExtensions()
         self._system = system
@@ -72,6 +74,7 @@ class Agent:
 
     async def ask_plainly(self, system: str, messages: Sequence[Message], run: Run, *, max_tokens: int) -> Reply:
         """Ask the model for text alone: no tools, nothing shown, nothing recorded."""
+        self.asked = self.model
         request = Request(
             model=self.model.id,
             system=system,
@@ -115,6 +118,7 @@ class Agent:
         return await self.extensions.message_written(text) if text else MessageDecision("")
 
     def _request(self, transcript: Transcript, tools: tuple[ToolSpec, ...]) -> Request:
+        self.asked = self.model
         return Request(
             model=self.model.id,
             system=self._system,

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias, cast, get_args
 
 import msgspec
 
-from zot.errors import ContentRefused, StreamBroken
-from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
+from zot.errors import ContentRefused, ProviderError, StreamBroken
+from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart, encode
 from zot.messages import (
     CallBlock,
     Counters,
@@ -38,8 +38,8 @@ _STOPS: Mapping[str, Stop] = {
     "model_context_window_exceeded": "length",
 }
 _IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+_THOUGHTS = frozenset({"thinking", "redacted_thinking"})
 _CACHE = {"cache_control": {"type": "ephemeral"}}
-_encoder = msgspec.json.Encoder()
 
 
 class AnthropicMessages:
@@ -79,7 +79,7 @@ def _body(request: Request) -> bytes:
         head["system"] = [{"type": "text", "text": request.system, **_CACHE}]
     if request.tools:
         head["tools"] = list(_tools(request.tools))
-    return _encoder.encode(head)[:-1] + b',"messages":[' + b",".join(_messages(request)) + b"]}"
+    return encode(head)[:-1] + b',"messages":[' + b",".join(_messages(request)) + b"]}"
 
 
 def _tools(tools: tuple[ToolSpec, ...]) -> Iterator[dict[str, Any]]:
@@ -116,9 +116,12 @@ def _message(role: str, content: list[bytes]) -> bytes:
 def _content(message: Message, *, cache: bool = False) -> bytes:
     """Return the blocks of a message, separated by commas, without brackets; b"" if nothing is left to say."""
     blocks = [shaped for block in message.content if (shaped := _block(block)) is not None]
+    # The API refuses a message that ends in a thought: nothing came of it.
+    while blocks and blocks[-1]["type"] in _THOUGHTS:
+        del blocks[-1]
     if cache and blocks:
         blocks[-1].update(_CACHE)
-    return _encoder.encode(blocks)[1:-1]
+    return encode(blocks)[1:-1]
 
 
 def _block(block: TranscriptBlock) -> dict[str, Any] | None:
@@ -275,23 +278,17 @@ class AnthropicDecoder:
         self._usage = _Usage()
         self._stop_reason: str | None = None
         self.progress = 0
+        self.failure: ProviderError | None = None
 
     def feed(self, data: bytes) -> list[StreamEvent]:
         """Return the events that ``data`` completes. Raise ProviderError for an error inside the stream."""
         events: list[StreamEvent] = []
-        for payload in self._sse.feed(data):
-            frame: _Frame | None
-            try:
-                frame = _reader.decode(payload)
-            except (ValueError, RecursionError):
-                frame = _reader.decode_with_care(payload)
-            if type(frame) is _BlockDelta:
-                self._take_delta(frame, events)
-            elif type(frame) is _Ping:
-                continue
-            elif frame is not None:
-                self._take(frame, events)
-            self.progress += 1
+        try:
+            self._feed(data, events)
+        except ProviderError as error:
+            if not events:
+                raise
+            self.failure = error  # What was said before it must be heard first.
         return events
 
     def finish(self) -> list[StreamEvent]:
@@ -314,6 +311,21 @@ class AnthropicDecoder:
             0.0,
         )
         return Reply(content, counters, _STOPS.get(self._stop_reason or "", "end_turn"))
+
+    def _feed(self, data: bytes, events: list[StreamEvent]) -> None:
+        for payload in self._sse.feed(data):
+            frame: _Frame | None
+            try:
+                frame = _reader.decode(payload)
+            except (ValueError, RecursionError):
+                frame = _reader.decode_with_care(payload)
+            if type(frame) is _BlockDelta:
+                self._take_delta(frame, events)
+            elif type(frame) is _Ping:
+                continue
+            elif frame is not None:
+                self._take(frame, events)
+            self.progress += 1
 
     def _take_delta(self, frame: _BlockDelta, events: list[StreamEvent]) -> None:
         part = self._open.get(frame.index)

@@ -7,6 +7,7 @@ from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
+from zot.errors import ProviderError
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import Counters, Message, Stop, ToolSpec, TranscriptBlock
 
@@ -182,6 +183,10 @@ class Decoder(Protocol):
 
     def feed(self, data: bytes) -> list[StreamEvent]:
         """Return the events that ``data`` completes. Raise ProviderError for an error inside the stream."""
+
+    @property
+    def failure(self) -> ProviderError | None:
+        """The error behind the events that were returned last: the reply ends there."""
 
     @property
     def progress(self) -> int:

@@ -110,6 +110,8 @@ class _Call:
     async def read(self) -> list[StreamEvent]:
         """Return the next events; an empty list at the end. Raise ProviderError."""
         assert self._response is not None, "read before open"
+        if self._decoder.failure is not None:
+            raise self._decoder.failure
         while not self._ended:
             seen = self._decoder.progress
             data = await self._next_bytes(self._response)

@@ -93,11 +93,11 @@ async def test_a_scene_goes_on_where_a_conversation_is_even_after_a_restart() ->
     assert await answer(playing(PLAY), body("one", *called("t1"), *called("t2"))) == "end of one"
 
 
-async def test_text_beside_tool_results_is_not_a_prompt() -> None:
-    request = body("one", *called("t1"), *called("t2"))
-    document = json.loads(request)
-    document["messages"][-1]["content"].append({"type": "text", "text": "two x"})
-    assert await answer(playing(PLAY), json.dumps(document).encode()) == "end of one"
+@pytest.mark.parametrize(("at", "heard"), [(0, "end of one"), (1, "two: x")])
+async def test_text_with_tool_results_is_a_prompt_only_behind_them(at: int, heard: str) -> None:
+    document = json.loads(body("one", *called("t1"), *called("t2")))
+    document["messages"][-1]["content"].insert(at, {"type": "text", "text": "two x"})
+    assert await answer(playing(PLAY), json.dumps(document).encode()) == heard
 
 
 async def test_the_last_text_of_a_message_is_the_prompt() -> None:

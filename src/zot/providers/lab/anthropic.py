@@ -156,10 +156,12 @@ class AnthropicVoice:
 
 
 def _prompt(message: _Message) -> str | None:
-    """Return the newest text of a user's message; None if it brings tool results or no text."""
-    if any(part.type == "tool_result" for part in message.parts):
-        return None
-    return next((part.text for part in reversed(message.parts) if part.type == "text"), None)
+    """Return the newest text of a user's message; None if tool results come last."""
+    # A prompt after an aborted turn travels in one message with the results of that turn, behind them.
+    for part in reversed(message.parts):
+        if part.type in ("text", "tool_result"):
+            return part.text if part.type == "text" else None
+    return None
 
 
 def _spoken(block: Block) -> dict[str, Any]:

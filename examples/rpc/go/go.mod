@@ -1,0 +1,3 @@
+module example.com/zot-rpc-client
+
+go 1.19

@@ -1,0 +1,295 @@
+"""Stand-ins for what surrounds a session. Each implements the protocol of the real thing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import claude
+import msgspec
+
+from zot.agent.hooks import Approver, CallDecision, Extensions, MessageDecision
+from zot.agent.loop import Agent
+from zot.events import AgentEvent
+from zot.messages import CallBlock, ImageBlock, ToolSpec
+from zot.providers.anthropic import AnthropicMessages
+from zot.providers.base import Deadlines, HttpRequest, Model, Provider, Reasoning
+from zot.providers.models import models_of
+from zot.providers.service import Service
+from zot.session import Session
+from zot.store import Row, Store
+from zot.tools.base import Output, Tool, ToolContext
+
+#: How long anything may take before a test fails. Never how long it does take.
+PATIENCE_S = 20.0
+NOON = "2026-01-01T12:00:00.000Z"
+PNG = ImageBlock("image/png", b"\x89PNG")
+
+
+class Points:
+    """The places where a run waits, counted. At the one numbered ``at``, ``act`` is called."""
+
+    def __init__(self, at: int = 0, act: Callable[[], None] = lambda: None) -> None:
+        self.passed = 0
+        self.at = at
+        self.act = act
+
+    async def reach(self) -> None:
+        self.passed += 1
+        if self.passed == self.at:
+            self.act()
+        await asyncio.sleep(0)
+
+
+class Answer(msgspec.Struct):
+    """What a service answers. A piece that is an exception is raised in its place; None is silence for ever."""
+
+    pieces: Sequence[bytes | Exception | None]
+    status: int = 200
+    headers: Mapping[str, str] = {}
+
+
+#: An exception instead of an answer is raised before there is one; None never answers.
+Script: TypeAlias = Iterable[Answer | list[bytes] | Exception | None]
+
+
+class FakeTransport:
+    """Answers each request with the next of ``script``, and when that is over with "fine"."""
+
+    def __init__(self, script: Script = (), points: Points | None = None) -> None:
+        self._script = iter(script)
+        self._points = points or Points()
+        self.requests: list[HttpRequest] = []
+        self.responses: list[FakeResponse] = []
+        self.closed = False
+
+    async def send(self, request: HttpRequest, deadlines: Deadlines) -> FakeResponse:
+        self.requests.append(request)
+        await self._points.reach()
+        answer = next(self._script, FINE)
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is None:
+            await forever()
+        assert answer is not None
+        response = FakeResponse(answer if isinstance(answer, Answer) else Answer(answer), self._points)
+        self.responses.append(response)
+        return response
+
+    async def close(self) -> None:
+        self.closed = True
+
+    def skip_to_the_end(self) -> None:
+        """Answer "fine" from now on."""
+        self._script = iter(())
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [request.body for request in self.requests]
+
+
+class FakeResponse:
+    def __init__(self, answer: Answer, points: Points) -> None:
+        self.status = answer.status
+        self.headers = answer.headers
+        self._pieces = iter(answer.pieces)
+        self._points = points
+        self.reads = 0
+        self.closed = 0
+
+    async def read(self) -> bytes:
+        self.reads += 1
+        await self._points.reach()
+        piece = next(self._pieces, b"")
+        if isinstance(piece, Exception):
+            raise piece
+        if piece is None:
+            await forever()
+        return piece or b""
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+FINE = claude.reply(claude.text("fine"))
+
+
+async def forever() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+class FakeTool:
+    """A tool that does what it is told to: an async function of its arguments."""
+
+    read_only = False
+
+    def __init__(self, name: str, action: Callable[[dict[str, Any], ToolContext], Any]) -> None:
+        self.spec = ToolSpec(name, f"The tool {name}.", {"type": "object", "properties": {}})
+        self._action = action
+
+    async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
+        output: Output = await self._action(args, context)
+        return output
+
+
+class Guard:
+    """Extensions that let everything pass, until a test sets one of its answers."""
+
+    def __init__(self, *, holds: bool = False, points: Points | None = None) -> None:
+        self.holds_messages = holds
+        self.seen: list[AgentEvent] = []
+        self.asked: list[tuple[Any, ...]] = []
+        self.on_turn: Callable[[int], str | None] = lambda step: None
+        self.on_call: Callable[[CallBlock, dict[str, Any]], CallDecision] = lambda call, args: CallDecision(args)
+        self.on_message: Callable[[str], MessageDecision] = MessageDecision
+        self.offered: Sequence[Tool] = ()
+        self._points = points or Points()
+
+    def tools(self) -> Sequence[Tool]:
+        return self.offered
+
+    async def ready(self) -> None:
+        await self._points.reach()
+
+    async def turn_starting(self, step: int) -> str | None:
+        await self._points.reach()
+        return self.on_turn(step)
+
+    async def tool_called(self, call: CallBlock, args: dict[str, Any]) -> CallDecision:
+        self.asked.append(("guard", call.id, args))
+        await self._points.reach()
+        return self.on_call(call, args)
+
+    async def message_written(self, text: str) -> MessageDecision:
+        self.asked.append(("message", text))
+        await self._points.reach()
+        return self.on_message(text)
+
+    def observe(self, events: Sequence[AgentEvent]) -> None:
+        self.seen.extend(events)
+
+
+class Doorman:
+    """An approver who answers ``reason`` to everything."""
+
+    def __init__(self, reason: str | None = None, points: Points | None = None) -> None:
+        self.reason = reason
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self._points = points or Points()
+
+    async def refusal(self, call: CallBlock, args: dict[str, Any]) -> str | None:
+        self.asked.append((call.id, args))
+        await self._points.reach()
+        return self.reason
+
+
+class Listener:
+    """A subscriber who remembers everything. While ``full``, a run waits in `room`."""
+
+    def __init__(self, points: Points | None = None) -> None:
+        self.events: list[AgentEvent] = []
+        self.full = points is not None
+        self.on_event: Callable[[AgentEvent], None] = lambda event: None
+        self._points = points or Points()
+
+    def deliver(self, events: Sequence[AgentEvent]) -> None:
+        self.events.extend(events)
+        for event in events:
+            self.on_event(event)
+
+    async def room(self) -> None:
+        await self._points.reach()
+
+
+class ListStore:
+    """A store that keeps every row, and fails at the append numbered ``fails_at``."""
+
+    def __init__(self, *, fails_at: int = 0, error: Exception | None = None) -> None:
+        self.rows: list[Row] = []
+        self.appends = 0
+        self._fails_at = fails_at
+        self._error = error
+
+    def append(self, rows: Sequence[Row]) -> int:
+        self.appends += 1
+        if self._error is not None and self.appends == self._fails_at:
+            raise self._error
+        self.rows.extend(rows)
+        return len(self.rows) - len(rows) + 1
+
+    def read(self, after: int = 0) -> Iterable[tuple[int, Row]]:
+        return iter(list(enumerate(self.rows, 1))[after:])
+
+    @property
+    def last_seq(self) -> int:
+        return len(self.rows)
+
+
+async def no_sleep(seconds: float) -> None:
+    await asyncio.sleep(0)
+
+
+def service(transport: FakeTransport, **settings: Any) -> Service:
+    """The real provider over a fake network: it never sleeps, and its dice always show the middle."""
+    api = AnthropicMessages("anthropic", base_url="https://api.test", api_key="sk-test-1234")
+    return Service("anthropic", api, transport, **{"sleep": no_sleep, "jitter": lambda: 0.5, **settings})
+
+
+def open_session(
+    provider: FakeTransport | Provider,
+    *,
+    tools: Sequence[Tool] = (),
+    models: Sequence[Model] = models_of("anthropic"),
+    model: str = "claude-sonnet-4-5",
+    max_steps: int = 50,
+    reasoning: Reasoning = "off",
+    extensions: Extensions | None = None,
+    approver: Approver | None = None,
+    store: Store | None = None,
+) -> Session:
+    agent = Agent(
+        service(provider) if isinstance(provider, FakeTransport) else provider,
+        models,
+        model_id=model,
+        system="You are a test.",
+        tools=tools,
+        cwd="/",
+        env={},
+        max_steps=max_steps,
+        reasoning=reasoning,
+        extensions=extensions,
+        approver=approver,
+    )
+    return Session(agent, store, now=lambda: NOON)
+
+
+def listen(session: Session, points: Points | None = None) -> Listener:
+    listener = Listener(points)
+    session.subscribe(listener)
+    return listener
+
+
+async def finish(session: Session) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        await session.finish()
+
+
+async def talk(session: Session, text: str = "hi", images: Sequence[ImageBlock] = ()) -> list[AgentEvent]:
+    """Run one prompt to its end and return what happened."""
+    listener = Listener()
+    unsubscribe = session.subscribe(listener)
+    session.prompt(text, images)
+    await finish(session)
+    unsubscribe()
+    return listener.events
+
+
+def kinds(events: Iterable[AgentEvent]) -> list[str]:
+    """The names of events, with the stop reason of each turn."""
+    return [_kind(event) for event in events]
+
+
+def _kind(event: AgentEvent) -> str:
+    name = str(event.__struct_config__.tag)
+    return f"{name} {event.stop}" if name == "turn_end" and hasattr(event, "stop") else name

@@ -1,0 +1,204 @@
+"""Whatever happens, and whenever: a run ends once, in order, and the next request is one the service accepts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import claude
+import pytest
+from fakes import PNG, Answer, Doorman, FakeTool, FakeTransport, Guard, Points, finish, listen, open_session
+from grammar import At, Grammar
+from validator import problems
+
+from zot.errors import BadRequest, ProviderError, StreamBroken, ToolFailed
+from zot.events import AgentEvent, Done, TurnEnd, encode
+from zot.messages import ImageBlock, TextBlock
+from zot.session import Session
+from zot.tools.base import Output, ToolContext
+
+
+class Conversation:
+    """A long talk with everything in it: thinking, images, calls that fail, retries, steering and a compaction."""
+
+    def __init__(self, points: Points, *, holds: bool = False) -> None:
+        self.points = points
+        self.transport = FakeTransport(_script(), points)
+        self.session = self._open(holds=holds)
+        self.listener = listen(self.session, points)
+        self.grammar = Grammar()
+        self.starts = 0
+        self.listener.on_event = lambda event: self.grammar.take(json.loads(encode(event)))
+
+    async def go_on(self) -> None:
+        """Say everything there is to say, one after the other."""
+        await self._prompt("look at these", PNG, ImageBlock("image/tiff", b"II*"))
+        await self._prompt("again")
+        await self._prompt("think")
+        self.session.compact(started=lambda: self.accepted("compact"))
+        await finish(self.session)
+        await self._prompt("and now?")
+
+    async def say_one_more_thing(self) -> list[AgentEvent]:
+        self.transport.skip_to_the_end()
+        seen = len(self.listener.events)
+        await self._prompt("still there?")
+        return self.listener.events[seen:]
+
+    def check(self) -> None:
+        """Every job ended once and in order, and every request was acceptable."""
+        self.grammar.finish()
+        assert self.grammar.runs == self.starts == sum(isinstance(event, Done) for event in self.listener.events)
+        assert [problems(body) for body in self.transport.bodies] == [[] for _ in self.transport.bodies]
+
+    async def _prompt(self, text: str, *images: ImageBlock) -> None:
+        self.session.prompt(text, images, started=self.accepted)
+        await finish(self.session)
+
+    def accepted(self, command: str = "prompt") -> None:
+        # Steering that came too late for its run becomes one of its own.
+        self.starts += self.grammar.at is At.IDLE
+        self.grammar.take({"type": "response", "command": command, "success": True})
+
+    def _open(self, *, holds: bool) -> Session:
+        tools = [FakeTool("look", self._look), FakeTool("break", self._break)]
+        guard = Guard(holds=holds, points=self.points)
+        return open_session(
+            self.transport, tools=tools, extensions=guard, approver=Doorman(points=self.points), reasoning="low"
+        )
+
+    async def _look(self, args: dict[str, Any], context: ToolContext) -> Output:
+        await context.progress("looking")
+        await self.points.reach()
+        if args.get("steer"):
+            self.session.steer("a word in between", [PNG], started=lambda: self.accepted("steer"))
+        await self.points.reach()
+        return (TextBlock("seen"), PNG)
+
+    async def _break(self, args: dict[str, Any], context: ToolContext) -> Output:
+        await self.points.reach()
+        raise ToolFailed("it broke")
+
+
+def _script() -> list[Answer | list[bytes]]:
+    return [
+        claude.reply(
+            claude.thinking("Let me", " see", signature="sig1"),
+            claude.text("I will ", "look"),
+            claude.tool("c1", "look", '{"steer":', " true}"),
+            claude.tool("c2", "break", '{"x": 1}'),
+            claude.tool("c3", "no_such_tool"),
+            claude.tool("c4", "look", '{"half'),
+            ends="tool_use",
+        ),
+        claude.reply(claude.redacted("sealed"), claude.tool("c5", "look"), ends="tool_use"),
+        Answer([b'{"type":"error","error":{"type":"overloaded_error","message":"busy"}}'], status=529),
+        claude.reply(claude.text("There.")),
+        claude.reply(claude.text(" "), claude.tool("c6", "look", '{"a": 1}'), ends="max_tokens"),
+        claude.reply(claude.thinking("Hm", signature="sig2")),
+        claude.reply(claude.text("They looked ", "at things.")),
+        claude.reply(claude.text("Now."), claude.tool("c7", "look"), ends="tool_use"),
+    ]
+
+
+def _raise(error: Exception) -> Callable[[Conversation], None]:
+    def act(conversation: Conversation) -> None:
+        conversation.transport.skip_to_the_end()
+        raise error
+
+    return act
+
+
+def _abort(conversation: Conversation) -> None:
+    conversation.transport.skip_to_the_end()
+    conversation.session.abort()
+
+
+TROUBLES: dict[str, Callable[[Conversation], None]] = {
+    "abort": _abort,
+    "a broken stream": _raise(StreamBroken("the line went dead")),
+    "a refusal": _raise(BadRequest("no", status=400)),
+    "an overload": _raise(ProviderError("busy", status=529)),
+    "a failing tool": _raise(ToolFailed("failed")),
+    "a bug": _raise(ZeroDivisionError("a bug")),
+}
+
+
+async def _points_of_a_quiet_talk(*, holds: bool) -> int:
+    conversation = Conversation(Points(), holds=holds)
+    await conversation.go_on()
+    conversation.check()
+    return conversation.points.passed
+
+
+async def test_the_undisturbed_conversation_has_everything_in_it() -> None:
+    conversation = Conversation(Points())
+    await conversation.go_on()
+    conversation.check()
+    assert len(conversation.transport.bodies) == 9
+    assert {type(event).__name__ for event in conversation.listener.events} >= {
+        "Retry", "ThinkingDelta", "ToolUseArgs", "ToolCall", "ToolProgress", "ToolResult", "CompactDone",
+    }  # fmt: skip
+    assert b"Context Summary" in conversation.transport.bodies[-1]
+    assert b"a word in between" in conversation.transport.bodies[1]
+
+
+@pytest.mark.parametrize("holds", [False, True], ids=["shown", "held"])
+@pytest.mark.parametrize("trouble", TROUBLES)
+async def test_trouble_at_any_moment_leaves_a_conversation_that_goes_on(trouble: str, *, holds: bool) -> None:
+    last = await _points_of_a_quiet_talk(holds=holds)
+    assert last > 100
+    for at in range(1, last + 1):
+        conversation = Conversation(Points(at), holds=holds)
+        conversation.points.act = lambda chosen=conversation: TROUBLES[trouble](chosen)  # type: ignore[misc]
+        await conversation.go_on()
+        ending = await conversation.say_one_more_thing()
+        assert ending[-2:] == [TurnEnd("end_turn"), Done()], f"at point {at}"
+        conversation.check()
+
+
+async def test_an_abort_at_any_turn_of_the_event_loop_leaves_a_conversation_that_goes_on() -> None:
+    turn, aborted = 0, True
+    while aborted:
+        turn += 1
+        conversation = Conversation(Points())
+        aborted = await _disturbed(conversation, turn)
+        ending = await conversation.say_one_more_thing()
+        assert ending[-2:] == [TurnEnd("end_turn"), Done()], f"at turn {turn}"
+        conversation.check()
+    assert turn > 100
+
+
+async def _disturbed(conversation: Conversation, turns: int) -> bool:
+    """Have the conversation and abort it after so many turns of the loop. False if it was over before that."""
+    loop = asyncio.get_running_loop()
+    happened = False
+
+    def count(left: int) -> None:
+        nonlocal handle, happened
+        if left:
+            handle = loop.call_soon(count, left - 1)
+        else:
+            happened = True
+            _abort(conversation)
+
+    handle = loop.call_soon(count, turns)
+    await conversation.go_on()
+    handle.cancel()
+    return happened
+
+
+@pytest.mark.parametrize("queue", [False, True])
+async def test_an_abort_before_the_first_step_is_said_by_the_owner(*, queue: bool) -> None:
+    conversation = Conversation(Points())
+    conversation.transport.skip_to_the_end()
+    conversation.session.prompt("hi", started=conversation.accepted)
+    conversation.session.abort(queue=queue)
+    await finish(conversation.session)
+    assert [type(event).__name__ for event in conversation.listener.events] == ["UserMessage", "TurnEnd", "Done"]
+    assert conversation.transport.requests == []
+    ending = await conversation.say_one_more_thing()
+    assert ending[-2:] == [TurnEnd("end_turn"), Done()]
+    conversation.check()
