@@ -1,5 +1,7 @@
 """One session of many turns against a model that answers at once. Prints how long each turn took, as JSON.
 
+A turn adds 3 KB to the conversation, so that 200 of them just fit into a model's window.
+
 Run by `growth.py` with the interpreter that zot is installed for.
 """
 
@@ -23,7 +25,7 @@ from zot.tools.base import ToolContext
 
 _PROMPT = "Please look at the function that reads the configuration and tell me what it does when a file is missing. " * 4
 _WORDS = "The function opens the file and returns the settings it finds; when there is none it says so. ".split(" ")
-_RESULT = "    1\tdef read(path: str) -> dict[str, str]:\n" * 80
+_RESULT = "    1\tdef read(path: str) -> dict[str, str]:\n" * 40
 
 
 def _event(kind: str, **fields: Any) -> bytes:
@@ -45,8 +47,8 @@ def _text(index: int, count: int) -> bytes:
     return b"".join([start, *deltas, _event("content_block_stop", index=index)])
 
 
-def _call(index: int, number: int) -> bytes:
-    block = {"type": "tool_use", "id": f"toolu_{number}", "name": "look", "input": {}}
+def _call(index: int) -> bytes:
+    block = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}
     arguments = {"type": "input_json_delta", "partial_json": '{"path":"src/config.py"}'}
     return (
         _event("content_block_start", index=index, content_block=block)
@@ -55,17 +57,19 @@ def _call(index: int, number: int) -> bytes:
     )
 
 
+_CALLING = _reply("tool_use", _text(0, 30), _call(1))
+_ANSWERING = _reply("end_turn", _text(0, 150))
+
+
 class InstantModel:
-    """A `Transport`: a call of a tool and then an answer of 300 words, over and over."""
+    """A `Transport`: a call of a tool and then an answer of 150 words, over and over."""
 
     def __init__(self) -> None:
         self._calls = 0
 
     async def send(self, request: HttpRequest, deadlines: Deadlines) -> InstantResponse:
         self._calls += 1
-        if self._calls % 2:
-            return InstantResponse(_reply("tool_use", _text(0, 30), _call(1, self._calls)))
-        return InstantResponse(_reply("end_turn", _text(0, 300)))
+        return InstantResponse(_CALLING if self._calls % 2 else _ANSWERING)
 
     async def close(self) -> None:
         pass

@@ -4,62 +4,63 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
+import shutil
 import sys
 import tempfile
-from pathlib import Path
 
 import zot
-from zot.events import AssistantMessage, Error, TextDelta, ThinkingDelta, ToolCall, ToolResult, Usage
+from zot.events import AssistantMessage, Error, TextDelta, ToolCall, ToolResult, Usage
 from zot.messages import text_of
 
-NEXT = """echo '{"type":"prompt","message":"!help"}' | zot rpc --provider lab"""
 COLOURS = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-SHOWN_LINES = 6
+CYAN, RED, FAINT = "36", "31", "2"
+MAX_LINES = 5
 
 
 def paint(text: str, code: str) -> str:
     return f"\033[{code}m{text}\033[0m" if COLOURS else text
 
 
-def dim(text: str) -> str:
-    return paint(text, "2")
-
-
 def show(event: zot.AgentEvent) -> None:
     """Print one event, if a person wants to see it."""
     match event:
-        case ThinkingDelta(delta=delta):
-            print(dim(delta), end="", flush=True)
         case TextDelta(delta=delta):
             print(delta, end="", flush=True)
         case AssistantMessage():
             print()
         case ToolCall(name=name, args=args):
-            print(paint(f"  > {name}", "36"), dim(zot.encode(args).decode()))
+            print(paint(f"  > {name}", CYAN), zot.encode(args).decode())
         case ToolResult(is_error=is_error, content=content):
-            lines = text_of(content).splitlines()
-            for line in lines[:SHOWN_LINES]:
-                print(dim(f"    {line}") if not is_error else paint(f"    {line}", "31"))
-            if len(lines) > SHOWN_LINES:
-                print(dim(f"    ... {len(lines) - SHOWN_LINES} more lines"))
+            lines = [line for line in text_of(content).split("\n") if line.strip()]
+            more = [f"... {len(lines) - MAX_LINES} more lines"] if len(lines) > MAX_LINES else []
+            for line in lines[:MAX_LINES] + more:
+                print(paint(f"    {line}", RED if is_error else FAINT))
+        case Usage(input=sent, output=received):
+            print(paint(f"  ({sent} tokens in, {received} out)", FAINT), end="")
         case Error(message=message):
-            print(paint(f"error: {message}", "31"))
+            print(paint(f"error: {message}", RED))
         case _:
             pass
+
+
+def zot_command() -> str:
+    """Return how to call zot from here: by its name if it is on the PATH, else where it was installed beside Python."""
+    beside = os.path.join(os.path.dirname(sys.executable), "zot")
+    return "zot" if shutil.which("zot") else shlex.quote(os.path.relpath(beside))
 
 
 async def main() -> int:
     with tempfile.TemporaryDirectory(prefix="zot-demo-") as directory:
         print(f"zot {zot.__version__}, provider lab: no key, no network. The tools work in {directory}\n")
         async with zot.Runtime(provider="lab", cwd=directory) as runtime:
-            events, calls = runtime.prompt("Show me what you can do."), 0
-            async for event in events:
+            async for event in (events := runtime.prompt("Show me what you can do.")):
                 show(event)
-                calls += isinstance(event, ToolCall)
             total = runtime.state.usage
-        left = len(list(Path(directory).iterdir()))
-    print(f"\n{calls} tool calls, {total.input} tokens in and {total.output} out, {left} files left behind.")
-    print(f"Next, the same runtime from any language, as lines of JSON:\n\n  {NEXT}\n")
+        left = len(os.listdir(directory))
+    print(f"\n{total.input} tokens in, {total.output} out, {left} files left behind.")
+    print("Now drive it from any language, with lines of JSON on standard input and output:\n")
+    print(f"""  echo '{{"type":"prompt","message":"!help"}}' | {zot_command()} rpc --provider lab\n""")
     return 0 if events.error is None else 1
 
 

@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 from harness import MARK, Zot, children, eventually, living, serving
 
+from hypothesis import settings
+
 from zot.providers.lab.script import demo
+
+# The same examples on every run, nothing written to disk, and no clock: slow machines are no failure.
+settings.register_profile("zot", derandomize=True, database=None, deadline=None)
+settings.load_profile("zot")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,8 +13,7 @@ import zot
 ONE_PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
-async def main() -> None:
-    data = Path(sys.argv[1]).read_bytes() if len(sys.argv) > 1 else base64.b64decode(ONE_PIXEL)
+async def main(data: bytes) -> None:
     picture = zot.ImageBlock("image/png", data)
     async with zot.Runtime(provider="lab") as runtime:
         answer = await runtime.run("!echo I have seen it.", images=[picture])
@@ -23,4 +22,4 @@ async def main() -> None:
         print(zot.encode(zot.show(runtime.messages[0])).decode())
 
 
-asyncio.run(main())
+asyncio.run(main(Path(sys.argv[1]).read_bytes() if len(sys.argv) > 1 else base64.b64decode(ONE_PIXEL)))

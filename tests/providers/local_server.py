@@ -105,6 +105,26 @@ class LocalServer:
         assert unexpected == []
 
 
+def answering(*answers: bytes) -> Play:
+    """Answer the requests of each connection with these, in order, then wait for its end."""
+
+    async def play(peer: Peer) -> None:
+        for answer in answers:
+            await peer.answer(answer)
+        await peer.gone()
+
+    return play
+
+
+def hanging_up_after(data: bytes) -> Play:
+    """Answer one request with these bytes and close."""
+
+    async def play(peer: Peer) -> None:
+        await peer.answer(data)
+
+    return play
+
+
 @asynccontextmanager
 async def serving(play: Play, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[LocalServer]:
     """Play the same part on every connection. Everything inside is bounded in time."""

@@ -1,42 +1,19 @@
-"""Conversations of the network transport with servers on the loopback interface."""
+"""Requests and answers: the network transport in conversation with servers on the loopback interface."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
 
 import pytest
-from local_server import OK, Peer, body_of, fetch, headers_of, networked, post, serving
+from local_server import OK, Peer, answering, body_of, fetch, hanging_up_after, headers_of, networked, post, serving
 
-from zot.errors import BadRequest, ConnectionFailed, Stalled, StreamBroken
+from zot.errors import BadRequest, ConnectionFailed, StreamBroken
 from zot.providers.base import Deadlines, HttpRequest, Transport
-from zot.providers.connection import PAUSE_BYTES
-from zot.providers.http import MAX_IDLE_PER_ORIGIN, HttpTransport
+from zot.providers.http import HttpTransport
 from zot.version import __version__
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n6;x=y\r\n world\r\n0\r\nsum: 1\r\n\r\n"
-ONE_READ = 256 * 1024
-
-
-def answering(*answers: bytes) -> Callable[[Peer], Awaitable[None]]:
-    """Answer the requests of each connection with these, in order, then wait for its end."""
-
-    async def play(peer: Peer) -> None:
-        for answer in answers:
-            await peer.answer(answer)
-        await peer.gone()
-
-    return play
-
-
-def hanging_up_after(data: bytes) -> Callable[[Peer], Awaitable[None]]:
-    """Answer one request with these bytes and close."""
-
-    async def play(peer: Peer) -> None:
-        await peer.answer(data)
-
-    return play
 
 
 async def test_a_request_is_written_as_http_says() -> None:
@@ -210,159 +187,6 @@ async def test_a_malformed_chunk_closes_the_connection_and_loses_nothing_before_
         response.close()
 
 
-async def test_a_connection_is_used_again() -> None:
-    async with serving(answering(OK, CHUNKED, OK)) as server, networked() as transport:
-        assert [await fetch(transport, server.url()) for _ in range(3)] == [b"ok", b"hello world", b"ok"]
-        assert len(server.peers) == 1
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok",
-        b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok",
-        OK + b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nbad",
-    ],
-    ids=["connection: close", "HTTP/1.0", "leftover bytes"],
-)
-async def test_a_connection_is_not_used_again_after(answer: bytes) -> None:
-    async with serving(answering(answer)) as server, networked() as transport:
-        assert await fetch(transport, server.url()) == b"ok"
-        await (await server.peer()).gone()
-        assert await fetch(transport, server.url()) == b"ok"
-        assert len(server.peers) == 2
-
-
-async def test_a_connection_is_not_used_again_when_the_body_was_not_read() -> None:
-    async with serving(answering(OK)) as server, networked() as transport:
-        (await post(transport, server.url())).close()
-        await (await server.peer()).gone()
-        assert await fetch(transport, server.url()) == b"ok"
-        assert len(server.peers) == 2
-
-
-async def test_connections_in_use_are_not_shared_and_few_are_kept() -> None:
-    async def play(peer: Peer) -> None:
-        while True:
-            await peer.answer(OK)
-
-    many = MAX_IDLE_PER_ORIGIN + 2
-    async with serving(play) as server, networked() as transport:
-        responses = [await post(transport, server.url()) for _ in range(many)]
-        assert len(server.peers) == many
-        for response in responses:
-            assert await body_of(response) == b"ok"
-        again = [await post(transport, server.url()) for _ in range(many)]
-        assert len(server.peers) == many + 2
-        for oldest in server.peers[:2]:
-            await oldest.over.wait()
-        assert [peer.over.is_set() for peer in server.peers[2:many]] == [False] * MAX_IDLE_PER_ORIGIN
-        for response in again:
-            response.close()
-
-
-async def test_an_idle_connection_is_closed_after_a_while() -> None:
-    async with serving(answering(OK)) as server, networked(idle_s=0.01) as transport:
-        assert await fetch(transport, server.url()) == b"ok"
-        await (await server.peer()).gone()
-
-
-async def test_a_connection_in_use_is_not_idle_however_long_it_takes() -> None:
-    async def play(peer: Peer) -> None:
-        await peer.answer(OK)
-        await peer.request()
-        await asyncio.sleep(0.05)  # longer than a connection may be idle
-        await peer.send(OK)
-        await peer.gone()
-
-    async with serving(play) as server, networked(idle_s=0.02) as transport:
-        assert [await fetch(transport, server.url()) for _ in range(2)] == [b"ok", b"ok"]
-
-
-async def test_unexpected_bytes_end_an_idle_connection() -> None:
-    fetched = asyncio.Event()
-
-    async def play(peer: Peer) -> None:
-        await peer.answer(OK)
-        await fetched.wait()
-        await peer.send(b"HTTP/1.1 408 Request Timeout\r\n\r\n")
-        await peer.gone()
-
-    async with serving(play) as server, networked() as transport:
-        assert await fetch(transport, server.url()) == b"ok"
-        fetched.set()
-        await (await server.peer()).gone()
-        assert await fetch(transport, server.url()) == b"ok"
-        assert len(server.peers) == 2
-
-
-async def test_a_request_that_meets_a_stale_connection_is_sent_again_unseen() -> None:
-    async def play(peer: Peer) -> None:
-        await peer.answer(OK)
-        await peer.request()
-
-    async with serving(play) as server, networked() as transport:
-        assert await fetch(transport, server.url()) == b"ok"
-        assert await fetch(transport, server.url(), b"again") == b"ok"
-        assert [peer.bodies for peer in server.peers] == [[b"{}", b"again"], [b"again"]]
-
-
-async def test_a_request_is_not_sent_again_once_an_answer_has_begun() -> None:
-    async def play(peer: Peer) -> None:
-        await peer.answer(OK)
-        await peer.answer(b"H")
-
-    async with serving(play) as server, networked() as transport:
-        assert await fetch(transport, server.url()) == b"ok"
-        with pytest.raises(ConnectionFailed, match="before an answer"):
-            await fetch(transport, server.url())
-        assert len(server.peers) == 1
-
-
-async def test_a_request_on_a_fresh_connection_is_not_sent_again() -> None:
-    async with serving(hanging_up_after(b"")) as server, networked() as transport:
-        with pytest.raises(ConnectionFailed, match="before an answer"):
-            await fetch(transport, server.url())
-        assert len(server.peers) == 1
-
-
-async def test_a_slow_reader_slows_the_server_down() -> None:
-    size = 50 * 1024 * 1024
-    answer = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size + bytes(size)
-    async with serving(answering(answer, OK)) as server, networked() as transport:
-        response = await post(transport, server.url())
-        sizes = []
-        while data := await response.read():
-            sizes.append(len(data))
-            for _ in range(20):  # time for the network to bring far more than the limit
-                await asyncio.sleep(0)
-        assert sum(sizes) == size
-        assert PAUSE_BYTES < max(sizes) <= PAUSE_BYTES + ONE_READ
-        assert await fetch(transport, server.url()) == b"ok"
-        assert len(server.peers) == 1
-
-
-async def test_no_answer_within_the_deadline_is_a_stall() -> None:
-    async def play(peer: Peer) -> None:
-        await peer.answer(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 O")
-        await peer.gone()
-
-    async with serving(play) as server, networked() as transport:
-        with pytest.raises(Stalled, match=rf"127.0.0.1:{server.port} within 0.02 s"):
-            await post(transport, server.url(), deadlines=Deadlines(headers_s=0.02))
-        await (await server.peer()).gone()
-
-
-async def test_a_request_that_is_not_taken_within_the_deadline_is_a_stall() -> None:
-    async def play(peer: Peer) -> None:
-        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a socket transport reads, too
-        await asyncio.Event().wait()
-
-    async with serving(play) as server, networked() as transport:
-        with pytest.raises(Stalled):
-            await post(transport, server.url(), bytes(30_000_000), deadlines=Deadlines(headers_s=0.05))
-
-
 async def test_the_wait_for_an_answer_begins_when_the_request_is_written() -> None:
     async def play(peer: Peer) -> None:
         for _ in range(15):
@@ -376,27 +200,6 @@ async def test_the_wait_for_an_answer_begins_when_the_request_is_written() -> No
         assert await body_of(response) == b"ok"
 
 
-async def test_the_time_it_took_to_write_the_request_is_not_added_to_the_deadline() -> None:
-    async def play(peer: Peer) -> None:
-        await peer.request()
-        await asyncio.sleep(0.16)  # beyond the deadline, within twice the deadline
-        await peer.send(OK)
-
-    async with serving(play) as server, networked() as transport:
-        with pytest.raises(Stalled):
-            await post(transport, server.url(), bytes(8_000_000), deadlines=Deadlines(headers_s=0.1))
-
-
-async def test_a_server_that_stops_talking_and_reading_is_noticed_at_once() -> None:
-    async def play(peer: Peer) -> None:
-        peer.writer.write_eof()
-        await asyncio.Event().wait()
-
-    async with serving(play) as server, networked() as transport:
-        with pytest.raises(ConnectionFailed, match="closed before an answer"):
-            await post(transport, server.url(), bytes(30_000_000))
-
-
 async def test_an_answer_may_come_before_the_request_is_read() -> None:
     async def play(peer: Peer) -> None:
         await peer.send(b"HTTP/1.1 413 Too Large\r\nconnection: close\r\ncontent-length: 3\r\n\r\nbig")
@@ -405,95 +208,6 @@ async def test_an_answer_may_come_before_the_request_is_read() -> None:
     async with serving(play) as server, networked() as transport:
         response = await post(transport, server.url(), bytes(30_000_000))
         assert (response.status, await body_of(response)) == (413, b"big")
-
-
-async def test_a_connection_whose_request_was_not_taken_is_not_used_again() -> None:
-    async def play(peer: Peer) -> None:
-        await peer.send(OK)
-        await asyncio.Event().wait()
-
-    async with serving(play) as server, networked() as transport:
-        for _ in range(2):
-            assert await fetch(transport, server.url(), bytes(30_000_000)) == b"ok"
-        assert len(server.peers) == 2
-
-
-async def test_cancelling_the_wait_for_an_answer_closes_the_connection() -> None:
-    asked = asyncio.Event()
-
-    async def play(peer: Peer) -> None:
-        await peer.request()
-        asked.set()
-        await peer.gone()
-
-    async with serving(play) as server, networked() as transport:
-        sending = asyncio.create_task(post(transport, server.url()))
-        await asked.wait()
-        sending.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await sending
-        await (await server.peer()).gone()
-
-
-async def test_a_cancelled_read_can_be_repeated_and_closing_closes_the_connection() -> None:
-    more = asyncio.Event()
-
-    async def play(peer: Peer) -> None:
-        await peer.answer(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n")
-        await more.wait()
-        await peer.send(b"half")
-        await peer.gone()
-
-    async with serving(play) as server, networked() as transport:
-        response = await post(transport, server.url())
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01):
-                await response.read()
-        more.set()
-        assert await response.read() == b"half"
-        reading = asyncio.create_task(response.read())
-        await asyncio.sleep(0)
-        response.close()
-        with pytest.raises(StreamBroken):
-            await reading
-        await (await server.peer()).gone()
-
-
-async def test_closing_the_transport_ends_what_is_idle_and_what_is_not() -> None:
-    async def play(peer: Peer) -> None:
-        await peer.answer(OK)
-        await peer.gone()
-
-    async with serving(play) as server:
-        transport = HttpTransport({})
-        unread = await post(transport, server.url())
-        assert await fetch(transport, server.url()) == b"ok"
-        await transport.close()
-        for number in (0, 1):
-            await (await server.peer(number)).gone()
-        unread.close()
-        with pytest.raises(ConnectionFailed, match="closed"):
-            await post(transport, server.url())
-        await transport.close()
-
-
-async def test_closing_the_transport_ends_a_waiting_request() -> None:
-    asked = asyncio.Event()
-
-    async def play(peer: Peer) -> None:
-        await peer.answer(OK)
-        await peer.request()
-        asked.set()
-        await peer.gone()
-
-    async with serving(play) as server, networked() as transport:
-        assert await fetch(transport, server.url()) == b"ok"
-        sending = asyncio.create_task(post(transport, server.url()))
-        await asked.wait()
-        await transport.close()
-        with pytest.raises(ConnectionFailed):
-            await sending
-        assert len(server.peers) == 1
 
 
 async def test_a_refused_connection_names_the_address_and_nothing_secret() -> None:
@@ -516,16 +230,6 @@ async def test_an_unknown_host_is_reported_as_such(monkeypatch: pytest.MonkeyPat
             await post(transport, "http://nowhere.invalid/")
 
 
-async def test_a_name_lookup_counts_against_the_connect_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def no_reply(*_: object, **__: object) -> None:
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", no_reply)
-    async with networked() as transport:
-        with pytest.raises(ConnectionFailed, match=r"slow\.invalid:80 within 0\.02 s"):
-            await post(transport, "http://slow.invalid/", deadlines=Deadlines(connect_s=0.02))
-
-
 async def test_a_host_with_several_addresses_is_reached_at_the_one_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
     async def two_addresses(*_: object, **__: object) -> list[tuple[object, ...]]:
         return [
@@ -538,15 +242,6 @@ async def test_a_host_with_several_addresses_is_reached_at_the_one_that_works(mo
         async with serving(answering(OK)) as server, networked() as transport:
             monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", two_addresses)
             assert await fetch(transport, "http://two.invalid/") == b"ok"
-
-
-async def test_a_server_that_hangs_up_before_the_request_is_noticed_at_once() -> None:
-    async def play(peer: Peer) -> None:
-        peer.reset()
-
-    async with serving(play) as server, networked() as transport:
-        with pytest.raises(ConnectionFailed, match=f"127.0.0.1:{server.port}"):
-            await post(transport, server.url())
 
 
 async def test_it_is_the_transport_that_providers_expect() -> None:

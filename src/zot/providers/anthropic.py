@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, cast, get_args
 
 import msgspec
@@ -79,7 +79,8 @@ def _body(request: Request) -> bytes:
         head["system"] = [{"type": "text", "text": request.system, **_CACHE}]
     if request.tools:
         head["tools"] = list(_tools(request.tools))
-    return encode(head)[:-1] + b',"messages":[' + b",".join(_messages(request)) + b"]}"
+    # One copy of what was said before, and no more: a long conversation is a megabyte.
+    return b"".join([encode(head)[:-1], b',"messages":[', *_messages(request), b"]}"])
 
 
 def _tools(tools: tuple[ToolSpec, ...]) -> Iterator[dict[str, Any]]:
@@ -88,29 +89,38 @@ def _tools(tools: tuple[ToolSpec, ...]) -> Iterator[dict[str, Any]]:
         yield {"name": tool.name, "description": tool.description, "input_schema": tool.schema, **cache}
 
 
-def _messages(request: Request) -> Iterator[bytes]:
+def _messages(request: Request) -> Iterator[bytes | bytearray]:
     """Yield the messages as the API wants them: roles alternate, nothing is empty, the end is marked for caching."""
-    contents = list(request.encoded.lines(request.messages, _content))
-    for index in range(len(contents) - 1, -1, -1):
-        if request.messages[index].role != "assistant" and contents[index]:
-            contents[index] = _content(request.messages[index], cache=True)
-            break
-    role, open_content = "", list[bytes]()
-    for message, content in zip(request.messages, contents, strict=True):
-        if not content:
-            continue
-        speaker = "assistant" if message.role == "assistant" else "user"
-        if speaker != role and open_content:
-            yield _message(role, open_content)
-            open_content = []
-        role = speaker
-        open_content.append(content)
-    if open_content:
-        yield _message(role, open_content)
+    marked, content = _marked(request.messages)
+    text, role = request.encoded.text(request.messages[:marked], _appended)
+    yield text
+    for message in request.messages[marked:]:
+        piece, role = _joined(message, content, role) if message is request.messages[marked] else _appended(message, role)
+        yield piece
+    if role:
+        yield b"]}"
 
 
-def _message(role: str, content: list[bytes]) -> bytes:
-    return b'{"role":"%s","content":[%s]}' % (role.encode(), b",".join(content))
+def _marked(messages: Sequence[Message]) -> tuple[int, bytes]:
+    """Return which message is the newest that is not the model's own, and its content marked for caching."""
+    for index in range(len(messages) - 1, -1, -1):
+        if messages[index].role != "assistant" and (content := _content(messages[index], cache=True)):
+            return index, content
+    return len(messages), b""
+
+
+def _appended(message: Message, role: str) -> tuple[bytes, str]:
+    return _joined(message, _content(message), role)
+
+
+def _joined(message: Message, content: bytes, role: str) -> tuple[bytes, str]:
+    """Return what continues a list of messages whose last one, of ``role``, is open; and which role is open then."""
+    if not content:
+        return b"", role
+    speaker = "assistant" if message.role == "assistant" else "user"
+    if speaker == role:
+        return b"," + content, role
+    return b'%s{"role":"%s","content":[%s' % (b"]}," if role else b"", speaker.encode(), content), speaker
 
 
 def _content(message: Message, *, cache: bool = False) -> bytes:

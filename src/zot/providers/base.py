@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import is_
 from typing import Literal, Protocol, TypeAlias
 
 import msgspec
@@ -104,8 +105,12 @@ class OnRetry(Protocol):
     def __call__(self, reason: str, *, attempt: int, delay_s: float) -> None: ...
 
 
+#: Returns what a message adds to the text, and the role whose turn is open after it; is given the one open before.
+EncodeMessage: TypeAlias = Callable[[Message, str], tuple[bytes, str]]
+
+
 class EncodedMessages:
-    """The wire form of a conversation's messages, each encoded once.
+    """The wire form of a conversation, each message encoded once.
 
     A conversation grows at its end, so a request costs only the messages that are new. Messages are compared
     by identity: a transcript that was cleared, compacted or replaced simply encodes anew from where it differs.
@@ -113,24 +118,37 @@ class EncodedMessages:
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
-        self._lines: list[bytes] = []
-        self._encode: Callable[[Message], bytes] | None = None
+        self._after: list[tuple[int, str]] = []
+        self._text = bytearray()
+        self._encode: EncodeMessage | None = None
 
-    def lines(self, messages: Sequence[Message], encode: Callable[[Message], bytes]) -> list[bytes]:
-        """Return ``encode(message)`` for each message. The list is ours: do not change it."""
+    def text(self, messages: Sequence[Message], encode: EncodeMessage) -> tuple[bytearray, str]:
+        """Return what ``encode`` makes of the messages, joined, and the role left open. The text is ours: copy it."""
         if encode != self._encode:
-            self._messages, self._lines, self._encode = [], [], encode
-        same = 0
-        for known, message in zip(self._messages, messages, strict=False):
-            if known is not message:
-                break
-            same += 1
-        if same < len(self._messages):
-            del self._messages[same:], self._lines[same:]
-        for message in messages[same:]:
-            self._lines.append(encode(message))
+            self._cut(0)
+            self._encode = encode
+        self._cut(self._same(messages))
+        role = self._after[-1][1] if self._after else ""
+        for message in messages[len(self._messages) :]:
+            piece, role = encode(message, role)
+            self._text += piece
             self._messages.append(message)
-        return self._lines
+            self._after.append((len(self._text), role))
+        return self._text, role
+
+    def _same(self, messages: Sequence[Message]) -> int:
+        """Return how many of the messages are known already."""
+        known = self._messages
+        if len(known) <= len(messages) and all(map(is_, known, messages)):
+            return len(known)  # As ever; the rest is for a conversation that was changed.
+        pairs = enumerate(zip(known, messages, strict=False))
+        return next((index for index, (ours, theirs) in pairs if ours is not theirs), min(len(known), len(messages)))
+
+    def _cut(self, count: int) -> None:
+        """Forget all but the first ``count`` messages."""
+        if count < len(self._messages):
+            del self._messages[count:], self._after[count:]
+            del self._text[self._after[-1][0] if self._after else 0 :]
 
 
 class HttpRequest(msgspec.Struct, frozen=True):

@@ -18,13 +18,13 @@ class SseParser:
         self._pieces: list[bytes] = []
         self._size = 0
         self._at_start = True
-        self._held_cr = False
+        self._after_cr = False
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the data of the events that ``data`` completes; events without data are skipped."""
         if self._at_start:
             data = self._without_bom(data)
-        if self._held_cr or b"\r" in data:
+        if self._after_cr or b"\r" in data:
             data = self._with_lf_only(data)
         if not self._may_complete(data):
             self._keep(data)
@@ -54,12 +54,10 @@ class SseParser:
         return data.removeprefix(_BOM)
 
     def _with_lf_only(self, data: bytes) -> bytes:
-        # A CR at the end may be half of a CRLF: it waits for the next byte.
-        if self._held_cr:
-            data = b"\r" + data
-        self._held_cr = data.endswith(b"\r")
-        if self._held_cr:
-            data = data[:-1]
+        # A CR ends its line at once; if an LF comes next, with these bytes or the following, it belongs to it.
+        if self._after_cr and data:
+            data, self._after_cr = data.removeprefix(b"\n"), False
+        self._after_cr = self._after_cr or data.endswith(b"\r")
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 

@@ -228,7 +228,10 @@ def _refuse_repeated_type(line: bytes) -> None:
     def keys(pairs: list[tuple[str, Any]]) -> list[str]:
         return [key for key, _ in pairs]
 
-    names: list[str] = json.loads(line, object_pairs_hook=keys)
+    try:
+        names: list[str] = json.loads(line, object_pairs_hook=keys, parse_int=str, parse_float=str, strict=False)
+    except (ValueError, RecursionError) as problem:  # It may be stricter than the typed decode was.
+        raise ProtocolError(_not_an_object(line, problem)) from None
     if names.count("type") > 1:
         raise ProtocolError("not a command: the frame has more than one type")
 

@@ -1,0 +1,125 @@
+"""Server-sent events come out the same however the stream was written and cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zot.errors import StreamBroken
+from zot.providers.sse import SseParser
+
+BOM = b"\xef\xbb\xbf"
+
+#: The lines of a value: anything but what ends a line.
+_line = st.binary(max_size=12).map(lambda raw: raw.translate(None, b"\r\n"))
+_data = st.lists(_line, min_size=1, max_size=3).map(b"\n".join)
+_field = st.sampled_from([b": a comment", b":", b"id: 7", b"retry: 100", b"event: ping", b"nonsense", b"datum: x"])
+_event = st.tuples(st.lists(_field, max_size=2), st.one_of(st.none(), _data), st.lists(_field, max_size=2))
+
+
+def _rendered(events: Iterable[tuple[list[bytes], bytes | None, list[bytes]]], eol: bytes, space: bytes) -> bytes:
+    lines: list[bytes] = []
+    for before, data, after in events:
+        values = [] if data is None else [b"data:" + space + value for value in data.split(b"\n")]
+        lines += [*before, *values, *after, b""]
+    return b"".join(line + eol for line in lines)
+
+
+def _fed(pieces: Iterable[bytes]) -> list[bytes]:
+    parser = SseParser()
+    return [payload for piece in pieces for payload in parser.feed(piece)]
+
+
+def _cut(stream: bytes, places: Iterable[int]) -> list[bytes]:
+    bounds = [0, *sorted({place % (len(stream) + 1) for place in places}), len(stream)]
+    return [stream[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(_event, max_size=5),
+    st.sampled_from([b"\n", b"\r\n", b"\r"]),
+    st.booleans(),
+    st.lists(st.integers(0, 2000), max_size=8),
+)
+def test_any_events_however_written_and_cut_give_their_data(
+    events: list[tuple[list[bytes], bytes | None, list[bytes]]], eol: bytes, bom: bool, places: list[int]
+) -> None:
+    stream = BOM * bom + _rendered(events, eol, b" ")
+    expected = [data for _, data, _ in events if data is not None]
+    assert _fed([stream]) == expected
+    assert _fed(bytes([byte]) for byte in stream) == expected
+    assert _fed(_cut(stream, places)) == expected
+
+
+@pytest.mark.parametrize(
+    ("stream", "expected"),
+    [
+        (b"data: a\n\n", [b"a"]),
+        (b"data:a\n\n", [b"a"]),
+        (b"data:  a\n\n", [b" a"]),
+        (b"data\n\n", [b""]),
+        (b"data:\n\n", [b""]),
+        (b"data: a\ndata: b\n\n", [b"a\nb"]),
+        (b"event: x\ndata: a\n\n", [b"a"]),
+        (b"event: x\ndata: a\ndata: b\n\n", [b"a\nb"]),
+        (b"data: a\nevent: x\n\n", [b"a"]),
+        (b"event: data: x\n\n", []),
+        (b"Data: a\n\n", []),
+        (b": ping\n\n\n\ndata: a\n\n", [b"a"]),
+        (b"data: never finished\n", []),
+        (b"data: a\r\n\r\ndata: b\r\rdata: c\n\n", [b"a", b"b", b"c"]),
+        (b"data: a\xe2\x80\xa8b\x85c\x0bd\n\n", [b"a\xe2\x80\xa8b\x85c\x0bd"]),
+        (BOM + b"data: a\n\n" + BOM + b"data: b\n\n", [b"a"]),
+        (b"\xef\xbbdata: a\n\ndata: b\n\n", [b"b"]),
+    ],
+)
+def test_the_rules_of_the_format(stream: bytes, expected: list[bytes]) -> None:
+    assert _fed([stream]) == expected
+    assert _fed(bytes([byte]) for byte in stream) == expected
+
+
+@pytest.mark.parametrize("eol", [b"\n", b"\r\n", b"\r"])
+def test_an_event_is_out_as_soon_as_its_last_line_ends(eol: bytes) -> None:
+    # A CRLF that has only half arrived has ended its line already.
+    stream = (b"data: a" + eol + eol).removesuffix(b"\n") if eol == b"\r\n" else b"data: a" + eol + eol
+    parser = SseParser()
+    assert parser.feed(stream) == [b"a"]
+    assert parser.feed(b"\ndata: b\n\n" if eol == b"\r\n" else b"data: b\n\n") == [b"b"]
+
+
+def test_nothing_between_two_pieces_changes_nothing() -> None:
+    assert _fed([b"", b"data: a\r", b"", b"\n", b"", b"\r\n", b"data: b\n", b"", b"\n"]) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("piece", [1 << 16, 1 << 24])
+def test_an_event_that_is_too_long_breaks_the_stream(piece: int) -> None:
+    parser = SseParser()
+    parser.feed(b"data: ")
+    with pytest.raises(StreamBroken, match="longer than 16777216 bytes"):
+        for _ in range((1 << 24) // piece + 1):
+            parser.feed(b"x" * piece)
+
+
+class _Counting(bytes):
+    """Bytes that count how often somebody looks through them."""
+
+    looked = 0
+
+    def __contains__(self, key: object) -> bool:
+        _Counting.looked += len(self)
+        return super().__contains__(key)  # type: ignore[operator]
+
+
+def test_a_long_event_in_small_pieces_is_looked_through_once() -> None:
+    _Counting.looked = 0
+    parser = SseParser()
+    parser.feed(b"data: ")
+    pieces = (2 << 20) // 64
+    for _ in range(pieces):
+        assert parser.feed(_Counting(b"x" * 64)) == []
+    assert _Counting.looked <= 4 * pieces * 64
+    assert parser.feed(b"\n\n") == [b"x" * (2 << 20)]

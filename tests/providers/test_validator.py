@@ -1,0 +1,160 @@
+"""The validator must be able to say no: each of its rules, broken once."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from validator import problems
+
+GOOD: dict[str, Any] = {
+    "model": "m",
+    "max_tokens": 9000,
+    "stream": True,
+    "thinking": {"type": "enabled", "budget_tokens": 2048},
+    "system": [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}],
+    "tools": [{"name": "t", "description": "", "input_schema": {"type": "object"}}],
+    "messages": [
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "hi"},
+                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}},
+            ],
+        },
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "sig"},
+                {"type": "redacted_thinking", "data": "x"},
+                {"type": "tool_use", "id": "c1", "name": "t", "input": {}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "c1",
+                    "is_error": False,
+                    "content": [{"type": "text", "text": "ok"}],
+                },
+                {"type": "text", "text": "go on"},
+            ],
+        },
+    ],
+}
+
+
+def _set(*path: str | int, to: Any) -> Callable[[Any], None]:
+    def change(body: Any) -> None:
+        for key in path[:-1]:
+            body = body[key]
+        body[path[-1]] = to
+
+    return change
+
+
+def _drop(*path: str | int) -> Callable[[Any], None]:
+    def change(body: Any) -> None:
+        for key in path[:-1]:
+            body = body[key]
+        del body[path[-1]]
+
+    return change
+
+
+def _twice(*path: str | int) -> Callable[[Any], None]:
+    def change(body: Any) -> None:
+        for key in path:
+            body = body[key]
+        body.append(copy.deepcopy(body[0]))
+
+    return change
+
+
+def _reversed(*path: str | int) -> Callable[[Any], None]:
+    def change(body: Any) -> None:
+        for key in path:
+            body = body[key]
+        body.reverse()
+
+    return change
+
+
+M = "messages"
+BROKEN: dict[str, tuple[Callable[[Any], None], str]] = {
+    "an unknown key": (_set("metadata", to=1), "wrong keys"),
+    "a missing key": (_drop("stream"), "wrong keys"),
+    "no tokens": (_set("max_tokens", to=0), "max_tokens"),
+    "a big budget": (_set("thinking", "budget_tokens", to=9000), "budget"),
+    "a small budget": (_set("thinking", "budget_tokens", to=100), "budget"),
+    "a blank system prompt": (_set("system", 0, "text", to=" "), "blank"),
+    "a repeated tool": (_twice("tools"), "two tools"),
+    "a bad tool name": (_set("tools", 0, "name", to="a b"), "tool name"),
+    "a tool without description": (_drop("tools", 0, "description"), "keys"),
+    "a schema of something else": (_set("tools", 0, "input_schema", to={"type": "string"}), "schema"),
+    "no messages": (_set(M, to=[]), "no messages"),
+    "a first assistant": (_drop(M, 0), "alternate"),
+    "a last assistant": (_drop(M, 2), "alternate"),
+    "two of one speaker": (_set(M, 1, "role", to="user"), "alternate"),
+    "empty content": (_set(M, 0, "content", to=[]), "content"),
+    "a string as content": (_set(M, 0, "content", to="hi"), "content"),
+    "blank text": (_set(M, 0, "content", 0, "text", to="\n"), "blank"),
+    "an unknown block": (_set(M, 0, "content", 0, "type", to="video"), "not allowed"),
+    "a surplus key": (_set(M, 0, "content", 0, "name", to="x"), "keys"),
+    "an image of another type": (_set(M, 0, "content", 1, "source", "media_type", to="image/tiff"), "image of type"),
+    "an empty image": (_set(M, 0, "content", 1, "source", "data", to=""), "empty image"),
+    "an image that is not base64": (_set(M, 0, "content", 1, "source", "data", to="A"), "not base64"),
+    "a thought without signature": (_set(M, 1, "content", 0, "signature", to=""), "signature"),
+    "a sealed thought without data": (_set(M, 1, "content", 1, "data", to=""), "data"),
+    "a thought at the end": (_reversed(M, 1, "content"), "final block"),
+    "a call without object": (_set(M, 1, "content", 2, "input", to=None), "not an object"),
+    "a call without id": (_set(M, 1, "content", 2, "id", to=""), "a call with id"),
+    "a call without result": (_drop(M, 2, "content", 0), "results for"),
+    "two results for one call": (_twice(M, 2, "content"), "results for"),
+    "a result for no call": (_set(M, 2, "content", 0, "tool_use_id", to="c9"), "results for"),
+    "results behind text": (_reversed(M, 2, "content"), "come first"),
+    "an empty result": (_set(M, 2, "content", 0, "content", to=[]), "empty result"),
+    "a marked thought": (_set(M, 1, "content", 0, "cache_control", to={"type": "ephemeral"}), "cache mark"),
+    "a wrong mark": (_set("system", 0, "cache_control", to={"type": "lasting"}), "cache mark"),
+}
+
+
+def test_a_good_request_has_no_problems() -> None:
+    assert problems(json.dumps(GOOD).encode()) == []
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_rule_is_found(name: str) -> None:
+    change, expected = BROKEN[name]
+    body = copy.deepcopy(GOOD)
+    change(body)
+    assert expected in " ".join(problems(json.dumps(body).encode()))
+
+
+def test_an_error_result_may_hold_only_text() -> None:
+    body = copy.deepcopy(GOOD)
+    result = body["messages"][2]["content"][0]
+    result.update(is_error=True, content=[body["messages"][0]["content"][1]])
+    assert problems(json.dumps(body).encode()) == ["messages.2: image is not allowed here"]
+
+
+def test_a_call_id_may_be_used_once() -> None:
+    body = copy.deepcopy(GOOD)
+    body["messages"] += copy.deepcopy(body["messages"][1:])
+    assert problems(json.dumps(body).encode()) == ["messages.3: a call id that was used before"]
+
+
+def test_more_than_four_cache_marks_are_too_many() -> None:
+    body = copy.deepcopy(GOOD)
+    body["system"] *= 5
+    assert problems(json.dumps(body).encode()) == ["5 cache marks"]
+
+
+@pytest.mark.parametrize("text", [b"{", b'{"a":NaN}', b'{"a":1,"a":2}', b'{"a":"\xff"}'])
+def test_what_is_not_strict_json_is_refused(text: bytes) -> None:
+    assert "not strict JSON" in problems(text)[0]

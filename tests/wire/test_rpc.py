@@ -1,0 +1,298 @@
+"""zot RPC v1 as bytes: every command, every wrong one, and what a client with which features is told."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from zot.errors import ProtocolError
+from zot.events import (
+    AgentEvent,
+    ApprovalRequest,
+    Done,
+    ExtNotify,
+    Retry,
+    TextDelta,
+    ThinkingDelta,
+    TurnEnd,
+    TurnStart,
+    Usage,
+    decode,
+    encode,
+)
+from zot.messages import Counters
+from zot.wire import rpc
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from(["type", "id", "ID", "Type", "message", "images", "token", "features", "queue", "model", "x"])
+NAMES = st.sampled_from(["prompt", "hello", "abort", "steer", "set_model", "ping", "approve", "run_command", "nope"])
+NEARLY_COMMANDS = st.builds(
+    lambda fields, name: json.dumps({"type": name, **fields}).encode(), st.dictionaries(FIELDS, JSON, max_size=4), NAMES
+)
+
+
+def refused(line: bytes) -> tuple[str, bytes, str]:
+    """Return why a line is no command, and the id and type that could be read."""
+    with pytest.raises(ProtocolError) as caught:
+        rpc.decode_command(line)
+    return str(caught.value), caught.value.frame_id, caught.value.frame_type
+
+
+@given(line=st.binary() | NEARLY_COMMANDS | JSON.map(lambda value: json.dumps(value).encode()))
+@example(b"[" * 100_000)
+@example(b'{"type":"prompt","message":' + b"[" * 100_000)
+@example(b'{"type":"ping","x":' + b'{"a":' * 100_000)
+@example(b'{"type":"ping","type":"ping"' + b"[" * 100_000)
+@example(b'{"id":' + b"9" * 5000 + b',"type":"ping"}')
+@example(b'{"id":1e999,"type":"ping"}')
+@example(b'{"type":"ping","n":' + b"9" * 5000 + b',"o":{"type":1}}')
+@example(b'{"type":"ping","x":"\x01","o":{"type":1}}')
+@example(b'{"id":NaN,"type":"ping"}')
+@example(b'{"id":"\\ud800","type":"ping"}')
+@example(b'{"type":"\\ud800"}')
+@example(b'{"type":"prompt","message":"\\ud800"}')
+@example(b'{"type":"set_model","model":"\xff"}')
+@example(b"\xef\xbb\xbf{}")
+@example(b"\0")
+def test_any_line_is_a_command_or_a_protocol_error_and_can_be_answered(line: bytes) -> None:
+    try:
+        answer = rpc.succeed(rpc.decode_command(line))
+    except ProtocolError as problem:
+        answer = rpc.fail_frame(problem)
+    assert answer.count(b"\n") == 1
+    assert answer.endswith(b"}\n")
+    assert json.loads(answer.decode())["type"] == "response"
+
+
+@given(frame_id=st.text(st.characters(exclude_categories=["Cs"])) | st.integers(-(2**63), 2**64 - 1))
+def test_an_id_comes_back_as_it_was(frame_id: str | int) -> None:
+    line = json.dumps({"type": "ping", "id": frame_id}).encode()
+    answer = json.loads(rpc.succeed(rpc.decode_command(line)))
+    assert answer.get("id", "") == frame_id
+
+
+@pytest.mark.parametrize(
+    ("raw", "echoed"),
+    [("1.50", "1.50"), ("1e3", "1e3"), ("-0", "-0"), ('"\\u00e9"', '"\\u00e9"'), ("null", None), ('""', None)],
+)
+def test_an_id_is_echoed_verbatim_and_an_empty_one_is_none(raw: str, echoed: str | None) -> None:
+    answer = rpc.succeed(rpc.decode_command(b'{"id":%b,"type":"ping"}' % raw.encode()))
+    assert answer == (
+        b'{"type":"response",%b"command":"ping","success":true}\n' % (f'"id":{echoed},'.encode() if echoed else b"")
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "frame_id", "frame_type"),
+    [
+        (b"garbage", b"", ""),
+        (b"{", b"", ""),
+        (b"[]", b"", ""),
+        (b"null", b"", ""),
+        (b'"x"', b"", ""),
+        (b"42", b"", ""),
+        (b"{}", b"", ""),
+        (b'{"id":"2"}', b'"2"', ""),
+        (b'{"id":"3","type":""}', b'"3"', ""),
+        (b'{"id":"3","type":null}', b'"3"', ""),
+        (b'{"id":"5","type":5}', b'"5"', ""),
+        (b'{"id":"1","type":"frobnicate"}', b'"1"', "frobnicate"),
+        (b'{"id":"13","type":"PING"}', b'"13"', "PING"),
+        (b'{"id":[1],"type":"ping"}', b"", "ping"),
+        (b'{"id":{},"type":"ping"}', b"", "ping"),
+        (b'{"id":true,"type":"ping"}', b"", "ping"),
+        (b'{"id":[1],"type":"nope"}', b"", "nope"),
+        (b'{"id":"6","type":"ping"', b"", ""),
+        (b'{"id":"7","type":"ping"} trailing', b"", ""),
+        (b'{"id":"8","type":"ping"}{"type":"ping"}', b"", ""),
+        (b'\xef\xbb\xbf{"id":"1","type":"ping"}', b"", ""),
+        (b'{"id":"1","type":"ping","x":"\xff"}', b"", ""),
+        (b'{"id":"\xff","type":"ping"}', b"", ""),
+        (b'{"id":"1","type":"ping","type":"abort"}', b"", ""),
+        (b'{"id":"17","type":"set_model","model":5}', b'"17"', "set_model"),
+        (b'{"id":"22","type":"prompt","message":5}', b'"22"', "prompt"),
+        (b'{"id":"23","type":"prompt","images":"x"}', b'"23"', "prompt"),
+        (b'{"id":"24","type":"prompt","message":"a","images":[{"data":"!!!"}]}', b'"24"', "prompt"),
+        (b'{"id":"25","type":"prompt","message":"a","images":[{"data":5}]}', b'"25"', "prompt"),
+        (b'{"id":26,"type":"hello","token":5}', b"26", "hello"),
+        (b'{"id":27,"type":"hello","features":"seq"}', b"27", "hello"),
+        (b'{"id":28,"type":"hello","features":[1]}', b"28", "hello"),
+        (b'{"id":29,"type":"abort","queue":"yes"}', b"29", "abort"),
+        (b'{"id":30,"type":"steer","message":[]}', b"30", "steer"),
+        (b'{"id":31,"type":"approve","request":1}', b"31", "approve"),
+    ],
+)
+def test_what_is_no_command_is_refused_with_what_could_be_read(line: bytes, frame_id: bytes, frame_type: str) -> None:
+    reason, *read = refused(line)
+    assert read == [frame_id, frame_type]
+    assert reason
+
+
+def test_a_refusal_says_what_is_wrong_in_words() -> None:
+    assert refused(b"\xef\xbb\xbf{}")[0] == "not a JSON object: the line begins with a byte order mark"
+    assert refused(b'{"type":"ping","x":"\xff"}')[0] == "not a command: invalid UTF-8 at byte 20"
+    assert refused(b'{"type":"ping","x":' + b"[" * 100_000)[0] == "not a command: the JSON is nested too deeply"
+    assert refused(b'{"type":"nope"}')[0] == "unknown command 'nope'"
+    assert "more than one type" in refused(b'{"type":"ping","type":"ping"}')[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        (b'{"type":"prompt","message":"a"}', rpc.Prompt(message="a")),
+        (b'{"type":"prompt","message":null,"images":null,"id":null}', rpc.Prompt(id=msgspec.Raw(b"null"))),
+        (b'{"type":"hello","token":null,"features":null}', rpc.Hello()),
+        (b'{"type":"abort","queue":null}', rpc.Abort()),
+        (b'{"type":"abort","queue":true}', rpc.Abort(queue=True)),
+        (b'{"TYPE":"prompt","Message":"a"}', rpc.Prompt(message="a")),
+        (b' \t{ "type" : "ping" } ', rpc.Ping()),
+        (b'{"\\u0074ype":"ping"}', rpc.Ping()),
+        (b'{"type":"ping","unknown":{"type":"x","id":1}}', rpc.Ping()),
+        (b'{"type":"prompt","message":"\\"type\\" \\"type\\""}', rpc.Prompt(message='"type" "type"')),
+        (b'{"type":"prompt","message":"a","message":"b"}', rpc.Prompt(message="b")),
+        (b'{"type":"prompt","images":[{"mime_type":"image/png","data":"AAEC"}]}',
+         rpc.Prompt(images=(rpc.ImageInput(data=b"\0\1\2", mime_type="image/png"),))),
+    ],
+)  # fmt: skip
+def test_a_command_is_read(line: bytes, command: rpc.AnyCommand) -> None:
+    assert rpc.decode_command(line) == command
+
+
+def test_of_a_repeated_key_the_last_value_counts() -> None:
+    assert rpc.decode_command(b'{"id":"14","type":"ping","id":"15"}').id == msgspec.Raw(b'"15"')
+
+
+# What a client is told.
+
+PRICED = Counters(1, 2, 3, 4, 0.5)
+UNPRICED = Counters(1, 2, 3, 4, 0.0, price_known=False)
+
+
+def usage(of: Counters) -> Usage:
+    return Usage(of.input, of.output, of.cache_read, of.cache_write, of.cost_usd, of, of.price_known)
+
+
+def told(events: list[AgentEvent], *features: str) -> list[dict[str, Any]]:
+    lines = rpc.EventEncoder().lines(events, frozenset(features))
+    assert lines == b"" or lines.endswith(b"\n")
+    return [json.loads(line) for line in lines.splitlines()]
+
+
+GATED: list[tuple[str, AgentEvent]] = [
+    ("thinking", ThinkingDelta("hm")),
+    ("retries", Retry("busy", 1, 500)),
+    ("approvals", ApprovalRequest("1", "bash", {}, "run it", "2026-01-01T00:00:00.000Z")),
+    ("extensions", ExtNotify("x", "info", "hello")),
+]
+
+
+@pytest.mark.parametrize(("feature", "event"), GATED)
+def test_an_event_that_came_later_is_told_to_who_asked_for_it(feature: str, event: AgentEvent) -> None:
+    others = {name for name, _ in GATED} - {feature}
+    assert told([TurnStart(1), event, Done()], *others) == told([TurnStart(1), Done()])
+    assert told([event], feature) == [json.loads(encode(event))]
+
+
+def test_numbers_are_contiguous_over_what_is_told() -> None:
+    encoder = rpc.EventEncoder()
+    encoder.run = 7
+    first = encoder.lines([TurnStart(1), ThinkingDelta("hm"), TextDelta("a")], frozenset({"seq"}))
+    second = encoder.lines([Done()], frozenset({"seq"}))
+    assert first + second == (
+        b'{"type":"turn_start","step":1,"seq":1,"run":7}\n'
+        b'{"type":"text_delta","delta":"a","seq":2,"run":7}\n'
+        b'{"type":"done","seq":3,"run":7}\n'
+    )
+
+
+def test_an_unknown_price_is_zero_unless_a_client_wants_to_know() -> None:
+    [plain] = told([usage(UNPRICED)])
+    [precise] = told([usage(UNPRICED)], "prices")
+    assert plain.keys() == told([usage(PRICED)], "prices")[0].keys()
+    assert plain["cost_usd"] == 0
+    assert "price_known" not in plain["cumulative"]
+    assert (precise["price_known"], precise["cumulative"]["price_known"]) == (False, False)
+
+
+def test_the_type_comes_first() -> None:
+    assert rpc.EventEncoder().lines([TurnEnd("error", "x")], frozenset({"seq"})).startswith(b'{"type":"turn_end",')
+    assert rpc.succeed(rpc.Ping(), rpc.PONG).startswith(b'{"type":"response",')
+
+
+@given(text=st.text(st.characters()))
+def test_what_is_written_is_one_line_of_strict_json(text: str) -> None:
+    line = rpc.EventEncoder().lines([TextDelta(text)], frozenset())
+    assert line.count(b"\n") == 1
+    shown = json.loads(line.decode())["delta"]
+    assert shown == text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def test_a_lone_surrogate_becomes_a_replacement_character_and_a_pair_one_character() -> None:
+    assert told([TextDelta("a\ud800b"), TextDelta("\ud83d\ude00")]) == [
+        {"type": "text_delta", "delta": "a\ufffdb"},
+        {"type": "text_delta", "delta": "😀"},
+    ]
+
+
+@pytest.mark.parametrize("event", [TurnStart(1), TextDelta("a\u2028b"), usage(PRICED), Done(), TurnEnd("aborted")])
+def test_a_line_reads_back_as_the_event_it_was(event: AgentEvent) -> None:
+    assert decode(rpc.EventEncoder().lines([event], frozenset())) == event
+
+
+# The greeting.
+
+
+def greeting(token: str = "") -> rpc.Greeting:
+    return rpc.Greeting(version="1.2", provider="lab", model=lambda: "lab-1", token=token)
+
+
+def test_hello_says_who_we_are() -> None:
+    assert json.loads(greeting().answer(rpc.Hello(id=msgspec.Raw(b"0")))) == {
+        "type": "response",
+        "id": 0,
+        "command": "hello",
+        "success": True,
+        "data": {"protocol_version": 1, "version": "1.2", "provider": "lab", "model": "lab-1"},
+    }
+
+
+def test_features_we_do_not_have_are_ignored() -> None:
+    hello = rpc.Hello(features=("seq", "teleport", "thinking", "approvals"))
+    door = greeting()
+    assert json.loads(door.answer(hello))["data"]["features"] == ["seq", "thinking"]
+    assert door.features == {"seq", "thinking"}
+
+
+def test_a_second_hello_changes_the_features_only_if_it_names_some() -> None:
+    door = greeting()
+    door.answer(rpc.Hello(features=("seq",)))
+    door.answer(rpc.Hello())
+    assert door.features == {"seq"}
+    door.answer(rpc.Hello(features=()))
+    assert door.features == set()
+
+
+@pytest.mark.parametrize(
+    "command", [rpc.Hello(), rpc.Hello(token=""), rpc.Hello(token="s3cre"), rpc.Hello(token="s3cret\0"), rpc.Ping()]
+)
+def test_a_door_with_a_token_stays_shut_without_it(command: rpc.AnyCommand) -> None:
+    door = greeting("s3cret")
+    assert door.refusal(command)
+    assert door.locked
+
+
+def test_the_right_token_opens_the_door_for_good() -> None:
+    door = greeting("s3crét \ud800")
+    assert door.refusal(rpc.Hello(token="s3crét \ud800")) is None
+    assert not door.locked
+    assert door.refusal(rpc.Ping()) is None
+    assert door.refusal(rpc.Hello(token="wrong")) is None
