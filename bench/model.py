@@ -28,8 +28,8 @@ def _event(kind: str, data: str) -> bytes:
 
 
 def _delta(text: str) -> bytes:
-    data = '{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"%s"}}' % text
-    return _event("content_block_delta", data)
+    delta = f'{{"type":"text_delta","text":"{text}"}}'
+    return _event("content_block_delta", f'{{"type":"content_block_delta","index":0,"delta":{delta}}}')
 
 
 _START = _event(

@@ -23,8 +23,8 @@ from zot.providers.service import Service
 from zot.session import Session
 from zot.tools.base import ToolContext
 
-_PROMPT = "Please look at the function that reads the configuration and tell me what it does when a file is missing. " * 4
-_WORDS = "The function opens the file and returns the settings it finds; when there is none it says so. ".split(" ")
+_PROMPT = "Please look at the function that reads the configuration. What does it do when a file is missing? " * 4
+_WORD = "something"
 _RESULT = "    1\tdef read(path: str) -> dict[str, str]:\n" * 40
 
 
@@ -40,8 +40,8 @@ def _reply(stop: str, *parts: bytes) -> bytes:
 
 def _text(index: int, count: int) -> bytes:
     deltas = [
-        _event("content_block_delta", index=index, delta={"type": "text_delta", "text": f"{word} "})
-        for word in (_WORDS * (count // len(_WORDS) + 1))[:count]
+        _event("content_block_delta", index=index, delta={"type": "text_delta", "text": f"{_WORD} "})
+        for _ in range(count)
     ]
     start = _event("content_block_start", index=index, content_block={"type": "text", "text": ""})
     return b"".join([start, *deltas, _event("content_block_stop", index=index)])

@@ -8,16 +8,16 @@ from typing import TypeAlias, TypeVar
 
 Test = TypeVar("Test", bound=Callable[..., object])
 
-#: The checks that cannot run, by the program they would need. A program may be missing without a named check.
+#: The checks that cannot run, by the program they would need.
 Missing: TypeAlias = dict[str, list[str]]
 MISSING: Missing = {}
 
 
-def available(program: str, *, missing: Missing = MISSING) -> bool:
-    """True if ``program`` can be run. What is not will be named at the end of the tests."""
+def available(program: str, check: str = "", *, missing: Missing = MISSING) -> bool:
+    """True if ``program`` can be run. Otherwise ``check``, what it was wanted for, is named at the end of the tests."""
     if shutil.which(program):
         return True
-    missing.setdefault(program, [])
+    missing.setdefault(program, []).append(check or f"what needs {program}")
     return False
 
 
@@ -25,10 +25,8 @@ def needs(*programs: str, missing: Missing = MISSING) -> Callable[[Test], Test |
     """Collect a test only where it can run: ``@needs("jq")``. Elsewhere its name is kept for the end."""
 
     def decide(test: Test) -> Test | None:
-        absent = [program for program in programs if not available(program, missing=missing)]
-        for program in absent:
-            missing[program].append(test.__name__)
-        return None if absent else test
+        found = [available(program, test.__name__, missing=missing) for program in programs]
+        return test if all(found) else None
 
     return decide
 

@@ -89,6 +89,16 @@ AGENT_FLAGS: Sequence[Flag] = (
     Flag("--no-session", "keep nothing"),
 )  # fmt: skip
 
+#: Flags that have a meaning in zot, but not in this version: refused by name, so that nobody relies on them.
+LATER_FLAGS: Sequence[Flag] = (
+    Flag("--session", "keep the conversation", value="ID"),
+    Flag("--ext", "load an extension", value="DIR", short="-e"),
+    Flag("--policy", "what tools may do", value="RULE"),
+    Flag("--lock", "keep the tools inside the directory"),
+    Flag("--record", "save what the provider streams", value="FILE"),
+    Flag("--replay", "play a recording", value="FILE"),
+)
+
 
 def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None) -> Config:
     """Return the Config that flags, environment and files make together; a flag wins over a file.
@@ -96,6 +106,9 @@ def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None) -
     Raise ConfigError with the file and field that is wrong.
     """
     given = dict(settings)
+    for flag in LATER_FLAGS:
+        if flag.key in given:
+            raise ConfigError(f"{flag.name} is not available in this version of zot")
     directory = given.pop("config_dir", None) or zot_home(os.environ if env is None else env)
     if given.pop("no_tools", False):
         given["tools"] = ()

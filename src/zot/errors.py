@@ -121,6 +121,10 @@ class ConnectionFailed(ProviderError):
     """No connection: refused, reset before an answer, DNS, TLS, proxy, or too slow to connect."""
 
 
+class ConnectionImpossible(ConnectionFailed):
+    """No connection, and trying again does not help: an address, a proxy setting or a certificate is wrong."""
+
+
 class Stalled(ProviderError):
     """The service stopped talking and the deadline passed."""
 

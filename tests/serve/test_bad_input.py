@@ -49,6 +49,8 @@ BAD = {
     "invalid UTF-8 in the type": b'{"type":"\x80"}',
     "an encoded surrogate": b'{"type":"ping","x":"\xed\xa0\x80"}',
     "a lone surrogate in the type": b'{"type":"\\ud800"}',
+    "a lone surrogate in the id": b'{"id":"\\ud800","type":"ping"}',
+    "a lone surrogate that is skipped": b'{"type":"ping","x":"\\udc00"}',
     "a lone surrogate in a message": b'{"type":"prompt","message":"\\udfff"}',
     "arrays 100,000 deep": b"[" * 100_000 + b"]" * 100_000,
     "arrays 100,000 deep in a field that is skipped": b'{"type":"ping","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
@@ -122,8 +124,6 @@ ACCEPTED = {
     "a huge integer": (b'{"id":%b,"type":"ping"}' % (b"9" * 400), 10**400 - 1),
     "a huge number that is skipped": (b'{"id":1,"type":"ping","x":%b}' % (b"9" * 10_000), 1),
     "an infinite number that is skipped": (b'{"id":1,"type":"ping","x":1e999999}', 1),
-    "a lone surrogate in the id": (b'{"id":"\\ud800","type":"ping"}', "\ud800"),
-    "a lone surrogate that is skipped": (b'{"id":1,"type":"ping","x":"\\udc00"}', 1),
     "an escaped NUL": (b'{"id":"\\u0000","type":"ping"}', "\0"),
     "keys in another case": (b'{"ID":"12","TYPE":"ping"}', "12"),
     "the last id": (b'{"id":"14","type":"ping","id":"15"}', "15"),
@@ -135,8 +135,6 @@ ACCEPTED = {
 
 @pytest.mark.parametrize(("line", "frame_id"), ACCEPTED.values(), ids=ACCEPTED.keys())
 def test_what_is_odd_but_clear_is_served(server: Zot, line: bytes, frame_id: str | int) -> None:
-    if "huge integer" in str(frame_id):
-        return
     assert server.ask(line) == {**PONG, "id": frame_id}
 
 

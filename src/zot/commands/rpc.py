@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from zot import flags
-from zot.config import AGENT_FLAGS, Config, resolve
+from zot.config import AGENT_FLAGS, LATER_FLAGS, Config, resolve
 from zot.errors import ConfigError
 from zot.providers.models import credential, default_model, models_of
 from zot.serve.early import answer_early
@@ -34,7 +34,7 @@ _CLOSE_S = 0.5
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
+    settings, words = flags.parse(argv, (*_FLAGS, *LATER_FLAGS, flags.Flag("--help", "this text", short="-h")))
     if settings.pop("help", False):
         sys.stdout.write(flags.usage("zot rpc", _SUMMARY, _FLAGS) + "\n")
         return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from zot.errors import ConnectionFailed
+from zot.errors import ConnectionImpossible
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -37,16 +37,16 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def split_url(url: str) -> Target:
-    """Cut an http or https URL; a fragment is dropped. Raise ConnectionFailed, which quotes nothing of it."""
+    """Cut an http or https URL; a fragment is dropped. Raise ConnectionImpossible, which quotes nothing of it."""
     if not _is_plain(url):
-        raise ConnectionFailed("the URL contains a space, control or non-ASCII character: percent-encode it")
+        raise ConnectionImpossible("the URL contains a space, control or non-ASCII character: percent-encode it")
     scheme, separator, rest = url.partition("://")
     scheme = scheme.lower()
     if not separator or scheme not in DEFAULT_PORTS:
-        raise ConnectionFailed("the URL must begin with http:// or https://")
+        raise ConnectionImpossible("the URL must begin with http:// or https://")
     authority, path = _split_path(rest.partition("#")[0])
     if "@" in authority:
-        raise ConnectionFailed("the URL contains a user name or password: send credentials in a header instead")
+        raise ConnectionImpossible("the URL contains a user name or password: send credentials in a header instead")
     host, port = split_host(authority, DEFAULT_PORTS[scheme])
     return Target(Origin(scheme, host, port), path)
 
@@ -54,7 +54,7 @@ def split_url(url: str) -> Target:
 def split_host(authority: str, default_port: int) -> tuple[str, int]:
     """Cut ``host``, ``host:port`` or ``[v6]:port``; the host comes back in lower case, without brackets.
 
-    Raise ConnectionFailed. What is malformed is not quoted: it may be half of a password.
+    Raise ConnectionImpossible. What is malformed is not quoted: it may be half of a password.
     """
     if authority.startswith("["):
         host, closed, after = authority[1:].partition("]")
@@ -64,9 +64,9 @@ def split_host(authority: str, default_port: int) -> tuple[str, int]:
         host, _, port = authority.partition(":")
         well_formed = all(0 < len(label) < 64 for label in host.removesuffix(".").split("."))
     if not (well_formed and host and host.isascii()):
-        raise ConnectionFailed("the URL has no valid host name (an IPv6 address needs brackets)")
+        raise ConnectionImpossible("the URL has no valid host name (an IPv6 address needs brackets)")
     if not (port == "" or (port.isdecimal() and len(port) < 6 and 0 < int(port) < 65536)):
-        raise ConnectionFailed("the port in the URL is not a number between 1 and 65535")
+        raise ConnectionImpossible("the port in the URL is not a number between 1 and 65535")
     return host.lower(), int(port) if port else default_port
 
 

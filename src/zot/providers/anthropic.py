@@ -95,7 +95,9 @@ def _messages(request: Request) -> Iterator[bytes | bytearray]:
     text, role = request.encoded.text(request.messages[:marked], _appended)
     yield text
     for message in request.messages[marked:]:
-        piece, role = _joined(message, content, role) if message is request.messages[marked] else _appended(message, role)
+        piece, role = (
+            _joined(message, content, role) if message is request.messages[marked] else _appended(message, role)
+        )
         yield piece
     if role:
         yield b"]}"

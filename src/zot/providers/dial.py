@@ -34,7 +34,7 @@ async def dial(
             await _connect(connection, origin, proxy, tls_context)
     except OSError as exc:
         connection.abort()
-        raise ConnectionFailed(_explain(exc, label, proxy, within_s)) from exc
+        raise tls.explain(exc, label) or ConnectionFailed(_explain(exc, label, proxy, within_s)) from exc
     except BaseException:
         connection.abort()
         raise
@@ -81,4 +81,4 @@ def _explain(exc: OSError, label: str, proxy: Proxy | None, within_s: float) -> 
         return f"the connection to {label} was refused: check the address and that the server is running"
     if isinstance(exc, ConnectionResetError | ConnectionAbortedError | BrokenPipeError):
         return f"the connection to {label} was reset while it was being opened: check the address and any firewall"
-    return tls.explain(exc, label) or f"no connection to {label} ({exc}): check the address and the network"
+    return f"no connection to {label} ({exc}): check the address and the network"

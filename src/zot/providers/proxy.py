@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from zot.errors import ConnectionFailed
+from zot.errors import ConnectionImpossible
 from zot.providers.address import Origin, split_host
 
 
@@ -27,7 +27,7 @@ def find_proxy(origin: Origin, env: Mapping[str, str]) -> Proxy | None:
     """Return the proxy for this origin, None for a direct connection.
 
     Reads ``https_proxy`` or ``http_proxy``, then ``all_proxy``, unless ``no_proxy`` matches; lower case before
-    upper case, and an empty value counts as absent. Raise ConnectionFailed for a proxy we cannot use.
+    upper case, and an empty value counts as absent. Raise ConnectionImpossible for a proxy we cannot use.
     """
     url = _proxy_url(origin.scheme, env)
     if not url or _is_exempt(origin, env.get("no_proxy") or env.get("NO_PROXY") or ""):
@@ -49,7 +49,7 @@ def _parse_proxy(url: str) -> Proxy:
     if not separator:
         scheme, rest = "http", url
     if scheme.lower() != "http":
-        raise ConnectionFailed(f"proxies of the kind {scheme}:// are not supported: use an http:// proxy")
+        raise ConnectionImpossible(f"proxies of the kind {scheme}:// are not supported: use an http:// proxy")
     userinfo, _, after = rest.rpartition("@")
     host, port = split_host(after.partition("/")[0], 80)
     return Proxy(host, port, _basic(userinfo) if userinfo else "")

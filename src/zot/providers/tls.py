@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from zot.errors import ConnectionFailed
+from zot.errors import ConnectionFailed, ConnectionImpossible
 
 if TYPE_CHECKING:
     import ssl
@@ -19,7 +19,7 @@ def client_context(env: Mapping[str, str]) -> ssl.SSLContext:
     """Return a context that verifies chain and host name, with TLS 1.2 or later and ALPN http/1.1.
 
     Trusts what ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` name and nothing else; without them, the system's
-    certificates. Raise ConnectionFailed when what they name cannot be read.
+    certificates. Raise ConnectionImpossible when what they name cannot be read.
     """
     import ssl
 
@@ -37,17 +37,19 @@ def client_context(env: Mapping[str, str]) -> ssl.SSLContext:
     return context
 
 
-def explain(exc: OSError, label: str) -> str | None:
+def explain(exc: OSError, label: str) -> ConnectionFailed | None:
     """Say what a failed handshake means and what to check; None if ``exc`` is no TLS error."""
     import ssl
 
     if isinstance(exc, ssl.SSLCertVerificationError):
-        return (
+        return ConnectionImpossible(
             f"the certificate of {label} is not trusted ({exc.verify_message}): check the address; "
             "if a private authority signed it, set SSL_CERT_FILE to that authority's PEM file"
         )
     if isinstance(exc, ssl.SSLError):
-        return f"no TLS connection to {label} ({exc.reason or 'handshake failed'}): check that it speaks https"
+        return ConnectionFailed(
+            f"no TLS connection to {label} ({exc.reason or 'handshake failed'}): check that it speaks https"
+        )
     return None
 
 
@@ -55,7 +57,7 @@ def _trust_named(context: ssl.SSLContext, cafile: str | None, capath: str | None
     try:
         context.load_verify_locations(cafile=cafile, capath=capath)
     except OSError as exc:
-        raise ConnectionFailed(f"SSL_CERT_FILE cannot be loaded ({exc}): it must be a readable PEM file") from exc
+        raise ConnectionImpossible(f"SSL_CERT_FILE cannot be loaded ({exc}): it must be a readable PEM file") from exc
 
 
 def _is_hashed(directory: str) -> bool:
