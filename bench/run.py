@@ -21,8 +21,8 @@ from subject import ROOT, Subject, install
 
 #: Each with the number of rounds of a full run.
 _MEASUREMENTS: Mapping[str, tuple[Callable[[Sequence[Subject], int], list[Row]], int]] = {
-    "version": (version, 40),
-    "hello": (hello, 40),
+    "version": (version, 60),
+    "hello": (hello, 100),
     "first-delta": (first_delta, 30),
     "throughput": (throughput, 20),
     "latency": (latency, 6),

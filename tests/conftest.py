@@ -15,6 +15,9 @@ from hypothesis import settings
 
 from zot.providers.lab.script import demo
 
+#: Names, at the end of a run, the checks that a missing program kept from running.
+pytest_plugins = ["optional_report"]
+
 # The same examples on every run, nothing written to disk, and no clock: slow machines are no failure.
 settings.register_profile("zot", derandomize=True, database=None, deadline=None)
 settings.load_profile("zot")

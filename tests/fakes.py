@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import claude
 import msgspec
 
+import claude
 from zot.agent.hooks import Approver, CallDecision, Extensions, MessageDecision
 from zot.agent.loop import Agent
 from zot.events import AgentEvent
@@ -42,10 +42,13 @@ class Points:
         await asyncio.sleep(0)
 
 
-class Answer(msgspec.Struct):
-    """What a service answers. A piece that is an exception is raised in its place; None is silence for ever."""
+Piece: TypeAlias = bytes | Exception | Callable[[], bytes] | None
 
-    pieces: Sequence[bytes | Exception | None]
+
+class Answer(msgspec.Struct):
+    """What a service answers. Pieces that are exceptions are raised, functions called; None is silence for ever."""
+
+    pieces: Iterable[Piece]
     status: int = 200
     headers: Mapping[str, str] = {}
 
@@ -72,7 +75,7 @@ class FakeTransport:
             raise answer
         if answer is None:
             await forever()
-        assert answer is not None
+            raise AssertionError("unreachable")
         response = FakeResponse(answer if isinstance(answer, Answer) else Answer(answer), self._points)
         self.responses.append(response)
         return response
@@ -106,7 +109,8 @@ class FakeResponse:
             raise piece
         if piece is None:
             await forever()
-        return piece or b""
+            raise AssertionError("unreachable")
+        return piece if isinstance(piece, bytes) else piece()
 
     def close(self) -> None:
         self.closed += 1

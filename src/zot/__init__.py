@@ -9,9 +9,10 @@ Names are loaded when they are first used, so that importing zot costs next to n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # As type checkers know it; importing `typing` for it would cost a fifth of `zot --version`.
 if TYPE_CHECKING:
+    from typing import Any
+
     from zot import events as events
     from zot.blocking import BlockingRuntime as BlockingRuntime
     from zot.blocking import run as run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -53,7 +53,7 @@ class _AgentTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     base_url: str | None = None
     system_prompt: str | None = None
     reasoning: Literal["off", "low", "medium", "high"] | None = None
-    max_steps: int | None = None
+    max_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
     tools: tuple[str, ...] | None = None
 
 

@@ -6,6 +6,7 @@ Each event is a frozen struct tagged with its name in zot RPC v1, so the native 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -152,7 +153,6 @@ AgentEvent: TypeAlias = (
 )
 
 _encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[AgentEvent] = msgspec.json.Decoder(AgentEvent)
 
 
 def encode(frame: Any) -> bytes:
@@ -173,12 +173,21 @@ def encode_lines(frames: Sequence[Any]) -> bytes:
 
 def decode(line: bytes | str) -> AgentEvent:
     """Read an event from its line of JSON; raise msgspec.DecodeError if it is none."""
-    return _decoder.decode(line)
+    try:
+        return _decoder().decode(line)
+    except (UnicodeDecodeError, RecursionError) as problem:
+        raise msgspec.DecodeError(str(problem)) from problem
 
 
 def text(events: Iterable[AgentEvent]) -> str:
     """Return what the model said in ``events``: its deltas, joined."""
     return "".join(event.delta for event in events if isinstance(event, TextDelta))
+
+
+@cache
+def _decoder() -> msgspec.json.Decoder[AgentEvent]:
+    # Made when it is first needed: whoever only writes events must not wait for it.
+    return msgspec.json.Decoder(AgentEvent)
 
 
 def _without_surrogates(value: Any) -> Any:

@@ -67,7 +67,10 @@ def usage(command: str, summary: str, flags: Sequence[Flag]) -> str:
 
 def positive(text: str) -> int:
     """Read a whole number of at least 1."""
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        raise ValueError("must be a whole number") from None
     if number < 1:
         raise ValueError("must be at least 1")
     return number

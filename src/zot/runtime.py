@@ -4,31 +4,54 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from zot.agent.loop import Agent
-from zot.agent.prompt import system_prompt
 from zot.config import Config, tool_environment
 from zot.errors import ConfigError
-from zot.messages import timestamp
-from zot.providers.base import Provider
 from zot.providers.models import credential, default_model, models_of
-from zot.session import Session
-from zot.store import Store
-from zot.tools.base import Tool
+
+if TYPE_CHECKING:
+    from zot.providers.base import Provider
+    from zot.session import Session
+    from zot.store import Store
+    from zot.tools.base import Tool
+
+
+def check(config: Config) -> str:
+    """Return the model that will be used. Raise ConfigError, or UserError, for what `open_session` would not take.
+
+    Loads next to nothing: whoever waits for a first answer waits for this, too.
+    """
+    known = [model.id for model in models_of(config.provider)]
+    model = config.model or default_model(config.provider)
+    if model not in known:
+        raise ConfigError(f"unknown model {model!r} (provider {config.provider!r}); known: {', '.join(known)}")
+    credential(config.provider, config.api_key, config.environment)
+    _directory(config.cwd)
+    _tool_names(config)
+    if config.script and config.provider != "lab":
+        raise ConfigError("--script is for --provider lab")
+    if config.script and not os.path.exists(config.script):
+        raise ConfigError(f"{config.script}: no such file")  # Not read yet: a pipe can be read only once.
+    if config.frozen_time is not None:
+        _clock(config.frozen_time)
+    return model
 
 
 def open_session(config: Config, store: Store | None = None) -> Session:
     """Return a session that works as ``config`` says. Raise ConfigError if it makes no sense."""
+    from zot.agent.loop import Agent
+    from zot.agent.prompt import system_prompt
+    from zot.messages import timestamp
+    from zot.session import Session
+
+    model_id = check(config)
     cwd = _directory(config.cwd)
     agent = Agent(
-        _provider(config),
+        _PROVIDERS[config.provider](config),
         models_of(config.provider),
-        model_id=config.model or default_model(config.provider),
+        model_id=model_id,
         system=system_prompt(
             cwd=cwd,
             date=timestamp()[:10],
@@ -46,8 +69,14 @@ def open_session(config: Config, store: Store | None = None) -> Session:
 
 def _clock(frozen_time: str | None) -> Callable[[], str]:
     """Return what tells the time in events: the clock, or a time of its own that is the same in every run."""
+    from zot.messages import timestamp
+
     if frozen_time is None:
         return timestamp
+    from datetime import datetime
+
+    import msgspec
+
     try:
         start = msgspec.convert(frozen_time, datetime).timestamp()
     except msgspec.ValidationError:
@@ -81,13 +110,6 @@ def _lab(config: Config) -> Provider:
 _PROVIDERS: Mapping[str, Callable[[Config], Provider]] = {"anthropic": _anthropic, "lab": _lab}
 
 
-def _provider(config: Config) -> Provider:
-    models_of(config.provider)
-    if config.script and config.provider != "lab":
-        raise ConfigError("--script is for --provider lab")
-    return _PROVIDERS[config.provider](config)
-
-
 def _read() -> Tool:
     from zot.tools.read import Read
 
@@ -116,11 +138,15 @@ _TOOLS: Mapping[str, Callable[[], Tool]] = {"bash": _bash, "edit": _edit, "read"
 
 
 def _tools(config: Config) -> list[Tool]:
+    return [_TOOLS[name]() for name in _tool_names(config)]
+
+
+def _tool_names(config: Config) -> tuple[str, ...]:
     names = tuple(_TOOLS) if config.tools is None else config.tools
     unknown = [name for name in names if name not in _TOOLS]
     if unknown:
         raise ConfigError(f"unknown tool {unknown[0]!r}; known: {', '.join(_TOOLS)}")
-    return [_TOOLS[name]() for name in names]
+    return names
 
 
 def _directory(path: str | None) -> str:
@@ -134,9 +160,12 @@ def _directory(path: str | None) -> str:
     return directory
 
 
-def checked(settings: Mapping[str, Any]) -> Config:
-    """Return the Config for keyword settings. Raise ConfigError if one is unknown."""
+def checked(settings: Mapping[str, Any], base: Config | None = None) -> Config:
+    """Return ``base`` with ``settings``. Raise ConfigError if one is unknown or of the wrong type."""
+    import msgspec
+
+    fields = {} if base is None else msgspec.structs.asdict(base)
     try:
-        return Config(**settings)
-    except TypeError as problem:
+        return msgspec.convert({**fields, **settings}, Config)
+    except msgspec.ValidationError as problem:
         raise ConfigError(str(problem)) from None

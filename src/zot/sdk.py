@@ -36,7 +36,7 @@ class Runtime:
     """
 
     def __init__(self, config: Config | None = None, **settings: Any) -> None:
-        self._config = checked(settings) if config is None else msgspec.structs.replace(config, **settings)
+        self._config = checked(settings, config)
         self._session = open_session(self._config)
         self._closed = False
 
@@ -85,7 +85,7 @@ class Runtime:
 
     def cancel(self) -> None:
         """End the running prompt or compact, if there is one. Its events still come, up to `done`."""
-        self._open().abort()
+        self._open().abort(queue=True)
 
     def set_model(self, model_id: str) -> None:
         """Use another model of the same provider from the next model call on. Raise UserError if there is none."""

@@ -14,7 +14,7 @@ from zot.agent.compaction import compact
 from zot.agent.loop import Agent
 from zot.agent.run import Run
 from zot.agent.transcript import Transcript
-from zot.errors import AgentError, QueueFull, RuntimeClosed, UserError
+from zot.errors import AgentError, QueueFull, RuntimeClosed, StoreFailed, UserError
 from zot.events import AgentEvent
 from zot.messages import ZERO, Counters, ImageBlock, Message, timestamp
 from zot.store import MemoryStore, MessageRow, Store
@@ -74,6 +74,11 @@ class Job:
     @property
     def is_compact(self) -> bool:
         return self.text is None
+
+    def drop(self, reason: str) -> None:
+        """It will never run."""
+        self.aborted = True
+        self.dropped(reason)
 
 
 class Session:
@@ -168,12 +173,13 @@ class Session:
         return self.busy and self._aborting
 
     def cancel(self, job: Job) -> None:
-        """End ``job``: abort it if it runs, drop it if it waits, leave it be if it is over."""
+        """End ``job``: abort it if it runs, and what was to steer it; drop it if it waits; else leave it be."""
         if job is self._running:
+            _drop(self._steering, "what it was to steer was cancelled")
             self.abort()
         elif job in self._waiting:
             self._waiting.remove(job)
-            job.dropped("cancelled before it began")
+            job.drop("cancelled before it began")
 
     def clear(self) -> None:
         """Forget the conversation; what it cost stays counted. Raise UserError while busy."""
@@ -256,11 +262,15 @@ class Session:
         self._running, self._aborting = job, False
         run = Run(self.transcript, self, now=self._now)
         job.started()
+        body: Coroutine[Any, Any, None]
         if job.text is None:
-            body: Coroutine[Any, Any, None] = compact(self.agent, run, self.transcript)
+            body = compact(self.agent, run, self.transcript)
         else:
-            run.prompt(job.text, job.images)
-            body = self.agent.run(run, self.transcript, self, self._steer)
+            try:
+                run.prompt(job.text, job.images)
+                body = self.agent.run(run, self.transcript, self, self._steer)
+            except StoreFailed as problem:
+                body = _fail(problem)
         self._task = asyncio.get_running_loop().create_task(body, name="zot run")
         return run
 
@@ -304,15 +314,23 @@ class Session:
         return spoke
 
     def _drop_waiting(self, reason: str) -> None:
-        for queue in (self._steering, self._waiting):
-            while queue:
-                queue.popleft().dropped(reason)
+        _drop(self._steering, reason)
+        _drop(self._waiting, reason)
+
+
+def _drop(jobs: deque[Job], reason: str) -> None:
+    while jobs:
+        jobs.popleft().drop(reason)
 
 
 def _checked(text: str, images: Sequence[ImageBlock]) -> str:
     if not text.strip() and not images:
         raise UserError("the prompt is empty; give it a message or images")
     return text
+
+
+async def _fail(problem: AgentError) -> None:
+    raise problem
 
 
 def _explained(problem: BaseException) -> AgentError:

@@ -118,7 +118,9 @@ def test_a_tool_call_that_is_half_written_when_the_abort_comes_is_dropped(zot: C
 def test_an_abort_ends_a_command_and_all_it_started(zot: Callable[..., Zot]) -> None:
     mark = f"ABORTED_{uuid.uuid4().hex}"
     process = zot()
-    process.send(prompt(f"!bash export {mark}=1; sleep 600 & (trap '' TERM; sleep 600) & sleep 600 | cat & echo up; wait"))
+    process.send(
+        prompt(f"!bash export {mark}=1; sleep 600 & (trap '' TERM; sleep 600) & sleep 600 | cat & echo up; wait")
+    )
     process.until(type="tool_progress")
     assert eventually(lambda: len(living(mark)) >= 4)
     process.send(ABORT)
@@ -183,9 +185,7 @@ def test_an_abort_ends_a_compact(zot: Callable[..., Zot], tmp_path: Path) -> Non
     assert process.finish() == []
 
 
-def test_an_abort_in_the_same_write_as_its_compact_aborts_that_compact(
-    zot: Callable[..., Zot], tmp_path: Path
-) -> None:
+def test_an_abort_in_the_same_write_as_its_compact_aborts_that_compact(zot: Callable[..., Zot], tmp_path: Path) -> None:
     process = zot("--script", str(stalling_compact(tmp_path)))
     process.send({"type": "compact", "id": "c"}, ABORT)
     assert types(process.until(type="done")) == ["compact:ok", *TAIL]

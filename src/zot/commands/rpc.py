@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from zot import flags
 from zot.config import AGENT_FLAGS, LATER_FLAGS, Config, resolve
 from zot.errors import ConfigError
-from zot.providers.models import credential, default_model, models_of
+from zot.runtime import check
 from zot.serve.early import answer_early
 from zot.serve.stdio import claim, leave, leave_on_signals
 from zot.version import __version__
@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     limit = settings.pop("max_line_bytes", MAX_LINE_BYTES)
     token = os.environ.pop("ZOTCORE_RPC_TOKEN", "")
     config = resolve(settings)
-    model = _check(config)
+    model = check(config)
     leave_on_signals()
     incoming, outgoing = claim()
     greeting = Greeting(version=__version__, provider=config.provider, model=lambda: model, token=token)
@@ -55,16 +55,6 @@ def main(argv: Sequence[str]) -> int:
     import asyncio
 
     leave(asyncio.run(_serve(config, greeting, lines, waiting, (incoming, outgoing))))
-
-
-def _check(config: Config) -> str:
-    """Return the model that will be used. Raise ConfigError or UserError before anything has been answered."""
-    known = [model.id for model in models_of(config.provider)]
-    model = config.model or default_model(config.provider)
-    if model not in known:
-        raise ConfigError(f"unknown model {model!r} (provider {config.provider!r}); known: {', '.join(known)}")
-    credential(config.provider, config.api_key, config.environment)
-    return model
 
 
 async def _serve(

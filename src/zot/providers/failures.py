@@ -57,7 +57,7 @@ def refusal(provider: str, status: int, headers: Mapping[str, str], body: bytes)
     code, text, request_id = _read(body)
     kind = _BY_CODE.get(code) or _BY_STATUS.get(status) or (ServiceFailed if status >= 500 else BadRequest)
     return kind(
-        f"{provider}: http {status}: {text}",
+        f"{provider}: http {status}: {_clip(text)}",
         provider=provider,
         status=status,
         code=code,
@@ -69,7 +69,7 @@ def refusal(provider: str, status: int, headers: Mapping[str, str], body: bytes)
 def in_stream(provider: str, code: str, text: str) -> ProviderError:
     """Return the error for an error event inside a stream that had begun well."""
     kind = _BY_CODE.get(code, ServiceFailed)
-    return kind(f"{provider}: {code}: {text}", provider=provider, code=code)
+    return kind(f"{provider}: {code}: {_clip(text)}", provider=provider, code=code)
 
 
 def _read(body: bytes) -> tuple[str, str, str]:
@@ -77,19 +77,22 @@ def _read(body: bytes) -> tuple[str, str, str]:
     try:
         parsed = msgspec.json.decode(body, type=_Body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return "", _shorten(body.decode("utf-8", "replace")), ""
+        return "", _words(body), ""
     request_id = parsed.request_id or ""
     match parsed.error:
         case _Detail(type=kind, message=message, code=code):
-            return str(code or kind or ""), message or _shorten(body.decode("utf-8", "replace")), request_id
+            return str(code or kind or ""), message or _words(body), request_id
         case str(text):
             return "", text, request_id
         case None:
-            return "", parsed.message or _shorten(body.decode("utf-8", "replace")), request_id
+            return "", parsed.message or _words(body), request_id
 
 
-def _shorten(text: str) -> str:
-    text = " ".join(text.split())
+def _words(body: bytes) -> str:
+    return " ".join(body.decode("utf-8", "replace").split())
+
+
+def _clip(text: str) -> str:
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]} ..."
 
 

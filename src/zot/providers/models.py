@@ -3,9 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from zot.errors import ConfigError, UserError
-from zot.providers.base import Model, Price
+
+if TYPE_CHECKING:
+    from zot.messages import Counters  # Only for its name: this file is read before hello is answered.
+
+
+class Price(msgspec.Struct, frozen=True):
+    """US dollars for a million tokens."""
+
+    input: float
+    output: float
+    cache_read: float
+    cache_write: float
+
+
+class Model(msgspec.Struct, frozen=True):
+    """One model. ``price`` is None when nobody told us: unknown is not free."""
+
+    id: str
+    provider: str
+    context_window: int
+    max_output: int
+    reasoning: bool
+    price: Price | None = None
+
+    def charge(self, counters: Counters) -> Counters:
+        """Return ``counters`` with their cost at this model's prices."""
+        if self.price is None:
+            return msgspec.structs.replace(counters, cost_usd=0.0, price_known=False)
+        cost = (
+            counters.input * self.price.input / 1e6
+            + counters.output * self.price.output / 1e6
+            + counters.cache_read * self.price.cache_read / 1e6
+            + counters.cache_write * self.price.cache_write / 1e6
+        )
+        return msgspec.structs.replace(counters, cost_usd=cost, price_known=True)
+
 
 #: When the prices were last looked at.
 AS_OF = "2026-05-01"

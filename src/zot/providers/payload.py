@@ -11,9 +11,10 @@ import msgspec
 from zot.errors import StreamBroken
 
 T = TypeVar("T")
-_LONE_SURROGATE = (
-    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
-    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+#: Escapes of half a character, and, so as not to mistake them for one, all others: those are the group.
+_ESCAPE = (
+    rb"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\(?!u[dD][89a-fA-F]).)"
+    rb"|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 )
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -38,7 +39,8 @@ class EventReader(Generic[T]):
         Half an emoji (a lone surrogate escape) becomes U+FFFD instead of costing the whole reply. Raise
         StreamBroken if it is not JSON, or not what its own type promises.
         """
-        clean = re.sub(_LONE_SURROGATE, rb"\\ufffd", payload.decode("utf-8", "replace").encode())
+        text = payload.decode("utf-8", "replace").encode()
+        clean = re.sub(_ESCAPE, lambda escape: escape[1] or rb"\ufffd", text)
         try:
             return self.decode(clean)
         except _UNREADABLE as problem:

@@ -104,7 +104,6 @@ class _Call:
                 await self._sleep(delay_s)
                 attempt += 1
             else:
-                self._quiet_since = asyncio.get_running_loop().time()
                 return
 
     async def read(self) -> list[StreamEvent]:
@@ -112,6 +111,8 @@ class _Call:
         assert self._response is not None, "read before open"
         if self._decoder.failure is not None:
             raise self._decoder.failure
+        # From here, not from the last event: how long we were busy with that is no silence of the service.
+        self._quiet_since = asyncio.get_running_loop().time()
         while not self._ended:
             seen = self._decoder.progress
             data = await self._next_bytes(self._response)

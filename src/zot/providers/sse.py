@@ -8,6 +8,7 @@ from __future__ import annotations
 from zot.errors import StreamBroken
 
 _BOM = b"\xef\xbb\xbf"
+_LF = 0x0A  # `in` is several times faster for a number than for bytes.
 _MAX_EVENT_BYTES = 16 * 1024 * 1024
 
 
@@ -64,9 +65,9 @@ class SseParser:
 def _payload(block: bytes) -> bytes | None:
     """Return the data of one event; None if it has none."""
     # What the model APIs send nearly always: one event line, one data line.
-    start = block.find(b"\ndata: ")
-    if start > 0 and block.startswith(b"event: ") and block.count(b"\n") == 1:
-        return block[start + 7 :]
+    head, _, payload = block.partition(b"\ndata: ")
+    if payload and _LF not in payload and _LF not in head and head.startswith(b"event: "):
+        return payload
     found: list[bytes] = []
     for line in block.split(b"\n"):
         name, _, value = line.partition(b":")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 
-from zot.errors import ProtocolError
 from zot.serve.stdio import readable, write_all
 from zot.wire.lines import LineSplitter, TooLong
-from zot.wire.rpc import Greeting, Hello, Ping, decode_command
+from zot.wire.rpc import Greeting, decode_greeting
 
 _READ_BYTES = 64 * 1024
 
@@ -29,18 +28,8 @@ def answer_early(incoming: int, outgoing: int, greeting: Greeting, lines: LineSp
 
 def _answer(lines: list[bytes | TooLong], outgoing: int, greeting: Greeting) -> list[bytes | TooLong]:
     for index, line in enumerate(lines):
-        command = _easy_command(line)
+        command = None if isinstance(line, TooLong) else decode_greeting(line)
         if command is None or greeting.refusal(command) is not None:
             return lines[index:]
         write_all(outgoing, greeting.answer(command))
     return []
-
-
-def _easy_command(line: bytes | TooLong) -> Hello | Ping | None:
-    if isinstance(line, TooLong):
-        return None
-    try:
-        command = decode_command(line)
-    except ProtocolError:
-        return None
-    return command if isinstance(command, Hello | Ping) else None

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from zot.errors import AgentError, ProtocolError, UserError
-from zot.events import AgentEvent
+from zot.events import AgentEvent, Done
 from zot.messages import ImageBlock, show
 from zot.session import Session
 from zot.wire import rpc
@@ -38,12 +38,14 @@ class RpcServer:
         self._greeting = greeting
         self._output = output
         self._events = rpc.EventEncoder()
+        self._in_run = False
         session.subscribe(self)
 
     # What the session says.
 
     def deliver(self, events: Sequence[AgentEvent]) -> None:
         self._output.write(self._events.lines(events, self._greeting.features))
+        self._in_run = type(events[-1]) is not Done
 
     @property
     def full(self) -> bool:
@@ -83,7 +85,7 @@ class RpcServer:
             case rpc.Prompt():
                 session.prompt(command.message or "", _images(command.images), **self._fate(command))
             case rpc.Steer():
-                session.steer(command.message or "", _images(command.images), **self._fate(command, run=False))
+                session.steer(command.message or "", _images(command.images), **self._fate(command))
             case rpc.Compact():
                 session.compact(**self._fate(command))
             case rpc.Abort(queue=queue):
@@ -109,11 +111,12 @@ class RpcServer:
     def _succeed(self, command: rpc.Command, *data: Any) -> None:
         self._output.write(rpc.succeed(command, *data))
 
-    def _fate(self, command: rpc.Command, *, run: bool = True) -> dict[str, Callable[..., None]]:
-        """Return what is to be done when the job of ``command`` starts, or never will. Only a ``run`` is numbered."""
+    def _fate(self, command: rpc.Command) -> dict[str, Callable[..., None]]:
+        """Return what is to be done when the job of ``command`` starts, or never will."""
 
         def started() -> None:
-            self._events.run += run
+            # What is said in the middle of a run belongs to it; everything else begins one.
+            self._events.run += not self._in_run
             self._succeed(command, rpc.STARTED)
 
         return {"started": started, "dropped": lambda reason: self._output.write(rpc.fail(command, reason))}

@@ -175,7 +175,7 @@ def _nearly(data: bytes, old: bytes) -> str:
         return f"it would match line {number} if whitespace were ignored. The file has there:\n" + _show(
             data[start : spaced.end()]
         )
-    nearest = _nearest_line(data[:_MAX_COMPARED_BYTES], max(old.splitlines(), key=len))
+    nearest = _nearest_line(data[:_MAX_COMPARED_BYTES], max(old.split(b"\n"), key=len))
     if nearest is None:
         return "no line of the file is like it"
     return f"the nearest line is {nearest.number}:\n{_show(nearest.text)}"

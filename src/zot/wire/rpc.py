@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -136,7 +137,7 @@ AnyCommand: TypeAlias = (
     | Approve
     | Fork
 )
-_commands: msgspec.json.Decoder[AnyCommand] = msgspec.json.Decoder(AnyCommand)
+_greetings: msgspec.json.Decoder[Hello | Ping] = msgspec.json.Decoder(Hello | Ping)
 _ids: msgspec.json.Decoder[str | int | float | None] = msgspec.json.Decoder(str | int | float | None)
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -180,13 +181,30 @@ def decode_command(line: bytes) -> AnyCommand:
     """Read one command; raise ProtocolError, with id and type if they can be read, if it is not one."""
     try:
         line.decode()  # The typed decode does not look into what it skips.
-        command = _commands.decode(line)
+        command = _commands().decode(line)
     except _UNREADABLE as problem:
         command = _decode_leniently(line, problem)
     if line.count(b'"type"') > 1:
         _refuse_repeated_type(line)
     _check_id(command)
     return command
+
+
+def decode_greeting(line: bytes) -> Hello | Ping | None:
+    """Read a hello or ping as `decode_command` would; None for anything else, and for what needs its care."""
+    try:
+        line.decode()
+        command = _greetings.decode(line)
+        _check_id(command)
+    except (*_UNREADABLE, ProtocolError):
+        return None
+    return command if line.count(b'"type"') == 1 else None
+
+
+@cache
+def _commands() -> msgspec.json.Decoder[AnyCommand]:
+    # Made when it is first needed: hello and ping are answered in the time it takes.
+    return msgspec.json.Decoder(AnyCommand)
 
 
 def _decode_leniently(line: bytes, problem: Exception) -> AnyCommand:
@@ -203,7 +221,7 @@ def _decode_leniently(line: bytes, problem: Exception) -> AnyCommand:
         raise ProtocolError(f"unknown command {kind!r}" if kind else "unknown command", frame_id=frame_id,
                             frame_type=kind)  # fmt: skip
     try:
-        return _commands.decode(encode(fields))
+        return _commands().decode(encode(fields))
     except _UNREADABLE as wrong:
         raise ProtocolError(f"{kind}: {wrong}", frame_id=frame_id, frame_type=kind) from None
 

@@ -1,0 +1,124 @@
+"""Write docs/schema/rpc.json: the JSON Schema of every frame of zot RPC v1, made from the types that encode them.
+
+python scripts/schema.py
+"""
+
+from __future__ import annotations
+
+import json
+import typing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from zot import events
+from zot.messages import ShownMessage
+from zot.session import State
+from zot.wire import rpc
+
+PATH = Path(__file__).parents[1] / "docs" / "schema" / "rpc.json"
+_REF = "#/$defs/{name}"
+_SENT_ID = str | int | float | None | msgspec.UnsetType
+_ECHOED_ID = str | int | float | msgspec.UnsetType
+_SEQ_AND_RUN = {
+    "seq": {"type": "integer", "description": "With the feature `seq`: its number on this connection, from 1."},
+    "run": {"type": "integer", "description": "With the feature `seq`: the number of the prompt or compact."},
+}
+
+
+class Started(msgspec.Struct, frozen=True):
+    started: bool
+
+
+class Pong(msgspec.Struct, frozen=True):
+    pong: bool
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    model: str
+
+
+class Transcript(msgspec.Struct, frozen=True):
+    messages: tuple[ShownMessage, ...]
+
+
+class Models(msgspec.Struct, frozen=True):
+    models: tuple[rpc.ModelData, ...]
+
+
+#: What `data` is in the response to a command; the others have none.
+_DATA: dict[type[rpc.Command], type[msgspec.Struct]] = {
+    rpc.Hello: rpc.HelloData,
+    rpc.Prompt: Started,
+    rpc.Steer: Started,
+    rpc.Compact: Started,
+    rpc.GetState: State,
+    rpc.GetMessages: Transcript,
+    rpc.SetModel: Chosen,
+    rpc.GetModels: Models,
+    rpc.Ping: Pong,
+}
+
+
+def schema() -> dict[str, Any]:
+    """Return the schema."""
+    commands = [_with_plain_id(kind, _SENT_ID) for kind in typing.get_args(rpc.AnyCommand)]
+    response = _with_plain_id(rpc.Response, _ECHOED_ID)
+    kinds = [*typing.get_args(events.AgentEvent), *commands, response, *_DATA.values()]
+    _, defs = msgspec.json.schema_components(kinds, ref_template=_REF)
+    for kind in typing.get_args(events.AgentEvent):
+        defs[kind.__name__]["properties"] |= _SEQ_AND_RUN
+    defs["Response"]["allOf"] = [_data_of(command, data) for command, data in _DATA.items()]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "zot RPC v1",
+        "description": "Each line in either direction is one of these objects. docs/rpc.md says what they mean.",
+        "anyOf": [{"$ref": _REF.format(name=name)} for name in ("FromClient", "FromZot")],
+        "$defs": {
+            "FromClient": _one_of("What a client may send.", commands),
+            "FromZot": _one_of("What zot sends.", [response, *typing.get_args(events.AgentEvent)]),
+            **defs,
+        },
+    }
+
+
+def render() -> str:
+    """Return the text of the file."""
+    return json.dumps(schema(), indent=2) + "\n"
+
+
+def _with_plain_id(kind: type[msgspec.Struct], id_type: Any) -> type[msgspec.Struct]:
+    """Return the same frame with an id that says what it may be: ours keeps it as raw bytes, which have no schema."""
+    fields: list[tuple[str, Any, Any]] = [
+        (field.encode_name, id_type, msgspec.UNSET)
+        if field.name == "id"
+        else (field.encode_name, field.type, field.default)
+        for field in msgspec.structs.fields(kind)
+    ]
+    fields.sort(key=lambda field: field[2] is not msgspec.NODEFAULT)
+    config = kind.__struct_config__
+    frame = msgspec.defstruct(kind.__name__, fields, tag=config.tag, tag_field=config.tag_field)
+    frame.__doc__ = kind.__doc__
+    return frame
+
+
+def _data_of(command: type[rpc.Command], data: type[msgspec.Struct]) -> dict[str, Any]:
+    return {
+        "if": {"properties": {"command": {"const": command.__struct_config__.tag}}},
+        "then": {"properties": {"data": {"$ref": _REF.format(name=data.__name__)}}},
+    }
+
+
+def _one_of(description: str, kinds: list[Any]) -> dict[str, Any]:
+    refs = {kind.__struct_config__.tag: _REF.format(name=kind.__name__) for kind in kinds}
+    return {
+        "description": description,
+        "anyOf": [{"$ref": ref} for ref in refs.values()],
+        "discriminator": {"propertyName": "type", "mapping": refs},
+    }
+
+
+if __name__ == "__main__":
+    PATH.parent.mkdir(parents=True, exist_ok=True)
+    PATH.write_text(render())

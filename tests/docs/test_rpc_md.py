@@ -1,0 +1,105 @@
+"""Every conversation in docs/rpc.md is held with the real program, and everything there is has its place in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import typing
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness import PATIENCE_S, Zot, environment, play
+from zot import events
+from zot.commands.rpc import _FLAGS
+from zot.wire import rpc
+
+from .markdown import Block, blocks
+
+PAGE = Path(__file__).parents[2] / "docs" / "rpc.md"
+TEXT = PAGE.read_text()
+
+
+@pytest.mark.parametrize("block", blocks(TEXT, "rpc"), ids=Block.id)
+def test_a_conversation_goes_as_it_is_written(block: Block, zot: Callable[..., Zot]) -> None:
+    hold(block.text, zot)
+
+
+@pytest.mark.parametrize("block", blocks(TEXT, "sh"), ids=Block.id)
+def test_a_command_line_works_as_it_is_written(block: Block, tmp_path: Path) -> None:
+    program = tmp_path / "zot"
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m zot "$@"\n')
+    program.chmod(0o755)
+    env = environment({"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    output = subprocess.check_output(["sh", "-c", block.text], env=env, cwd=tmp_path, timeout=PATIENCE_S)
+    assert output.endswith(b'{"type":"done"}\n')
+
+
+@pytest.mark.parametrize("name", sorted(str(kind.__struct_config__.tag) for kind in typing.get_args(rpc.AnyCommand)))
+def test_every_command_is_described(name: str) -> None:
+    assert f"`{name}`" in TEXT
+
+
+@pytest.mark.parametrize("event", typing.get_args(events.AgentEvent), ids=lambda event: event.__name__)
+def test_every_event_is_described_with_its_fields(event: type[events.Event]) -> None:
+    name = str(event.__struct_config__.tag)
+    if name in ("approval_request", "ext_notify"):
+        assert f"`{name}`" in TEXT
+        return
+    section = TEXT.partition("\n## Events\n")[2].partition("\n## ")[0]
+    [row] = re.findall(rf"^\| `{name}` \|([^|]*)\|", section, re.MULTILINE)
+    assert {*re.findall("`(.*?)`", row)} == {*event.__struct_fields__} - {"price_known"}
+
+
+@pytest.mark.parametrize("flag", [flag.name for flag in _FLAGS])
+def test_every_flag_is_described(flag: str) -> None:
+    assert re.search(rf"`{flag}[ `]", TEXT)
+
+
+@pytest.mark.parametrize("feature", rpc.FEATURES)
+def test_every_feature_is_described(feature: str) -> None:
+    assert f"\n| `{feature}` |" in TEXT
+
+
+def hold(text: str, start: Callable[..., Zot]) -> None:
+    """Hold a conversation: `harness.play`, and besides
+
+    ``$ [NAME=VALUE] zot rpc FLAGS`` how zot is started; ``< ...`` any number of frames; ``signal NAME``; ``exit CODE``.
+    Without the latter, what follows must be a good end without another frame.
+    """
+    lines = text.strip().splitlines()
+    words = shlex.split(lines.pop(0).removeprefix("$")) if lines[0].startswith("$") else ["zot", "rpc"]
+    command = words.index("zot")
+    assert words[command + 1] == "rpc"
+    flags = (*words[command + 2 :], "--frozen-time", "2026-01-31T12:00:00Z")
+    process = start(*flags, env=dict(word.split("=") for word in words[:command]))
+    said: list[str] = []
+    for line in lines:
+        match line.split():
+            case ["<", "..."]:
+                said.append('<* {"type":...,...}')
+            case [">" | "<", *_]:
+                said.append(line)
+            case ["signal", name]:
+                _say(process, said)
+                process.process.send_signal(signal.Signals[f"SIG{name}"])
+            case ["exit", code]:
+                _say(process, said)
+                assert process.rest() == []
+                assert process.wait() == int(code)
+                return
+            case _:
+                pytest.fail(f"what is {line!r}?")
+    _say(process, said)
+    assert process.finish() == []
+
+
+def _say(process: Zot, said: list[str]) -> None:
+    if said:
+        play(process, "\n".join(said))
+        said.clear()

@@ -1,0 +1,124 @@
+"""A conversation is encoded once, message by message, and anew only where it changed."""
+
+from __future__ import annotations
+
+from fakes import FakeTransport, finish, open_session, talk
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zot.messages import Message, TextBlock
+from zot.providers.anthropic import AnthropicMessages
+from zot.providers.base import EncodedMessages, Request
+
+
+class Encoder:
+    """Encodes a message as its text behind the role that was open, and remembers that it did."""
+
+    def __init__(self) -> None:
+        self.encoded: list[str] = []
+
+    def __call__(self, message: Message, role: str) -> tuple[bytes, str]:
+        block = message.content[0]
+        assert isinstance(block, TextBlock)
+        self.encoded.append(block.text)
+        return f"{role}>{block.text};".encode(), block.text
+
+
+def say(text: str) -> Message:
+    return Message("user", (TextBlock(text),), "t")
+
+
+def test_only_what_is_new_is_encoded() -> None:
+    encode, encoded = Encoder(), EncodedMessages()
+    messages = [say("a"), say("b")]
+    assert encoded.text(messages, encode) == (b">a;a>b;", "b")
+    messages += [say("c")]
+    assert encoded.text(messages, encode) == (b">a;a>b;b>c;", "c")
+    assert encoded.text(messages, encode) == (b">a;a>b;b>c;", "c")
+    assert encode.encoded == ["a", "b", "c"]
+
+
+def test_equal_is_not_the_same() -> None:
+    encode, encoded = Encoder(), EncodedMessages()
+    encoded.text([say("a")], encode)
+    assert encoded.text([say("a")], encode) == (b">a;", "a")
+    assert encode.encoded == ["a", "a"]
+
+
+def test_a_conversation_that_changed_is_encoded_anew_from_there() -> None:
+    encode, encoded = Encoder(), EncodedMessages()
+    a, b, c, summary = say("a"), say("b"), say("c"), say("s")
+    encoded.text([a, b, c], encode)
+    assert encoded.text([a, c], encode) == (b">a;a>c;", "c")
+    assert encoded.text([a], encode) == (b">a;", "a")
+    assert encoded.text([summary, c], encode) == (b">s;s>c;", "c")
+    assert encoded.text([], encode) == (b"", "")
+    assert encoded.text([a], encode) == (b">a;", "a")
+    assert encode.encoded == ["a", "b", "c", "c", "s", "c", "a"]
+
+
+def test_another_api_encodes_everything_anew() -> None:
+    first, second, encoded = Encoder(), Encoder(), EncodedMessages()
+    messages = [say("a"), say("b")]
+    encoded.text(messages, first)
+    assert encoded.text(messages, second) == (b">a;a>b;", "b")
+    assert second.encoded == ["a", "b"]
+
+
+@given(st.lists(st.lists(st.integers(0, 4), max_size=6), max_size=6))
+def test_whatever_a_conversation_becomes_the_text_is_that_of_a_fresh_memory(talks: list[list[int]]) -> None:
+    words = [say(str(number)) for number in range(5)]
+    encoded = EncodedMessages()
+    encode = Encoder()
+    for talk_ in talks:
+        messages = [words[number] for number in talk_]
+        assert encoded.text(messages, encode) == EncodedMessages().text(messages, Encoder())
+
+
+async def test_a_long_conversation_costs_each_request_only_what_is_new() -> None:
+    """Count what is looked at: the blocks of a message are, when it is encoded."""
+    looked: list[str] = []
+
+    class Watched(TextBlock, tag="text", frozen=True, gc=False):
+        def __getattribute__(self, name: str) -> object:
+            if name == "text":
+                looked.append(name)
+            return super().__getattribute__(name)
+
+    transport = FakeTransport()
+    session = open_session(transport)
+    session.replace_messages([Message("user", (Watched("word"),), "t") for _ in range(100)])
+    await talk(session, "first")
+    after_first = len(looked)
+    assert after_first >= 100
+    for _ in range(5):
+        await talk(session, "more")
+    assert len(looked) == after_first
+
+
+async def test_every_request_is_what_it_would_be_without_a_memory() -> None:
+    transport = FakeTransport()
+    session = open_session(transport)
+    seen: list[tuple[Message, ...]] = []
+    original = session.agent.provider.call
+
+    def remembering(request: Request, on_retry: object) -> object:
+        seen.append(tuple(request.messages))
+        return original(request, on_retry)  # type: ignore[arg-type]
+
+    session.agent.provider.call = remembering  # type: ignore[method-assign,assignment]
+    for text in ("one", "two", "three"):
+        await talk(session, text)
+    session.compact()
+    await finish(session)
+    await talk(session, "after the compaction")
+    session.clear()
+    await talk(session, "after the clearing")
+    session.replace_messages(seen[1])
+    await talk(session, "after the replacement")
+    assert len(transport.bodies) == 7
+    api = AnthropicMessages("anthropic", base_url="https://api.test", api_key="")
+    for messages, body in zip(seen, transport.bodies, strict=True):
+        if b"hand-over" not in body:
+            fresh = Request("claude-sonnet-4-5", "You are a test.", messages, (), 64_000, "off", EncodedMessages())
+            assert api.request(fresh).body == body

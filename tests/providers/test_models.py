@@ -1,0 +1,84 @@
+"""The catalogue: what there is, what it costs, and where its key comes from."""
+
+from __future__ import annotations
+
+import pytest
+
+from zot.errors import ConfigError, UserError
+from zot.messages import Counters
+from zot.providers.base import Model, Price
+from zot.providers.models import CATALOGUE, KEY_NAMES, credential, default_model, models_of
+
+SONNET = models_of("anthropic")[0]
+
+
+def test_the_price_of_a_call_is_right_to_the_bit() -> None:
+    assert SONNET.id == "claude-sonnet-4-5"
+    assert SONNET.charge(Counters(100, 1, 0, 0, 0.0)).cost_usd == 0.00031499999999999996
+    everything = SONNET.charge(Counters(1_000_000, 1_000_000, 1_000_000, 1_000_000, 0.0))
+    assert everything == Counters(1_000_000, 1_000_000, 1_000_000, 1_000_000, 3.0 + 15.0 + 0.3 + 3.75)
+
+
+def test_a_price_nobody_told_us_is_unknown_not_zero() -> None:
+    model = Model("m", "acme", 1000, 100, reasoning=False)
+    charged = model.charge(Counters(100, 1, 0, 0, 0.0))
+    assert charged == Counters(100, 1, 0, 0, 0.0, price_known=False)
+    assert charged.cost is None
+    assert Model("m", "acme", 1000, 100, False, Price(0, 0, 0, 0)).charge(Counters(1, 1, 1, 1, 0.0)).cost == 0.0
+
+
+def test_a_sum_with_an_unknown_price_is_unknown() -> None:
+    known, unknown = Counters(1, 2, 3, 4, 0.5), Counters(1, 1, 1, 1, 0.0, price_known=False)
+    assert known + known == Counters(2, 4, 6, 8, 1.0)
+    assert known + unknown == Counters(2, 3, 4, 5, 0.5, price_known=False)
+    assert (unknown + known).cost is None
+
+
+@pytest.mark.parametrize("provider", CATALOGUE)
+def test_every_model_is_listed_once_under_its_provider_and_has_a_price(provider: str) -> None:
+    models = models_of(provider)
+    assert len({model.id for model in models}) == len(models) > 0
+    assert {model.provider for model in models} == {provider}
+    assert all(model.price is not None and 0 < model.max_output < model.context_window for model in models)
+    assert default_model(provider) == models[0].id
+
+
+def test_every_provider_says_where_its_key_is_looked_for() -> None:
+    assert KEY_NAMES.keys() == CATALOGUE.keys()
+
+
+def test_an_unknown_provider_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(UserError, match=r"^unknown provider 'acme'; known: anthropic, lab$"):
+        models_of("acme")
+
+
+@pytest.mark.parametrize(
+    ("given", "env", "key"),
+    [
+        ("k1", {}, "k1"),
+        (None, {"ANTHROPIC_API_KEY": "k2"}, "k2"),
+        ("k1", {"ANTHROPIC_API_KEY": "k2"}, "k1"),
+        ("", {"ANTHROPIC_API_KEY": "k2"}, "k2"),
+    ],
+)
+def test_a_key_that_was_given_wins_over_the_environment(given: str | None, env: dict[str, str], key: str) -> None:
+    assert credential("anthropic", given, env) == key
+
+
+@pytest.mark.parametrize("env", [{}, {"ANTHROPIC_API_KEY": ""}, {"OPENAI_API_KEY": "k"}])
+def test_a_missing_key_says_which_variable_to_set_and_that_lab_needs_none(env: dict[str, str]) -> None:
+    expected = "no key for anthropic: set ANTHROPIC_API_KEY, or pass --api-key; --provider lab needs none"
+    with pytest.raises(ConfigError) as caught:
+        credential("anthropic", None, env)
+    assert str(caught.value) == expected
+
+
+def test_lab_needs_no_key() -> None:
+    assert credential("lab", None, {}) == ""
+
+
+@pytest.mark.parametrize("key", ["sk-ö", "sk-1\n", "sk\x00", "sk\r\nx: y"])
+def test_a_key_that_no_header_can_hold_is_refused_without_repeating_it(key: str) -> None:
+    with pytest.raises(ConfigError, match="copied whole") as caught:
+        credential("anthropic", key, {})
+    assert key not in str(caught.value)

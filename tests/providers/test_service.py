@@ -1,0 +1,373 @@
+"""One API over a transport: what is tried again, how long we wait, and what is let go of."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import claude
+import pytest
+from fakes import FINE, PATIENCE_S, Answer, FakeTransport, Piece, Points, service
+
+from zot.errors import (
+    AuthFailed,
+    ConnectionFailed,
+    Overloaded,
+    ProviderError,
+    RateLimited,
+    ServiceFailed,
+    Stalled,
+    StreamBroken,
+)
+from zot.events import TextDelta
+from zot.messages import Message, TextBlock
+from zot.providers.base import Deadlines, EncodedMessages, ReplyStream, Request, StreamEvent
+
+REQUEST = Request(
+    model="claude-sonnet-4-5",
+    system="",
+    messages=(Message("user", (TextBlock("hi"),), "t"),),
+    tools=(),
+    max_tokens=1000,
+    reasoning="off",
+    encoded=EncodedMessages(),
+)
+
+
+class Heard:
+    """What a call said about its retries, and how long it slept."""
+
+    def __init__(self) -> None:
+        self.retries: list[tuple[str, int, float]] = []
+        self.slept: list[float] = []
+
+    def __call__(self, reason: str, *, attempt: int, delay_s: float) -> None:
+        self.retries.append((reason, attempt, delay_s))
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+def call(transport: FakeTransport, heard: Heard | None = None, **settings: Any) -> ReplyStream:
+    heard = heard or Heard()
+    return service(transport, sleep=heard.sleep, **settings).call(REQUEST, heard)
+
+
+async def everything(stream: ReplyStream, patience_s: float = PATIENCE_S) -> list[StreamEvent]:
+    events: list[StreamEvent] = []
+    async with asyncio.timeout(patience_s):
+        await stream.open()
+        while more := await stream.read():
+            events += more
+    return events
+
+
+def refused(status: int, code: str = "", **headers: str) -> Answer:
+    body = json.dumps({"type": "error", "error": {"type": code or "api_error", "message": "No."}}).encode()
+    return Answer([body], status, {name.replace("_", "-"): value for name, value in headers.items()})
+
+
+async def test_an_answer_is_read_to_its_end() -> None:
+    transport = FakeTransport([claude.reply(claude.text("Hel", "lo"))])
+    stream = call(transport)
+    assert await everything(stream) == [TextDelta("Hel"), TextDelta("lo")]
+    assert stream.reply().content == (TextBlock("Hello"),)
+    assert await stream.read() == []
+    assert transport.responses[0].closed == 0
+    stream.close()
+    stream.close()
+    assert transport.responses[0].closed == 2
+
+
+async def test_nothing_is_sent_before_open() -> None:
+    transport = FakeTransport()
+    stream = call(transport)
+    await asyncio.sleep(0)
+    assert transport.requests == []
+    stream.close()
+
+
+@pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 504, 529])
+async def test_a_passing_failure_is_tried_three_times_with_growing_waits(status: int) -> None:
+    heard, transport = Heard(), FakeTransport([refused(status) for _ in range(9)])
+    with pytest.raises(ProviderError) as caught:
+        await everything(call(transport, heard))
+    reason = f"anthropic: http {status}: No."
+    assert (str(caught.value), caught.value.status) == (reason, status)
+    assert heard.retries == [(reason, 1, 0.5), (reason, 2, 1.0)]
+    assert heard.slept == [0.5, 1.0]
+    assert [response.closed for response in transport.responses] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("status", [301, 400, 401, 403, 404, 413, 422, 501])
+async def test_a_lasting_failure_is_not_tried_again(status: int) -> None:
+    heard, transport = Heard(), FakeTransport([refused(status) for _ in range(9)])
+    with pytest.raises(ProviderError):
+        await everything(call(transport, heard))
+    assert (heard.retries, heard.slept, len(transport.requests)) == ([], [], 1)
+
+
+async def test_an_answer_after_failures_is_as_good_as_any() -> None:
+    heard = Heard()
+    transport = FakeTransport([ConnectionFailed("refused"), refused(529, "overloaded_error"), FINE])
+    assert await everything(call(transport, heard)) == [TextDelta("fine")]
+    assert heard.retries == [("refused", 1, 0.5), ("anthropic: http 529: No.", 2, 1.0)]
+    assert len({request.body for request in transport.requests}) == 1
+
+
+async def test_a_failed_connection_says_whose_it_was() -> None:
+    with pytest.raises(ConnectionFailed) as caught:
+        await everything(call(FakeTransport([ConnectionFailed("refused") for _ in range(3)])))
+    assert caught.value.provider == "anthropic"
+
+
+@pytest.mark.parametrize("error", [Stalled("no headers in time"), StreamBroken("not HTTP")])
+async def test_a_stall_before_the_headers_is_not_tried_again(error: ProviderError) -> None:
+    heard, transport = Heard(), FakeTransport([error])
+    with pytest.raises(type(error)):
+        await everything(call(transport, heard))
+    assert (heard.slept, len(transport.requests)) == ([], 1)
+
+
+async def test_the_dice_spread_the_waits() -> None:
+    heard, dice = Heard(), iter([0.0, 1.0])
+    transport = FakeTransport([refused(503), refused(503), FINE])
+    await everything(call(transport, heard, jitter=lambda: next(dice)))
+    assert heard.slept == [0.25, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("headers", "slept"),
+    [
+        ({"retry_after": "7"}, [7.0]),
+        ({"retry_after_ms": "250"}, [0.25]),
+        ({"retry_after": "60"}, [60.0]),
+        ({"retry_after": "tomorrow"}, [0.5]),
+    ],
+)
+async def test_we_wait_as_long_as_the_service_asks(headers: dict[str, str], slept: list[float]) -> None:
+    heard = Heard()
+    await everything(call(FakeTransport([refused(429, **headers), FINE]), heard))
+    assert heard.slept == slept
+
+
+async def test_a_service_that_asks_for_more_than_a_minute_is_reported_instead() -> None:
+    heard = Heard()
+    with pytest.raises(RateLimited) as caught:
+        await everything(call(FakeTransport([refused(429, "rate_limit_error", retry_after="61")]), heard))
+    assert (caught.value.retry_after_s, heard.slept) == (61.0, [])
+
+
+@pytest.mark.parametrize(
+    ("pieces", "kind"),
+    [
+        ([], StreamBroken),
+        ([claude.start()], StreamBroken),
+        ([ConnectionFailed("reset")], ConnectionFailed),
+        ([claude.start(), StreamBroken("cut")], StreamBroken),
+        ([claude.event("error", error={"type": "overloaded_error", "message": "x"})], Overloaded),
+    ],
+    ids=["empty", "cut short", "reset", "broken", "an error event"],
+)
+async def test_nothing_is_tried_again_once_an_answer_began(pieces: list[Piece], kind: type[ProviderError]) -> None:
+    heard, transport = Heard(), FakeTransport([Answer(pieces)])
+    with pytest.raises(kind):
+        await everything(call(transport, heard))
+    assert (heard.retries, len(transport.requests)) == ([], 1)
+
+
+async def test_what_was_said_before_an_error_is_heard_before_it() -> None:
+    fault = claude.event("error", error={"type": "overloaded_error", "message": "x"})
+    stream = call(FakeTransport([Answer([claude.start() + b"".join(claude.text("a", "b")(0)) + fault, None])]))
+    async with asyncio.timeout(PATIENCE_S):
+        await stream.open()
+        assert await stream.read() == [TextDelta("a"), TextDelta("b")]
+        with pytest.raises(Overloaded):
+            await stream.read()
+    assert stream.reply().content == (TextBlock("ab"),)
+
+
+# Deadlines, on a clock that a test can move.
+
+AGES_S = 1e6
+
+
+class Clockwork(asyncio.SelectorEventLoop):
+    """An event loop whose time a test can move on."""
+
+    ahead_s = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.ahead_s
+
+
+def with_a_clock(main: Callable[[Clockwork], Awaitable[None]]) -> None:
+    loops: list[Clockwork] = []
+
+    def make() -> Clockwork:
+        loops.append(Clockwork())
+        return loops[0]
+
+    async def run() -> None:
+        async with asyncio.timeout(AGES_S):
+            await main(loops[0])
+
+    with asyncio.Runner(loop_factory=make) as runner:
+        runner.run(run())
+
+
+def later(loop: Clockwork, seconds: float, data: bytes) -> Callable[[], bytes]:
+    """A piece that takes its time."""
+
+    def piece() -> bytes:
+        loop.ahead_s += seconds
+        return data
+
+    return piece
+
+
+def test_silence_ends_a_call_even_while_pings_flow() -> None:
+    async def main(loop: Clockwork) -> None:
+        pings = itertools.repeat(later(loop, 50, claude.event("ping")))
+        stream = call(FakeTransport([Answer(itertools.chain([claude.start()], pings))]))
+        with pytest.raises(Stalled, match=r"^anthropic: the answer stalled: nothing new for 120 s$") as caught:
+            await everything(stream, AGES_S)
+        assert caught.value.provider == "anthropic"
+        assert 120 <= loop.ahead_s <= 200
+
+    with_a_clock(main)
+
+
+def test_a_slow_answer_is_no_silence() -> None:
+    async def main(loop: Clockwork) -> None:
+        pieces = (later(loop, 100, piece) for piece in claude.reply(claude.thinking("a", signature="s")))
+        assert len(await everything(call(FakeTransport([Answer(pieces)])), AGES_S)) == 1
+        assert loop.ahead_s == 700
+
+    with_a_clock(main)
+
+
+def test_the_time_a_reader_takes_is_no_silence_of_the_service() -> None:
+    async def main(loop: Clockwork) -> None:
+        stream = call(FakeTransport([claude.reply(claude.text("a", "b", "c"))]))
+        await stream.open()
+        loop.ahead_s += 1000
+        while await stream.read():
+            loop.ahead_s += 1000
+        assert stream.reply().content == (TextBlock("abc"),)
+
+    with_a_clock(main)
+
+
+def test_a_refusal_without_end_is_not_waited_for() -> None:
+    async def main(loop: Clockwork) -> None:
+        slow = Answer(itertools.repeat(later(loop, 4, b"sorry ")), status=401)
+        with pytest.raises(AuthFailed, match=r"^anthropic: http 401: sorry sorry"):
+            await everything(call(FakeTransport([slow])), AGES_S)
+        assert 10 <= loop.ahead_s <= 20
+
+    with_a_clock(main)
+
+
+async def test_deadlines_are_those_that_were_given() -> None:
+    stream = call(FakeTransport([Answer([claude.start(), None])]), deadlines=Deadlines(silence_s=0.001))
+    with pytest.raises(Stalled, match=r"nothing new for 0.001 s"):
+        await everything(stream)
+
+
+async def test_a_refusal_is_read_up_to_a_limit() -> None:
+    transport = FakeTransport([Answer(itertools.repeat(b"x" * 10_000), status=400)])
+    with pytest.raises(ProviderError, match="http 400: xxx"):
+        await everything(call(transport))
+    assert (transport.responses[0].reads, transport.responses[0].closed) == (7, 1)
+
+
+@pytest.mark.parametrize("trouble", [StreamBroken("cut"), ConnectionFailed("reset")])
+async def test_a_refusal_that_breaks_off_is_still_a_refusal(trouble: ProviderError) -> None:
+    with pytest.raises(AuthFailed, match=r"^anthropic: http 401: you are$"):
+        await everything(call(FakeTransport([Answer([b"you are", trouble], status=401)])))
+
+
+async def test_a_key_that_the_service_quotes_is_not_repeated() -> None:
+    body = b'{"error":{"type":"authentication_error","message":"bad key sk-test-1234 (sk-test-1234)"}}'
+    with pytest.raises(AuthFailed, match=r"^anthropic: http 401: bad key \[key\] \(\[key\]\)$"):
+        await everything(call(FakeTransport([Answer([body], status=401)])))
+
+
+async def test_a_retry_does_not_repeat_the_key_either() -> None:
+    heard = Heard()
+    await everything(call(FakeTransport([Answer([b"slow down, sk-test-1234"], status=429), FINE]), heard))
+    assert heard.retries == [("anthropic: http 429: slow down, [key]", 1, 0.5)]
+
+
+# Being cut off.
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        [None],
+        [Answer([None], status=500)],
+        [Answer([None])],
+        [Answer([claude.start(), *claude.text("a")(0), None])],
+    ],
+    ids=["before the headers", "in a refusal", "before the first event", "in the middle"],
+)
+async def test_a_cancelled_call_lets_go_of_its_connection_at_every_stage(script: list[Answer | None]) -> None:
+    transport = FakeTransport(script)
+    stream = call(transport)
+    task = asyncio.get_running_loop().create_task(everything(stream))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not task.done()
+    task.cancel()
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.wait({task})
+    assert task.cancelled()
+    stream.close()
+    assert all(response.closed for response in transport.responses)
+    assert len(transport.requests) == 1
+
+
+async def test_a_call_cancelled_while_it_waits_to_try_again_does_not() -> None:
+    asleep = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        asleep.set()
+        await asyncio.get_running_loop().create_future()
+
+    transport = FakeTransport([refused(529), FINE])
+    stream = service(transport, sleep=sleep).call(REQUEST, Heard())
+    task = asyncio.get_running_loop().create_task(everything(stream))
+    async with asyncio.timeout(PATIENCE_S):
+        await asleep.wait()
+        task.cancel()
+        await asyncio.wait({task})
+    stream.close()
+    assert task.cancelled()
+    assert (len(transport.requests), transport.responses[0].closed) == (1, 1)
+
+
+async def test_closing_a_service_closes_its_transport() -> None:
+    transport = FakeTransport()
+    await service(transport).close()
+    assert transport.closed
+
+
+@pytest.mark.parametrize("at", range(1, 12))
+async def test_whatever_breaks_a_call_its_connection_is_closed_with_it(at: int) -> None:
+    def break_it() -> None:
+        raise ServiceFailed("broken here")
+
+    transport = FakeTransport([FINE], Points(at, break_it))
+    stream = call(transport)
+    try:
+        await everything(stream)
+    except ServiceFailed:
+        pass
+    finally:
+        stream.close()
+    assert all(response.closed for response in transport.responses)

@@ -1,0 +1,237 @@
+"""When it ends: after its work, on a signal, or when nobody is there any more; and never with a child left behind."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import termios
+import time
+import uuid
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness import Frame, Zot, command, environment, eventually, living, text_of, types
+
+STOP_S = 3.0
+PIPE_BYTES = 64 * 1024
+
+
+def prompt(message: str, frame_id: str = "1") -> Frame:
+    return {"type": "prompt", "id": frame_id, "message": message}
+
+
+def marked() -> str:
+    return f"LIFETIME_{uuid.uuid4().hex}"
+
+
+def busy_in_bash(process: Zot, mark: str, *, stubborn: bool = False) -> None:
+    """Let it run a command that would take ten minutes, and wait until it does."""
+    trap = "trap '' TERM; " if stubborn else ""
+    process.send(prompt(f"!bash {trap}export {mark}=1; sleep 600 & echo up; sleep 600"))
+    process.until(type="tool_progress")
+    assert eventually(lambda: len(living(mark)) >= 1)
+
+
+# The end of the input.
+
+
+def test_what_was_accepted_runs_to_its_end(zot: Callable[..., Zot]) -> None:
+    process = zot()
+    process.send(
+        prompt("!slow 5 0.02"), prompt("!bash sleep 0.1; echo late"), {"type": "compact"}, prompt("!say 1 last")
+    )
+    frames = process.finish()
+    assert types(frames).count("done") == 4
+    assert text_of(frames).endswith("last")
+
+
+def test_no_input_at_all_is_no_failure(zot: Callable[..., Zot]) -> None:
+    assert zot().finish() == []
+
+
+def test_a_last_answer_is_not_lost_when_the_input_ends_behind_its_question(zot: Callable[..., Zot]) -> None:
+    for _ in range(3):
+        process = zot()
+        process.send({"type": "get_state", "id": "1"}, prompt("!flood 20000"))
+        frames = process.finish()
+        assert types(frames)[:2] == ["get_state:ok", "prompt:ok"]
+        assert len(text_of(frames)) == 20_000
+
+
+# Signals.
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_aborts_what_runs_and_says_so(zot: Callable[..., Zot], number: signal.Signals) -> None:
+    process = zot()
+    process.send(prompt("!slow 1000 0.01"), prompt("!say 1 never", "2"))
+    process.until(type="text_delta")
+    process.process.send_signal(number)
+    tail = [frame for frame in process.rest() if frame["type"] != "text_delta"]
+    assert types(tail) == ["prompt:failed", "usage", "assistant_message", "turn_end:aborted", "done"]
+    assert process.wait(within_s=STOP_S) == 0
+    process.grammar.finish()
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_a_signal_ends_tools_and_then_us(zot: Callable[..., Zot], *, stubborn: bool) -> None:
+    mark = marked()
+    process = zot()
+    busy_in_bash(process, mark, stubborn=stubborn)
+    began = time.monotonic()
+    process.process.send_signal(signal.SIGTERM)
+    assert types(process.rest()) == ["tool_result", "turn_end:aborted", "done"]
+    assert process.wait(within_s=STOP_S) == 0
+    assert time.monotonic() - began < STOP_S
+    assert living(mark) == []
+
+
+@pytest.mark.parametrize("scene", ["!stall", "!stall-mid", "!limit 60"])
+def test_a_signal_ends_every_wait(zot: Callable[..., Zot], scene: str) -> None:
+    process = zot()
+    process.send(prompt(scene))
+    process.until(type="turn_start")
+    process.process.send_signal(signal.SIGTERM)
+    assert types(process.rest())[-2:] == ["turn_end:aborted", "done"]
+    assert process.wait(within_s=STOP_S) == 0
+
+
+def test_a_signal_when_idle_ends_it_quietly(zot: Callable[..., Zot]) -> None:
+    process = zot()
+    process.ask({"type": "get_state"})
+    process.process.send_signal(signal.SIGTERM)
+    assert process.rest() == []
+    assert process.wait(within_s=STOP_S) == 0
+    assert process.errors() == ""
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_second_signal_does_not_wait_for_anybody(zot: Callable[..., Zot], signals: int) -> None:
+    """Its last words have no reader here: after one signal it offers them for half a second, after two it leaves."""
+    process = zot()
+    process.send(prompt("!flood 1000000"))
+    assert eventually(lambda: unread_bytes(process) > PIPE_BYTES - 2 * 4096)
+    began = time.monotonic()
+    # Two of the same kind could become one on their way.
+    for number in (signal.SIGTERM, signal.SIGINT)[:signals]:
+        process.process.send_signal(number)
+    assert process.wait(within_s=STOP_S) == 0
+    assert (time.monotonic() - began < 0.5) == (signals == 2)
+
+
+def unread_bytes(process: Zot) -> int:
+    """Return how much of its output waits in the pipe."""
+    assert process.process.stdout is not None
+    size = array("i", [0])
+    fcntl.ioctl(process.process.stdout, termios.FIONREAD, size)
+    return size[0]
+
+
+def test_a_signal_in_the_first_moments_ends_it_without_a_traceback(tmp_path: Path) -> None:
+    """The signal comes while it reads its first lines, before there is an event loop."""
+    probe = (
+        "import os, signal, zot.commands.rpc as rpc\n"
+        "rpc.answer_early = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "rpc.main(['--provider', 'lab'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", probe], cwd=tmp_path, env=environment({}), capture_output=True, timeout=15, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+# Nobody is there.
+
+
+def test_it_ends_when_nobody_reads_any_more(zot: Callable[..., Zot]) -> None:
+    mark = marked()
+    process = zot()
+    busy_in_bash(process, mark)
+    assert process.process.stdout is not None
+    process.process.stdout.close()
+    assert process.wait(within_s=STOP_S) == 0
+    assert living(mark) == []
+
+
+def test_it_ends_when_nobody_reads_what_it_streams(zot: Callable[..., Zot]) -> None:
+    process = zot()
+    process.send(prompt("!slow 100000 0.001"))
+    process.until(type="text_delta")
+    assert process.process.stdout is not None
+    process.process.stdout.close()
+    assert process.wait(within_s=STOP_S) == 0
+
+
+def test_it_ends_when_its_client_is_killed(tmp_path: Path) -> None:
+    """The client holds both pipes; when it is gone, so are the reader and the writer."""
+    mark = marked()
+    client = (
+        "import subprocess, sys\n"
+        "zot = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
+        f'zot.stdin.write(b\'{{"type":"prompt","message":"!bash export {mark}=1; sleep 600 & echo up; sleep 600"}}\\n\')\n'
+        "zot.stdin.flush()\n"
+        "for line in zot.stdout:\n"
+        "    if b'tool_progress' in line:\n"
+        "        print(zot.pid, flush=True)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", client, *command()], cwd=tmp_path, env=environment({}), stdout=subprocess.PIPE
+    ) as killed:
+        assert killed.stdout is not None
+        pid = int(killed.stdout.readline())
+        assert eventually(lambda: living(mark) != [])
+        killed.kill()
+    assert eventually(lambda: not Path(f"/proc/{pid}/fd/0").exists() and living(mark) == [], within_s=STOP_S)
+
+
+def test_it_ends_when_its_input_has_ended_and_its_parent_with_it(tmp_path: Path) -> None:
+    """Its output is still read, by somebody else, but who started it is gone: nobody will ever stop it."""
+    mark = marked()
+    ours, theirs = os.pipe()
+    parent = (
+        "import subprocess, sys\n"
+        "zot = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE)\n"
+        f'zot.stdin.write(b\'{{"type":"prompt","message":"!bash export {mark}=1; sleep 600 & echo up; sleep 600"}}\\n\')\n'
+        "zot.stdin.close()\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", parent, *command()],
+        cwd=tmp_path,
+        env=environment({}),
+        stdin=subprocess.PIPE,
+        stdout=theirs,
+    ) as killed:
+        os.close(theirs)
+        assert eventually(lambda: living(mark) != [])
+        killed.kill()
+    with open(ours, "rb") as output:
+        lines = output.read().splitlines()  # Returns when the last writer has gone.
+    assert lines[-1] == b'{"type":"done"}'
+    assert living(mark) == []
+
+
+def test_it_lives_on_without_its_parent_while_its_input_is_open(tmp_path: Path) -> None:
+    """A launcher that hands its pipes over and leaves is no reason to end."""
+    reading, writing = os.pipe()
+    ours, theirs = os.pipe()
+    launcher = "import subprocess, sys; subprocess.Popen(sys.argv[1:])"
+    subprocess.run(
+        [sys.executable, "-c", launcher, *command()], cwd=tmp_path, env=environment({}), stdin=reading, stdout=theirs,
+        check=True, timeout=15,
+    )  # fmt: skip
+    os.close(reading)
+    os.close(theirs)
+    with open(ours, "rb") as output, open(writing, "wb", buffering=0) as to_zot:
+        to_zot.write(b'{"type":"prompt","message":"!slow 14 0.05"}\n')
+        while b'"done"' not in output.readline():
+            pass
+        to_zot.write(b'{"type":"ping"}\n')
+        assert b'"pong"' in output.readline()
+        to_zot.close()
+        assert output.read() == b""

@@ -1,0 +1,227 @@
+"""One thing at a time: prompts wait their turn, steering gets a word in, and what must not happen meanwhile is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness import Frame, Zot, play, text_of, types
+
+from zot.session import MAX_QUEUE
+
+
+def prompt(message: str, frame_id: str = "1") -> Frame:
+    return {"type": "prompt", "id": frame_id, "message": message}
+
+
+def steer(message: str, frame_id: str = "s") -> Frame:
+    return {"type": "steer", "id": frame_id, "message": message}
+
+
+def said(frames: list[Frame]) -> list[str]:
+    """Return what the user said, as the stream shows it."""
+    return [frame["content"][0]["text"] for frame in frames if frame["type"] == "user_message"]
+
+
+def runs(zot: Zot, count: int) -> list[list[Frame]]:
+    return [zot.until(type="done") for _ in range(count)]
+
+
+def test_prompts_run_in_the_order_they_came_in(zot: Callable[..., Zot]) -> None:
+    process = zot()
+    process.send(*(prompt(f"!say 2 number{number}", str(number)) for number in range(10)))
+    for number, frames in enumerate(runs(process, 10)):
+        assert frames[0] == {
+            "type": "response",
+            "id": str(number),
+            "command": "prompt",
+            "success": True,
+            "data": {"started": True},
+        }
+        assert text_of(frames) == f"number{number}"
+    assert process.finish() == []
+
+
+def test_other_commands_are_answered_while_a_prompt_runs(zot: Callable[..., Zot]) -> None:
+    process = zot()
+    process.send(prompt("!stall"))
+    process.until(type="turn_start")
+    assert process.ask({"type": "ping", "id": 1})["data"] == {"pong": True}
+    assert process.ask({"type": "hello", "id": 2})["data"]["model"] == "lab-1"
+    assert process.ask({"type": "get_models", "id": 3})["data"]["models"][0]["id"] == "lab-1"
+    assert process.ask({"type": "get_messages", "id": 4})["data"]["messages"][0]["role"] == "user"
+    assert process.ask({"type": "get_state", "id": 5})["data"]["busy"] is True
+    process.send({"type": "abort"})
+    process.until(type="done")
+    assert process.finish() == []
+
+
+def test_a_compact_waits_like_a_prompt_and_ends_with_done(zot: Callable[..., Zot]) -> None:
+    process = zot()
+    process.send(*(prompt(f"!say 1 {word}") for word in ("one", "two", "three")), {"type": "compact", "id": "c"})
+    runs(process, 3)
+    frames = process.until(type="done")
+    assert types(frames) == ["compact:ok", "usage", "compact_done", "done"]
+    assert frames[1]["cumulative"]["input"] == 400
+    messages = process.ask({"type": "get_messages"})["data"]["messages"]
+    assert [message["role"] for message in messages] == ["user", "user", "assistant", "user", "assistant"]
+    assert frames[2]["summary"] in messages[0]["content"][0]["text"]
+    assert process.finish() == []
+
+
+def test_nothing_to_compact_is_an_error_and_then_done(zot: Callable[..., Zot]) -> None:
+    process = zot()
+    process.send({"type": "compact", "id": "c"})
+    assert types(process.until(type="done")) == ["compact:ok", "error", "done"]
+    assert process.finish() == []
+
+
+def test_a_compact_that_the_service_refuses_changes_nothing(zot: Callable[..., Zot], tmp_path: Path) -> None:
+    script = tmp_path / "refusing.lab"
+    script.write_text("scene tools=none\nstatus 401\nrepeat\n\nscene '(.*)'\nsay \"yes\"\n")
+    process = zot("--script", str(script))
+    process.send(*(prompt(f"prompt {number}") for number in range(3)))
+    runs(process, 3)
+    process.send({"type": "compact"})
+    assert types(process.until(type="done")) == ["compact:ok", "error", "done"]
+    assert process.ask({"type": "get_state"})["data"]["message_count"] == 6
+    assert process.finish() == []
+
+
+def test_a_full_queue_refuses_the_next_prompt_at_once(zot: Callable[..., Zot]) -> None:
+    process = zot()
+    process.send(prompt("!stall", "0"), *(prompt("!say 1 x", str(number)) for number in range(1, MAX_QUEUE + 2)))
+    refused = process.until(success=False)[-1]
+    assert (refused["id"], refused["command"]) == (str(MAX_QUEUE + 1), "prompt")
+    process.send({"type": "abort"})
+    assert len(runs(process, MAX_QUEUE + 1)) == MAX_QUEUE + 1
+    assert process.finish() == []
+
+
+# Steering.
+
+
+def test_steering_while_a_tool_runs_is_said_before_the_next_model_call(zot: Callable[..., Zot], tmp_path: Path) -> None:
+    process = zot()
+    process.send(prompt("!bash echo up; until [ -e go ]; do sleep 0.01; done"))
+    process.until(type="tool_progress")
+    process.send(steer("!say 1 steered"), {"type": "ping"})
+    assert types(process.until(command="ping")) == ["ping:ok"]
+    (tmp_path / "go").touch()
+    frames = process.until(type="done")
+    assert types(frames) == [
+        "tool_result", "steer:ok", "user_message", "turn_start", "assistant_start", "text_delta", "usage",
+        "assistant_message", "turn_end:end_turn", "done",
+    ]  # fmt: skip
+    assert (said(frames), text_of(frames), frames[3]["step"]) == (["!say 1 steered"], "steered", 2)
+    assert process.finish() == []
+
+
+def test_steering_while_the_last_turn_streams_makes_the_run_go_on(zot: Callable[..., Zot]) -> None:
+    process = zot()
+    process.send(prompt("!slow 3 0.1"))
+    process.until(type="text_delta")
+    process.send(steer("!say 1 more", "s1"), steer("!say 1 most", "s2"))
+    frames = [frame for frame in process.until(type="done") if frame["type"] != "text_delta"]
+    assert types(frames) == [
+        "usage", "assistant_message", "turn_end:end_turn", "steer:ok", "user_message", "steer:ok", "user_message",
+        "turn_start", "assistant_start", "usage", "assistant_message", "turn_end:end_turn", "done",
+    ]  # fmt: skip
+    assert [frame["id"] for frame in frames if frame.get("command") == "steer"] == ["s1", "s2"]
+    assert process.grammar.runs == 1
+    assert process.finish() == []
+
+
+def test_steering_when_nothing_runs_is_a_prompt(zot: Callable[..., Zot]) -> None:
+    process = zot()
+    play(process, """
+        > {"type":"steer","id":"1","message":"!say 1 hi"}
+        < {"type":"response","id":"1","command":"steer","success":true,"data":{"started":true}}
+        < {"type":"user_message","content":[{"type":"text","text":"!say 1 hi"}],"time":...}
+        < {"type":"turn_start","step":1}
+        < {"type":"assistant_start"}
+        < {"type":"text_delta","delta":"hi"}
+        < {"type":"usage", "input":100, ...}
+        < {"type":"assistant_message","content":[{"type":"text","text":"hi"}],"time":...}
+        < {"type":"turn_end","stop":"end_turn"}
+        < {"type":"done"}
+    """)  # fmt: skip
+    assert process.finish() == []
+
+
+def test_steering_that_an_abort_forestalled_becomes_a_prompt_ahead_of_the_others(zot: Callable[..., Zot]) -> None:
+    process = zot()
+    process.send(prompt("!stall", "1"), prompt("!say 1 queued", "2"), steer("!say 1 steered", "3"), {"type": "abort"})
+    aborted, steered, queued = runs(process, 3)
+    assert types(aborted)[-2:] == ["turn_end:aborted", "done"]
+    assert (steered[0]["id"], text_of(steered)) == ("3", "steered")
+    assert (queued[0]["id"], text_of(queued)) == ("2", "queued")
+    assert process.finish() == []
+
+
+def test_every_run_has_its_number_also_one_that_began_with_steering(zot: Callable[..., Zot]) -> None:
+    process = zot()
+    process.ask({"type": "hello", "features": ["seq"]})
+    process.send(steer("!stall"), prompt("!say 1 three"), steer("!say 1 two"), {"type": "abort"})
+    runs(process, 3)
+    events = [frame for frame in process.frames if frame["type"] != "response"]
+    ends = [frame["run"] for frame in events if frame["type"] == "done"]
+    assert ends == [1, 2, 3]
+    assert [frame["run"] for frame in events] == sorted(frame["run"] for frame in events)
+    assert process.finish() == []
+
+
+# What may and may not happen while a prompt runs.
+
+
+def test_a_conversation_cannot_be_cleared_while_a_prompt_runs(zot: Callable[..., Zot]) -> None:
+    process = zot()
+    process.send(prompt("!stall"))
+    process.until(type="turn_start")
+    assert process.ask({"type": "clear", "id": "c"})["success"] is False
+    process.send({"type": "abort"})
+    process.until(type="done")
+    assert process.ask({"type": "get_state"})["data"]["message_count"] == 1
+    assert process.ask({"type": "clear", "id": "c"}) == {
+        "type": "response",
+        "id": "c",
+        "command": "clear",
+        "success": True,
+    }
+    assert process.ask({"type": "get_state"})["data"]["message_count"] == 0
+    assert process.finish() == []
+
+
+def test_clearing_keeps_the_count_of_what_was_used(zot: Callable[..., Zot]) -> None:
+    process = zot()
+    process.send(prompt("!usage 7 5 3 2"))
+    process.until(type="done")
+    process.ask({"type": "clear"})
+    usage = process.ask({"type": "get_state"})["data"]["usage"]
+    assert usage == {"input": 7, "output": 5, "cache_read": 3, "cache_write": 2, "cost_usd": 0.0}
+    assert process.finish() == []
+
+
+def test_another_model_is_used_from_the_next_call_on(zot: Callable[..., Zot], lab_url: str, tmp_path: Path) -> None:
+    """Each call is charged to the model that was asked, whatever has been chosen meanwhile."""
+    process = zot("--provider", "anthropic", "--base-url", lab_url, "--api-key", "none", "--model", "claude-opus-4-1")
+    process.send(prompt("!bash echo up; until [ -e go ]; do sleep 0.01; done"))
+    first = next(frame for frame in process.until(type="tool_progress") if frame["type"] == "usage")
+    assert process.ask({"type": "set_model", "model": "claude-haiku-4-5"})["data"] == {"model": "claude-haiku-4-5"}
+    assert process.ask({"type": "get_state"})["data"]["model"] == "claude-haiku-4-5"
+    assert process.ask({"type": "hello"})["data"]["model"] == "claude-haiku-4-5"
+    (tmp_path / "go").touch()
+    second = next(frame for frame in process.until(type="done") if frame["type"] == "usage")
+    assert first["cost_usd"] == pytest.approx((100 * 15 + 20 * 75) / 1e6)
+    assert second["cost_usd"] == pytest.approx((100 * 1 + 20 * 5) / 1e6)
+    assert process.finish() == []
+
+
+def test_a_model_that_does_not_exist_changes_nothing(zot: Callable[..., Zot]) -> None:
+    process = zot()
+    answer = process.ask({"type": "set_model", "id": "m", "model": "gpt-5"})
+    assert answer["success"] is False
+    assert "lab-1" in answer["error"]
+    assert process.ask({"type": "get_state"})["data"]["model"] == "lab-1"
+    assert process.finish() == []

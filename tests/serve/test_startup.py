@@ -1,0 +1,223 @@
+"""How it starts: what is wrong is said in one line before anything is answered, and little is loaded until then."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness import PATIENCE_S, command, environment
+
+PING = b'{"type":"ping"}\n'
+PONG = b'{"type":"response","command":"ping","success":true,"data":{"pong":true}}\n'
+
+
+def start(
+    directory: Path, *argv: str, env: dict[str, str] | None = None, given: bytes = PING
+) -> subprocess.CompletedProcess[bytes]:
+    """Run zot with these arguments to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "zot", *argv], cwd=directory, env=environment({}) if env is None else env, input=given,
+        capture_output=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+
+
+# What cannot work is said at once.
+
+WRONG = {
+    "an unknown provider": (["--provider", "acme"], r"unknown provider 'acme'; known: .*anthropic.*lab"),
+    "an unknown model": (["--provider", "lab", "--model", "gpt-5"], r"unknown model 'gpt-5'.*known: .*lab-1"),
+    "an unknown flag": (["--provider", "lab", "--frobnicate"], r"unknown flag '--frobnicate'"),
+    "an unknown tool": (["--provider", "lab", "--tools", "read,teleport"], r"unknown tool 'teleport'; known: .*bash"),
+    "a word": (["--provider", "lab", "hello"], r"takes no words.*'hello'"),
+    "a flag without its value": (["--provider"], r"--provider needs a value"),
+    "a switch with a value": (["--provider", "lab", "--no-tools=yes"], r"--no-tools takes no value"),
+    "no steps": (["--provider", "lab", "--max-steps", "0"], r"--max-steps 0: must be at least 1"),
+    "steps that are no number": (["--provider", "lab", "--max-steps", "many"], r"--max-steps many: "),
+    "unknown reasoning": (["--provider", "lab", "--reasoning", "deep"], r"--reasoning deep: must be one of off, low"),
+    "no key": (["--provider", "anthropic"], r"no key for anthropic: set ANTHROPIC_API_KEY.*--provider lab needs none"),
+    "a missing directory": (["--provider", "lab", "--cwd", "nowhere"], r"nowhere is not a directory"),
+    "a missing script": (["--provider", "lab", "--script", "nowhere.lab"], r"nowhere\.lab"),
+    "a script for another provider": (
+        ["--provider", "anthropic", "--api-key", "none", "--script", "broken.lab"],
+        r"--script is for --provider lab",
+    ),
+    "a broken configuration": (["--config-dir", "broken"], r"config\.toml: "),
+    "an unknown setting": (["--config-dir", "unknown"], r"config\.toml: .*colour"),
+    "a wrong setting": (["--config-dir", "wrong"], r"config\.toml: .*max_steps"),
+    "a configuration that is not text": (["--config-dir", "binary"], r"config\.toml: "),
+}
+FILES = {
+    "broken/config.toml": b"agents = [",
+    "unknown/config.toml": b'[agents.default]\nprovider = "lab"\ncolour = "red"\n',
+    "wrong/config.toml": b'[agents.default]\nprovider = "lab"\nmax_steps = "many"\n',
+    "binary/config.toml": b"\xff\xfe",
+    "good/config.toml": b'[agents.default]\nprovider = "lab"\nmax_steps = 1\n',
+    "broken.lab": b"dance\n",
+}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("startup")
+    for name, content in FILES.items():
+        (path / name).parent.mkdir(exist_ok=True)
+        (path / name).write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize(("flags", "reason"), WRONG.values(), ids=WRONG.keys())
+def test_what_is_wrong_is_said_in_one_line(directory: Path, flags: list[str], reason: str) -> None:
+    done = start(directory, "rpc", *flags)
+    errors = done.stderr.decode()
+    assert re.search(rf"\Azot: .*{reason}.*\n\Z", errors), errors
+    assert errors.count("\n") == 1
+    assert (done.returncode, done.stdout) == (1, b"")
+
+
+def test_a_script_that_does_not_read_is_said_to(directory: Path) -> None:
+    done = start(directory, "rpc", "--provider", "lab", "--script", "broken.lab")
+    assert done.returncode == 1
+    assert re.fullmatch(rb"zot: broken\.lab:1: .*\n", done.stderr)
+
+
+def test_a_directory_that_is_gone_is_said_to_be(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'rmdir "$PWD"; exec "$@"', "sh", *command()], cwd=gone, env=environment({}), input=PING,
+        capture_output=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.decode().splitlines() == ["zot: the current directory no longer exists; use --cwd DIR"]
+
+
+def test_a_configuration_is_read_and_a_flag_wins_over_it(directory: Path) -> None:
+    looped = b'{"type":"prompt","message":"!loop true"}\n'
+    done = start(directory, "rpc", "--config-dir", "good", given=looped)
+    assert done.stdout.count(b'"turn_start"') == 1
+    done = start(directory, "rpc", "--config-dir", "good", "--max-steps", "3", given=looped)
+    assert done.stdout.count(b'"turn_start"') == 3
+
+
+def test_a_configuration_is_found_at_home(directory: Path, tmp_path: Path) -> None:
+    done = start(tmp_path, "rpc", env=environment({"ZOT_HOME": str(directory / "good")}))
+    assert (done.returncode, done.stdout) == (0, PONG)
+
+
+def test_the_old_spelling_works(tmp_path: Path) -> None:
+    assert start(tmp_path, "--rpc", "--provider", "lab").stdout == PONG
+
+
+@pytest.mark.parametrize("flags", [["--no-tools"], ["--tools", "read"], ["--tools", ""]])
+def test_tools_that_were_not_given_are_not_run(tmp_path: Path, flags: list[str]) -> None:
+    """The scripted model calls bash whatever it is offered."""
+    given = b'{"type":"prompt","message":"!script call bash {\\"command\\": \\"touch made\\"} ;; --- ;; say done"}\n'
+    done = start(tmp_path, "rpc", "--provider", "lab", *flags, given=given)
+    assert b'"is_error":true' in done.stdout
+    assert b"there is no tool named 'bash'" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+# Little is needed.
+
+
+def test_an_empty_environment_is_enough(tmp_path: Path) -> None:
+    done = start(
+        tmp_path, "rpc", "--provider", "lab", env={}, given=b'{"type":"prompt","message":"!bash echo $HOME-"}\n'
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b'"text":"-\\n"' in done.stdout
+    assert done.stdout.endswith(b'{"type":"done"}\n')
+
+
+def test_a_directory_that_cannot_be_written_is_enough() -> None:
+    # /proc/self refuses new files to everybody, whoever runs the tests.
+    done = start(Path("/proc/self"), "rpc", "--provider", "lab", given=b'{"type":"prompt","message":"!write x y"}\n')
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b'"is_error":true' in done.stdout
+    assert done.stdout.endswith(b'{"type":"done"}\n')
+
+
+@pytest.mark.parametrize("locale", ["C", "POSIX", "tr_TR.UTF-8", "nonsense"])
+def test_the_locale_does_not_matter(tmp_path: Path, locale: str) -> None:
+    env = {"PATH": os.environ["PATH"], "LC_ALL": locale, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    given = '{"type":"prompt","message":"!bash printf \'İı 😀\'"}\n'.encode()
+    done = start(tmp_path, "rpc", "--provider", "lab", env=env, given=given)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert '"text":"İı 😀"'.encode() in done.stdout
+
+
+# Little is loaded.
+
+
+def loaded_at(moment: str, *argv: str) -> set[str]:
+    """Return the modules that are loaded when ``moment``, a function of os, is called for the last time before exit."""
+    probe = (
+        "import sys\n"
+        "at_start = set(sys.modules)\n"
+        "import os\n"
+        f"real = os.{moment}\n"
+        "def spy(*args):\n"
+        "    global seen\n"
+        "    seen = set(sys.modules) - at_start\n"
+        "    return real(*args)\n"
+        "seen = set()\n"
+        f"os.{moment} = spy\n"
+        "def leave(code):\n"
+        "    real_write(2, ' '.join(sorted(seen)).encode())\n"
+        "    real_exit(0)\n"
+        "real_write, real_exit, os._exit = os.write, os._exit, leave\n"
+        f"if '{moment}' == 'write': real_write = real\n"
+        "from zot.cli import run\n"
+        f"run({list(argv)!r})\n"
+        "seen = set(sys.modules) - at_start\n"
+        "leave(0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", probe], env=environment({}), input=b'{"type":"hello"}\n', capture_output=True,
+        timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.decode().split())
+
+
+def test_hello_is_answered_before_the_heavy_parts_are_loaded() -> None:
+    loaded = loaded_at("write", "rpc", "--provider", "lab")
+    assert "zot.wire.rpc" in loaded
+    heavy = {"asyncio", "argparse", "logging", "ssl", "socket", "subprocess", "json", "pathlib", "httptools", "tomllib"}
+    assert loaded & heavy == set()
+    needed = {
+        "zot.cli", "zot.commands", "zot.commands.rpc", "zot.config", "zot.errors", "zot.events", "zot.flags",
+        "zot.messages", "zot.providers", "zot.providers.models", "zot.runtime", "zot.serve", "zot.serve.early",
+        "zot.serve.stdio", "zot.version", "zot.wire", "zot.wire.lines", "zot.wire.rpc",
+    }  # fmt: skip
+    assert {name for name in loaded if name.startswith("zot.")} - needed == set()
+
+
+def test_the_version_is_told_without_loading_anything() -> None:
+    loaded = loaded_at("stat", "--version")
+    assert loaded - {"__future__", "collections.abc", "gc", "typing", "zot", "zot.cli", "zot.version"} == set()
+
+
+def test_the_version_is_one_line(tmp_path: Path) -> None:
+    done = start(tmp_path, "--version")
+    assert re.fullmatch(rb"zot \d+\.\d+\.\d+\S*\n", done.stdout)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["rpc", "--help"], ["rpc", "-h"]])
+def test_help_is_given(tmp_path: Path, argv: list[str]) -> None:
+    done = start(tmp_path, *argv)
+    assert done.stdout.startswith(b"usage: zot")
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("argv", [[], ["frobnicate"]])
+def test_wrong_usage_is_exit_code_two(tmp_path: Path, argv: list[str]) -> None:
+    done = start(tmp_path, *argv)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"usage: zot" in done.stderr

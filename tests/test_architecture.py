@@ -1,0 +1,209 @@
+"""What holds for the whole source: who may import whom, how long a file may be, and what nobody may do."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SRC = ROOT / "src" / "zot"
+FILES = sorted(SRC.rglob("*.py"))
+MAX_LINES = 400
+
+#: What each part may import besides itself. A part that is not here may not exist: say first where it belongs.
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "version": set(),
+    "messages": {"errors"},
+    "events": {"errors", "messages"},
+    "flags": {"errors"},
+    "config": {"errors", "flags"},
+    "store": {"errors", "messages", "events"},
+    "wire": {"errors", "messages", "events"},
+    "tools/base": {"errors", "messages"},
+    "tools": {"errors", "messages", "tools/base"},
+    # The catalogue is read before anything is answered, so it knows next to nothing.
+    "providers/models": {"errors", "messages"},
+    "providers/base": {"errors", "messages", "events", "providers/models"},
+    "providers": {"errors", "version", "messages", "events", "providers/base"},
+    # lab is a service at the other end of a line: it knows what a transport is, and none of our decoders.
+    "providers/lab": {"errors", "messages", "events", "providers/base"},
+    "agent": {"errors", "messages", "events", "store", "providers/base", "tools/base"},
+    "session": {"errors", "messages", "events", "store", "agent"},
+    # The only one that picks concrete parts.
+    "runtime": {
+        "errors", "messages", "store", "config", "providers/models", "providers/base", "providers", "providers/lab",
+        "tools/base", "tools", "agent", "session",
+    },
+    "sdk": {"errors", "messages", "events", "config", "providers/base", "session", "runtime"},
+    "blocking": {"errors", "messages", "events", "config", "sdk"},
+    "serve": {"errors", "messages", "events", "session", "wire"},
+    "commands": {
+        "errors", "version", "messages", "flags", "config", "providers/lab", "wire", "session", "runtime", "serve",
+    },
+    "cli": {"errors", "version", "commands"},
+    "__main__": {"cli"},
+    # The face of the SDK re-exports; it loads nothing until it is asked.
+    "__init__": {"errors", "version", "messages", "events", "config", "sdk", "blocking"},
+}  # fmt: skip
+
+
+def part_of(name: str) -> str:
+    """Return the part a module of ours belongs to; the shortest name that the table may have."""
+    first, *rest = name.removeprefix("zot").removeprefix(".").split(".")
+    if not first:
+        return "__init__"
+    if first in ("providers", "tools") and rest and rest[0] in ("base", "lab", "models"):
+        return f"{first}/{rest[0]}"
+    return first
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(SRC.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_of(path) for path in FILES}
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Yield the modules of ours that a file imports: at the top, inside functions, and for the type checker only."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if part_is_ours(alias.name))
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            if node.module is not None and part_is_ours(node.module):
+                for alias in node.names:
+                    inner = f"{node.module}.{alias.name}"
+                    yield inner if inner in MODULES else node.module
+
+
+def part_is_ours(name: str) -> bool:
+    return name == "zot" or name.startswith("zot.")
+
+
+def import_edges() -> set[tuple[str, str]]:
+    return {(part_of(module_of(path)), part_of(name)) for path in FILES for name in imported(path)}
+
+
+def test_every_module_has_its_place() -> None:
+    assert {part_of(module) for module in MODULES} == MAY_IMPORT.keys()
+
+
+def test_every_import_points_inward() -> None:
+    wrong = [(who, whom) for who, whom in sorted(import_edges()) if who != whom and whom not in MAY_IMPORT[who]]
+    assert wrong == []
+
+
+def test_what_is_allowed_is_used() -> None:
+    """A permission nobody needs is an invitation."""
+    basics = {"errors", "messages", "events", "version"}
+    used = import_edges()
+    idle = [(who, whom) for who, allowed in MAY_IMPORT.items() for whom in allowed - basics if (who, whom) not in used]
+    assert idle == []
+
+
+def test_the_table_has_no_circles() -> None:
+    placed: set[str] = set()
+    while ready := {part for part, needs in MAY_IMPORT.items() if part not in placed and needs <= placed}:
+        placed |= ready
+    assert placed == MAY_IMPORT.keys()
+
+
+def test_the_functions_here_see_what_they_are_there_to_see() -> None:
+    assert ("runtime", "providers") in import_edges()
+    assert ("agent", "tools/base") in import_edges()
+    assert part_of("zot.providers.lab.script") == "providers/lab"
+    assert part_of("zot.providers.anthropic") == "providers"
+    assert part_of("zot") == "__init__"
+    assert "append" in {name for path in FILES for name, _ in calls(path)}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SRC)))
+def test_no_file_is_too_long(path: Path) -> None:
+    assert len(path.read_text().split("\n")) - 1 <= MAX_LINES
+
+
+CALLS_NOBODY_MAKES = {
+    "splitlines": "it also cuts at U+2028 and friends",
+    "readline": "it fails beyond 64 KiB",
+    "print": "stdout is the wire",
+}
+
+
+@pytest.mark.parametrize("name", CALLS_NOBODY_MAKES)
+def test_nobody_calls_this(name: str) -> None:
+    found = [f"{path.relative_to(ROOT)}:{line}" for path in FILES for called, line in calls(path) if called == name]
+    assert found == [], CALLS_NOBODY_MAKES[name]
+
+
+def calls(path: Path) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            match node.func:
+                case ast.Name(id=name) | ast.Attribute(attr=name):
+                    yield name, node.lineno
+                case _:
+                    pass
+
+
+WORDS_NOBODY_WRITES = {
+    r"\bpypi\b|pythonhosted|artifactory|\bnexus\b": "no package index is named",
+    r"# type: ignore(?!\[[\w,-]+\]  # )": "a suppression carries its reason",
+}
+
+
+@pytest.mark.parametrize("pattern", WORDS_NOBODY_WRITES)
+def test_nobody_writes_this(pattern: str) -> None:
+    found = [str(path.relative_to(ROOT)) for path in FILES if re.search(pattern, path.read_text(), re.IGNORECASE)]
+    assert found == [], WORDS_NOBODY_WRITES[pattern]
+
+
+def test_no_module_is_named_after_nothing() -> None:
+    assert not {"utils", "helpers", "common", "types"} & {path.stem for path in FILES}
+
+
+def test_the_core_depends_on_two_packages() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = [re.split(r"[<>=!~\[; ]", dependency)[0] for dependency in project["dependencies"]]
+    assert names == ["msgspec", "httptools"]
+
+
+def test_pinned_versions_name_no_index() -> None:
+    lines = (ROOT / "constraints.txt").read_text().rstrip("\n").split("\n")
+    assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line)] == []
+    pinned = {line.partition("==")[0].lower().replace("_", "-") for line in lines}
+    assert {"msgspec", "httptools", "pytest", "mypy", "ruff"} <= pinned
+
+
+def test_importing_zot_loads_nothing_else() -> None:
+    code = "import sys, zot; print(sorted(name for name in sys.modules if name.startswith(('zot.', 'msgspec', 'asyncio'))))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert result.stdout == "[]\n"
+
+
+def test_what_zot_offers_can_be_had() -> None:
+    import zot
+
+    offered = list(zot.__all__)
+    assert "Runtime" in offered
+    assert [name for name in offered if getattr(zot, name, None) is None] == []
+    assert {*offered} <= {*dir(zot)}
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        zot.nonsense  # noqa: B018
+
+
+def test_what_the_readme_points_to_exists() -> None:
+    text = (ROOT / "README.md").read_text()
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
+    assert any(target.startswith("docs/") for target in targets)
+    local = [target for target in targets if "://" not in target]
+    assert [target for target in local if not (ROOT / target).exists()] == []

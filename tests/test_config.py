@@ -1,0 +1,161 @@
+"""Files, environment and flags become one Config, and what is wrong is said with its place."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zot.config import AGENT_FLAGS, LATER_FLAGS, SECRET_NAMES, Config, resolve, tool_environment, zot_home
+from zot.errors import ConfigError
+from zot.flags import parse
+
+EVERYTHING = """
+[agents.default]
+provider = "lab"
+model = "lab-1"
+base_url = "http://localhost:1"
+system_prompt = "Be brief."
+reasoning = "low"
+max_steps = 7
+tools = ["read", "bash"]
+
+[agents.other]
+model = "not this one"
+"""
+
+
+def write(directory: Path, text: str | bytes) -> str:
+    path = directory / "config.toml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(path)
+
+
+def test_without_anything_there_are_defaults(tmp_path: Path) -> None:
+    env = {"HOME": str(tmp_path)}
+    assert resolve({}, env) == Config(env=env)
+    assert resolve({}, {}) == Config(env={})
+
+
+def test_a_file_is_read_from_the_home_of_zot(tmp_path: Path) -> None:
+    write(tmp_path, EVERYTHING)
+    env = {"ZOT_HOME": str(tmp_path)}
+    assert resolve({}, env) == Config(
+        provider="lab",
+        model="lab-1",
+        base_url="http://localhost:1",
+        system_prompt="Be brief.",
+        reasoning="low",
+        max_steps=7,
+        tools=("read", "bash"),
+        env=env,
+    )
+
+
+def test_a_flag_wins_over_the_file(tmp_path: Path) -> None:
+    write(tmp_path, EVERYTHING)
+    settings, _ = parse(["--model", "m", "--max-steps=3", "--no-tools", "--reasoning", "high"], AGENT_FLAGS)
+    config = resolve(settings, {"ZOT_HOME": str(tmp_path)})
+    assert (config.model, config.max_steps, config.tools, config.reasoning) == ("m", 3, (), "high")
+    assert (config.provider, config.system_prompt) == ("lab", "Be brief.")
+
+
+def test_the_directory_that_was_named_wins_over_home(tmp_path: Path) -> None:
+    for name in ("home", "named", "empty"):
+        (tmp_path / name).mkdir()
+    write(tmp_path / "home", '[agents.default]\nmodel = "home"')
+    write(tmp_path / "named", '[agents.default]\nmodel = "named"')
+    env = {"ZOT_HOME": str(tmp_path / "home")}
+    models = [resolve({"config_dir": str(tmp_path / name)}, env).model for name in ("named", "empty")]
+    assert models == ["named", None]
+
+
+def test_no_tools_wins_over_a_list_of_tools(tmp_path: Path) -> None:
+    settings, _ = parse(["--tools", "read, bash,,", "--no-tools"], AGENT_FLAGS)
+    assert settings["tools"] == ("read", "bash")
+    assert resolve(settings, {}).tools == ()
+
+
+@pytest.mark.parametrize("flag", ["--no-ext", "--no-extensions", "--no-skill", "--no-skills", "--no-session"])
+def test_flags_of_the_seed_that_mean_nothing_here_are_accepted(flag: str) -> None:
+    settings, _ = parse([flag], AGENT_FLAGS)
+    assert resolve(settings, {}) == Config(env={})
+
+
+@pytest.mark.parametrize("flag", LATER_FLAGS, ids=lambda flag: flag.name)
+def test_flags_of_later_versions_are_refused_by_name(flag: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"^{flag.name} is not available in this version of zot$"):
+        resolve({flag.key: "x"}, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[agents", "Expected ']' at the end of a table declaration (at end of document)"),
+        ("a = 1", "Object contains unknown field `a`"),
+        ("agents = 1", "Expected `object`, got `int` - at `$.agents`"),
+        ("[agents.default]\nmodle = 'x'", "Object contains unknown field `modle` - at `$.agents[...]`"),
+        ("[agents.default]\nmax_steps = 'x'", "Expected `int | null`, got `str` - at `$.agents[...].max_steps`"),
+        ("[agents.default]\nmax_steps = 0", "Expected `int` >= 1 - at `$.agents[...].max_steps`"),
+        ("[agents.default]\nreasoning = 'much'", "Invalid enum value 'much' - at `$.agents[...].reasoning`"),
+        ("[agents.default]\ntools = 'bash'", "Expected `array | null`, got `str` - at `$.agents[...].tools`"),
+        ("[agents.default]\ntools = [1]", "Expected `str`, got `int` - at `$.agents[...].tools[0]`"),
+        (b"\xff", "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
+    ],
+)
+def test_a_wrong_file_is_named_with_what_is_wrong(tmp_path: Path, text: str | bytes, problem: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        resolve({}, {"ZOT_HOME": str(tmp_path)})
+    assert str(caught.value) == f"{path}: {problem}"
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").mkdir()
+    with pytest.raises(ConfigError, match=r"config\.toml: Is a directory$"):
+        resolve({}, {"ZOT_HOME": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    ("env", "home"),
+    [
+        ({}, None),
+        ({"HOME": ""}, None),
+        ({"ZOT_HOME": "/z", "XDG_STATE_HOME": "/x", "HOME": "/h"}, "/z"),
+        ({"ZOT_HOME": "", "XDG_STATE_HOME": "/x", "HOME": "/h"}, "/x/zot"),
+    ],
+)
+def test_where_zot_is_at_home(env: dict[str, str], home: str | None) -> None:
+    assert zot_home(env) == home
+
+
+@pytest.mark.parametrize(
+    ("platform", "home"), [("linux", "/h/.local/state/zot"), ("darwin", "/h/Library/Application Support/zot")]
+)
+def test_home_is_where_the_system_wants_it(platform: str, home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    assert zot_home({"HOME": "/h"}) == home
+
+
+def test_a_config_is_shown_without_its_secrets() -> None:
+    config = Config(api_key="sk-secret", env={"ANTHROPIC_API_KEY": "sk-other"}, model="m")
+    assert "sk-" not in repr(config) + str(config) + f"{config}"
+    assert "model='m'" in repr(config)
+
+
+def test_tools_see_the_environment_without_our_secrets() -> None:
+    env = {"PATH": "/bin", **dict.fromkeys(SECRET_NAMES, "secret")}
+    assert tool_environment(env) == {"PATH": "/bin"}
+
+
+def test_the_environment_is_the_one_given_else_that_of_the_process() -> None:
+    assert Config(env={"A": "b"}).environment == {"A": "b"}
+    assert Config().environment is os.environ
+
+
+def test_every_flag_sets_something_that_there_is() -> None:
+    known = {*Config.__struct_fields__, "config_dir", "no_tools", "no_ext", "no_skill", "no_session"}
+    assert {flag.key for flag in AGENT_FLAGS} <= known

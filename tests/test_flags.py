@@ -1,0 +1,81 @@
+"""Flags: what a command line says, and what is wrong with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from zot.errors import ConfigError
+from zot.flags import Flag, choice, parse, positive, usage
+
+FLAGS = (
+    Flag("--model", "the model", value="ID", short="-m"),
+    Flag("--max-steps", "how many", value="N", parse=positive),
+    Flag("--level", "how much", value="LEVEL", parse=choice("low", "high")),
+    Flag("--append", "more", value="TEXT", many=True),
+    Flag("--no-tools", "none"),
+    Flag("--no-utensils", "the same", setting="no_tools"),
+)
+
+
+@pytest.mark.parametrize(
+    ("argv", "settings", "words"),
+    [
+        ([], {}, []),
+        (["--model", "a"], {"model": "a"}, []),
+        (["--model=a"], {"model": "a"}, []),
+        (["-m", "a"], {"model": "a"}, []),
+        (["-m=a"], {"model": "a"}, []),
+        (["--model", "a", "--model", "b"], {"model": "b"}, []),
+        (["--model", "--no-tools"], {"model": "--no-tools"}, []),
+        (["--model="], {"model": ""}, []),
+        (["--model=a=b"], {"model": "a=b"}, []),
+        (["--append", "a", "--append=b"], {"append": ("a", "b")}, []),
+        (["--no-tools"], {"no_tools": True}, []),
+        (["--no-utensils"], {"no_tools": True}, []),
+        (["--max-steps", "7", "--level", "low"], {"max_steps": 7, "level": "low"}, []),
+        (["one", "--no-tools", "two", "-"], {"no_tools": True}, ["one", "two", "-"]),
+        (["one", "--", "--no-tools", "--", "-x"], {}, ["one", "--no-tools", "--", "-x"]),
+    ],
+)
+def test_a_command_line_is_understood(argv: list[str], settings: dict[str, Any], words: list[str]) -> None:
+    assert parse(argv, FLAGS) == (settings, words)
+
+
+@pytest.mark.parametrize(
+    ("argv", "problem"),
+    [
+        (["--nonsense"], "unknown flag '--nonsense'; --help lists the known ones"),
+        (["--nonsense=1"], "unknown flag '--nonsense'; --help lists the known ones"),
+        (["-x"], "unknown flag '-x'; --help lists the known ones"),
+        (["--no-tools=yes"], "--no-tools takes no value"),
+        (["--model"], "--model needs a value: --model ID"),
+        (["-m"], "-m needs a value: -m ID"),
+        (["--max-steps", "0"], "--max-steps 0: must be at least 1"),
+        (["--max-steps=-3"], "--max-steps -3: must be at least 1"),
+        (["--max-steps", "many"], "--max-steps many: must be a whole number"),
+        (["--max-steps", "1.5"], "--max-steps 1.5: must be a whole number"),
+        (["--level", "medium"], "--level medium: must be one of low, high"),
+    ],
+)
+def test_a_wrong_flag_says_what_is_wrong(argv: list[str], problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(argv, FLAGS)
+    assert str(caught.value) == problem
+
+
+def test_help_lists_every_flag() -> None:
+    assert usage("zot x", "Does x.", FLAGS) == (
+        "usage: zot x [flags]\n"
+        "\n"
+        "Does x.\n"
+        "\n"
+        "flags:\n"
+        "  -m, --model ID                   the model\n"
+        "  --max-steps N                    how many\n"
+        "  --level LEVEL                    how much\n"
+        "  --append TEXT                    more (repeatable)\n"
+        "  --no-tools                       none\n"
+        "  --no-utensils                    the same"
+    )
