@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from measure import Row, interleave, median, spread
@@ -17,9 +18,7 @@ _SETTLE_S = 0.3
 def memory(subjects: Sequence[Subject], rounds: int) -> list[Row]:
     """Resident memory of `zot rpc` when it has fully started and waits, beside that of a bare interpreter."""
     first = subjects[0]
-    samplers = {"bare": lambda: _bare(first)}
-    for subject in subjects:
-        samplers[subject.name] = lambda subject=subject: _idle(subject)
+    samplers = {"bare": partial(_bare, first), **{subject.name: partial(_idle, subject) for subject in subjects}}
     samples = interleave(samplers, max(3, rounds // 5))
     bare = median(samples["bare"])
     return [

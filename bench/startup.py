@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from measure import Row, Samples, interleave, median, spread
 from process import HELLO, PROMPT, Process, rpc, streaming_rpc
@@ -15,19 +16,17 @@ _REFERENCE = "reference"
 def version(subjects: Sequence[Subject], rounds: int) -> list[Row]:
     """`zot --version`, whole, against an interpreter that imports what the installed script imports."""
     first = subjects[0]
-    samplers = {_REFERENCE: lambda: _whole([first.python, "-c", "import re,sys"], first)}
-    for subject in subjects:
-        samplers[subject.name] = lambda subject=subject: _whole([subject.zot, "--version"], subject)
+    samplers = {_REFERENCE: partial(_whole, [first.python, "-c", "import re,sys"], first)}
+    samplers |= {subject.name: partial(_whole, [subject.zot, "--version"], subject) for subject in subjects}
     return _rows("start: --version", interleave(samplers, rounds), at_most=1.2)
 
 
 def hello(subjects: Sequence[Subject], rounds: int) -> list[Row]:
     """`zot rpc` answering hello against a program that imports msgspec and writes a line."""
     first = subjects[0]
-    samplers = {_REFERENCE: lambda: _line([first.python, "-c", _program("msgspec")], first, b"", b"{")}
+    samplers = {_REFERENCE: partial(_line, [first.python, "-c", _program("msgspec")], first, b"", b"{")}
     for subject in subjects:
-        argv = rpc(subject, "--provider", "anthropic")
-        samplers[subject.name] = lambda argv=argv, subject=subject: _line(argv, subject, HELLO, b"{")
+        samplers[subject.name] = partial(_line, rpc(subject, "--provider", "anthropic"), subject, HELLO, b"{")
     return _rows("start: rpc hello", interleave(samplers, rounds), at_most=1.3)
 
 
@@ -35,19 +34,15 @@ def first_delta(subjects: Sequence[Subject], rounds: int) -> list[Row]:
     """`zot rpc` printing its first delta against a program that imports what that takes and writes a line."""
     first = subjects[0]
     program = [first.python, "-c", _program("asyncio,msgspec,httptools")]
+    reference = {_REFERENCE: partial(_line, program, first, b"", b"{")}
     mark = b'"type":"text_delta"'
-    rows = []
     with Service(first) as service:
-        samplers = {_REFERENCE: lambda: _line(program, first, b"", b"{")}
-        for subject in subjects:
-            argv = streaming_rpc(subject, service.url("/paced"))
-            samplers[subject.name] = lambda argv=argv, subject=subject: _line(argv, subject, PROMPT, mark)
-        rows += _rows("start: rpc first delta, HTTP", interleave(samplers, rounds), at_most=1.6)
-    samplers = {_REFERENCE: lambda: _line(program, first, b"", b"{")}
-    for subject in subjects:
-        argv = rpc(subject, "--provider", "lab")
-        samplers[subject.name] = lambda argv=argv, subject=subject: _line(argv, subject, PROMPT, mark)
-    return rows + _rows("start: rpc first delta, lab", interleave(samplers, rounds))
+        commands = {subject: streaming_rpc(subject, service.url("/paced")) for subject in subjects}
+        http = {subject.name: partial(_line, argv, subject, PROMPT, mark) for subject, argv in commands.items()}
+        rows = _rows("start: rpc first delta, HTTP", interleave(reference | http, rounds), at_most=1.6)
+    commands = {subject: rpc(subject, "--provider", "lab") for subject in subjects}
+    lab = {subject.name: partial(_line, argv, subject, PROMPT, mark) for subject, argv in commands.items()}
+    return rows + _rows("start: rpc first delta, lab", interleave(reference | lab, rounds))
 
 
 def _program(modules: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from time import perf_counter
 
 from measure import Row, interleave, median, quantile, spread
@@ -21,10 +22,9 @@ def throughput(subjects: Sequence[Subject], rounds: int) -> list[Row]:
     """Tiny deltas, one event per chunk, as fast as they can be had: deltas per second, against the floor."""
     first = subjects[0]
     with Service(first) as service:
-        samplers = {"floor": lambda: _rate(floor(first, service, "/burst"), first)}
+        samplers = {"floor": partial(_rate, floor(first, service, "/burst"), first)}
         for subject in subjects:
-            argv = streaming_rpc(subject, service.url("/burst"))
-            samplers[subject.name] = lambda argv=argv, subject=subject: _rate(argv, subject)
+            samplers[subject.name] = partial(_rate, streaming_rpc(subject, service.url("/burst")), subject)
         samples = interleave(samplers, rounds)
     least = median(samples["floor"])
     return [
@@ -45,10 +45,9 @@ def latency(subjects: Sequence[Subject], rounds: int) -> list[Row]:
     """Deltas with pauses between them: how much later than out of the floor each comes out, at the median."""
     first = subjects[0]
     with Service(first) as service:
-        samplers = {"floor": lambda: _delay(floor(first, service, "/paced"), first)}
+        samplers = {"floor": partial(_delay, floor(first, service, "/paced"), first)}
         for subject in subjects:
-            argv = streaming_rpc(subject, service.url("/paced"))
-            samplers[subject.name] = lambda argv=argv, subject=subject: _delay(argv, subject)
+            samplers[subject.name] = partial(_delay, streaming_rpc(subject, service.url("/paced")), subject)
         samples = interleave(samplers, rounds)
     least = median(samples["floor"])
     return [

@@ -94,6 +94,7 @@ class InstantResponse:
 class Look:
     """A tool that answers at once."""
 
+    read_only = True
     spec = ToolSpec("look", "Look at a file.", {"type": "object", "properties": {"path": {"type": "string"}}})
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> tuple[TextBlock, ...]:

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import MARK, Zot, children, eventually, living, serving
-
 from hypothesis import settings
 
+from harness import MARK, Zot, children, eventually, living, serving
 from zot.providers.lab.script import demo
 
 #: Names, at the end of a run, the checks that a missing program kept from running.

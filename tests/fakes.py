@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -222,7 +222,7 @@ class ListStore:
         self.rows.extend(rows)
         return len(self.rows) - len(rows) + 1
 
-    def read(self, after: int = 0) -> Iterable[tuple[int, Row]]:
+    def read(self, after: int = 0) -> Iterator[tuple[int, Row]]:
         return iter(list(enumerate(self.rows, 1))[after:])
 
     @property

@@ -60,7 +60,9 @@ class Grammar:
         self.runs = 0
         self.seq = 0
         self._steps = 0
+        self._said = ""
         self._calls: list[str] = []
+        self._announced: list[str] = []
         self._open: list[str] = []
         self._error = ""
         self._totals = dict.fromkeys(COUNTERS, 0.0)
@@ -98,6 +100,8 @@ class Grammar:
                 self.at = At.ACCEPTED
             case _, "prompt" | "steer" | "compact":
                 self._refuse(f"the start of a {frame['command']}")
+            case _:
+                pass
 
     def _happened(self, kind: str, frame: dict[str, Any]) -> None:
         match self.at, kind:
@@ -105,12 +109,14 @@ class Grammar:
                 self.at = At.READY
             case At.READY, "turn_start" if frame["step"] == self._steps + 1:
                 self.at, self._steps = At.ASKED, self._steps + 1
-                self._calls, self._open = [], []
+                self._said, self._calls, self._announced, self._open = "", [], [], []
             case At.ASKED | At.COMPACTING, "retry":
                 pass
             case At.ASKED, "assistant_start":
                 self.at = At.STREAMING
-            case At.STREAMING, "text_delta" | "thinking_delta":
+            case At.STREAMING, "text_delta":
+                self._said += frame["delta"]
+            case At.STREAMING, "thinking_delta":
                 pass
             case At.STREAMING, "tool_use_start" if frame["id"] not in self._open:
                 self._open.append(frame["id"])
@@ -121,6 +127,7 @@ class Grammar:
                 self._count(frame)
             case At.COUNTED, "assistant_message":
                 self.at = At.SAID
+                self._check_message(frame["content"])
             case At.SAID, "tool_call" if frame["id"] in self._open:
                 self._calls.append(frame["id"])
             case At.USING, "tool_progress" if frame["id"] == self._calls[0]:
@@ -147,16 +154,25 @@ class Grammar:
 
     def _turn_ended(self, frame: dict[str, Any]) -> None:
         match self.at, frame["stop"]:
-            case At.SAID, "tool_use" if self._calls:
+            case At.COUNTED, _ if self._said:
+                self._refuse("the end of a turn whose text was not repeated")
+            case At.SAID, "tool_use" if self._calls and self._calls == self._announced:
                 self.at = At.USING
-            case At.SAID | At.COUNTED, "end_turn" | "length" if not self._calls:
+            case At.SAID | At.COUNTED, "end_turn" | "length" if not self._announced:
                 self.at = At.ANSWERED
-            case At.ASKED | At.SAID | At.COUNTED, "error" if frame.get("error") and not self._calls:
+            case At.ASKED | At.SAID | At.COUNTED, "error" if frame.get("error") and not self._announced:
                 self.at, self._error = At.FAILED, frame["error"]
             case At.READY | At.ASKED | At.SAID | At.COUNTED | At.COMPACTING, "aborted" if "error" not in frame:
                 self.at = At.ENDING
             case _:
                 self._refuse(f"turn_end with stop {frame['stop']!r}")
+
+    def _check_message(self, content: list[dict[str, Any]]) -> None:
+        """A message says what its deltas said; the calls in it are the ones to be announced."""
+        text = "".join(block["text"] for block in content if block["type"] == "text")
+        if text != self._said:
+            self._refuse(f"a message that says {text!r}, when its deltas said {self._said!r},")
+        self._announced = [block["id"] for block in content if block["type"] == "tool_call"]
 
     def _count(self, frame: dict[str, Any]) -> None:
         for name in COUNTERS:

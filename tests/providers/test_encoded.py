@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fakes import FakeTransport, finish, open_session, talk
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fakes import FakeTransport, finish, open_session, talk
 from zot.messages import Message, TextBlock
 from zot.providers.anthropic import AnthropicMessages
 from zot.providers.base import EncodedMessages, Request
@@ -28,20 +28,25 @@ def say(text: str) -> Message:
     return Message("user", (TextBlock(text),), "t")
 
 
+def text(encoded: EncodedMessages, messages: list[Message], encode: Encoder) -> tuple[bytes, str]:
+    joined, role = encoded.text(messages, encode)
+    return bytes(joined), role
+
+
 def test_only_what_is_new_is_encoded() -> None:
     encode, encoded = Encoder(), EncodedMessages()
     messages = [say("a"), say("b")]
-    assert encoded.text(messages, encode) == (b">a;a>b;", "b")
+    assert text(encoded, messages, encode) == (b">a;a>b;", "b")
     messages += [say("c")]
-    assert encoded.text(messages, encode) == (b">a;a>b;b>c;", "c")
-    assert encoded.text(messages, encode) == (b">a;a>b;b>c;", "c")
+    assert text(encoded, messages, encode) == (b">a;a>b;b>c;", "c")
+    assert text(encoded, messages, encode) == (b">a;a>b;b>c;", "c")
     assert encode.encoded == ["a", "b", "c"]
 
 
 def test_equal_is_not_the_same() -> None:
     encode, encoded = Encoder(), EncodedMessages()
     encoded.text([say("a")], encode)
-    assert encoded.text([say("a")], encode) == (b">a;", "a")
+    assert text(encoded, [say("a")], encode) == (b">a;", "a")
     assert encode.encoded == ["a", "a"]
 
 
@@ -49,11 +54,11 @@ def test_a_conversation_that_changed_is_encoded_anew_from_there() -> None:
     encode, encoded = Encoder(), EncodedMessages()
     a, b, c, summary = say("a"), say("b"), say("c"), say("s")
     encoded.text([a, b, c], encode)
-    assert encoded.text([a, c], encode) == (b">a;a>c;", "c")
-    assert encoded.text([a], encode) == (b">a;", "a")
-    assert encoded.text([summary, c], encode) == (b">s;s>c;", "c")
-    assert encoded.text([], encode) == (b"", "")
-    assert encoded.text([a], encode) == (b">a;", "a")
+    assert text(encoded, [a, c], encode) == (b">a;a>c;", "c")
+    assert text(encoded, [a], encode) == (b">a;", "a")
+    assert text(encoded, [summary, c], encode) == (b">s;s>c;", "c")
+    assert text(encoded, [], encode) == (b"", "")
+    assert text(encoded, [a], encode) == (b">a;", "a")
     assert encode.encoded == ["a", "b", "c", "c", "s", "c", "a"]
 
 
@@ -61,7 +66,7 @@ def test_another_api_encodes_everything_anew() -> None:
     first, second, encoded = Encoder(), Encoder(), EncodedMessages()
     messages = [say("a"), say("b")]
     encoded.text(messages, first)
-    assert encoded.text(messages, second) == (b">a;a>b;", "b")
+    assert text(encoded, messages, second) == (b">a;a>b;", "b")
     assert second.encoded == ["a", "b"]
 
 
@@ -72,7 +77,7 @@ def test_whatever_a_conversation_becomes_the_text_is_that_of_a_fresh_memory(talk
     encode = Encoder()
     for talk_ in talks:
         messages = [words[number] for number in talk_]
-        assert encoded.text(messages, encode) == EncodedMessages().text(messages, Encoder())
+        assert text(encoded, messages, encode) == text(EncodedMessages(), messages, Encoder())
 
 
 async def test_a_long_conversation_costs_each_request_only_what_is_new() -> None:

@@ -8,10 +8,10 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import claude
 import pytest
-from fakes import FINE, PATIENCE_S, Answer, FakeTransport, Piece, Points, service
 
+import claude
+from fakes import FINE, PATIENCE_S, Answer, FakeTransport, Piece, Points, service
 from zot.errors import (
     AuthFailed,
     ConnectionFailed,

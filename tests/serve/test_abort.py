@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness import Frame, Zot, eventually, living, play, text_of, types
 
+from harness import Frame, Zot, eventually, living, play, text_of, types
 from zot.providers.lab.script import Script
 
 ABORT = {"type": "abort", "id": "stop"}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from harness import Frame, Zot
 
 MIB = 1024 * 1024
@@ -187,8 +188,8 @@ def test_the_limit_can_be_set(zot: Callable[..., Zot]) -> None:
 
 def test_random_lines_leave_the_server_standing(server: Zot) -> None:
     dice = random.Random(20_260_101)
-    words = [b'{"type":', b'"prompt"', b'"ping"', b',"id":', b"1", b'"a"', b"}", b"{", b"[", b"]", b"null", b"\\u", b"\xff",
-             b'"message":', b"-", b"1e5", b'"', b" ", b"\r", b"\0", b'"type"', b"true", b":", b","]  # fmt: skip
+    words = [b'{"type":', b'"prompt"', b'"ping"', b',"id":', b"1", b'"a"', b"}", b"{", b"[", b"]", b"null", b"\\u",
+             b"\xff", b'"message":', b"-", b"1e5", b'"', b" ", b"\r", b"\0", b'"type"', b"true", b":"]  # fmt: skip
     for _ in range(20):
         lines = [b"".join(dice.choices(words, k=dice.randint(1, 12))) for _ in range(50)]
         expected = sum(1 for line in lines if line.strip())

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 
 import pytest
+
 from harness import Frame, Zot, text_of, types
 
 TOKEN = "correct horse battery staple"

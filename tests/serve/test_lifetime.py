@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -15,7 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness import Frame, Zot, command, environment, eventually, living, text_of, types
+
+from harness import PATIENCE_S, Frame, Zot, command, environment, eventually, living, read_some, text_of, types
 
 STOP_S = 3.0
 PIPE_BYTES = 64 * 1024
@@ -148,6 +150,11 @@ def test_a_signal_in_the_first_moments_ends_it_without_a_traceback(tmp_path: Pat
 # Nobody is there.
 
 
+def long_work(mark: str) -> str:
+    """Return the line that makes it run a command for ten minutes."""
+    return json.dumps(prompt(f"!bash export {mark}=1; sleep 600 & echo up; sleep 600"))
+
+
 def test_it_ends_when_nobody_reads_any_more(zot: Callable[..., Zot]) -> None:
     mark = marked()
     process = zot()
@@ -172,15 +179,18 @@ def test_it_ends_when_its_client_is_killed(tmp_path: Path) -> None:
     mark = marked()
     client = (
         "import subprocess, sys\n"
-        "zot = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
-        f'zot.stdin.write(b\'{{"type":"prompt","message":"!bash export {mark}=1; sleep 600 & echo up; sleep 600"}}\\n\')\n'
+        "zot = subprocess.Popen(sys.argv[2:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
+        "zot.stdin.write(sys.argv[1].encode() + b'\\n')\n"
         "zot.stdin.flush()\n"
         "for line in zot.stdout:\n"
         "    if b'tool_progress' in line:\n"
         "        print(zot.pid, flush=True)\n"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", client, *command()], cwd=tmp_path, env=environment({}), stdout=subprocess.PIPE
+        [sys.executable, "-c", client, long_work(mark), *command()],
+        cwd=tmp_path,
+        env=environment({}),
+        stdout=subprocess.PIPE,
     ) as killed:
         assert killed.stdout is not None
         pid = int(killed.stdout.readline())
@@ -195,13 +205,13 @@ def test_it_ends_when_its_input_has_ended_and_its_parent_with_it(tmp_path: Path)
     ours, theirs = os.pipe()
     parent = (
         "import subprocess, sys\n"
-        "zot = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE)\n"
-        f'zot.stdin.write(b\'{{"type":"prompt","message":"!bash export {mark}=1; sleep 600 & echo up; sleep 600"}}\\n\')\n'
+        "zot = subprocess.Popen(sys.argv[2:], stdin=subprocess.PIPE)\n"
+        "zot.stdin.write(sys.argv[1].encode() + b'\\n')\n"
         "zot.stdin.close()\n"
         "sys.stdin.read()\n"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", parent, *command()],
+        [sys.executable, "-c", parent, long_work(mark), *command()],
         cwd=tmp_path,
         env=environment({}),
         stdin=subprocess.PIPE,
@@ -210,9 +220,11 @@ def test_it_ends_when_its_input_has_ended_and_its_parent_with_it(tmp_path: Path)
         os.close(theirs)
         assert eventually(lambda: living(mark) != [])
         killed.kill()
-    with open(ours, "rb") as output:
-        lines = output.read().splitlines()  # Returns when the last writer has gone.
-    assert lines[-1] == b'{"type":"done"}'
+    output, deadline = b"", time.monotonic() + STOP_S
+    while data := read_some(ours, deadline):  # Ends when the last writer has gone.
+        output += data
+    os.close(ours)
+    assert output.endswith(b'{"type":"turn_end","stop":"aborted"}\n{"type":"done"}\n')
     assert living(mark) == []
 
 
@@ -220,18 +232,33 @@ def test_it_lives_on_without_its_parent_while_its_input_is_open(tmp_path: Path) 
     """A launcher that hands its pipes over and leaves is no reason to end."""
     reading, writing = os.pipe()
     ours, theirs = os.pipe()
-    launcher = "import subprocess, sys; subprocess.Popen(sys.argv[1:])"
-    subprocess.run(
-        [sys.executable, "-c", launcher, *command()], cwd=tmp_path, env=environment({}), stdin=reading, stdout=theirs,
-        check=True, timeout=15,
-    )  # fmt: skip
-    os.close(reading)
-    os.close(theirs)
-    with open(ours, "rb") as output, open(writing, "wb", buffering=0) as to_zot:
-        to_zot.write(b'{"type":"prompt","message":"!slow 14 0.05"}\n')
-        while b'"done"' not in output.readline():
-            pass
-        to_zot.write(b'{"type":"ping"}\n')
-        assert b'"pong"' in output.readline()
-        to_zot.close()
-        assert output.read() == b""
+    launcher = (
+        "import subprocess, sys\n"
+        "subprocess.Popen(sys.argv[3:], stdin=int(sys.argv[1]), stdout=int(sys.argv[2]))\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", launcher, str(reading), str(theirs), *command()],
+        cwd=tmp_path, env=environment({}), stdin=subprocess.PIPE, pass_fds=(reading, theirs),
+    ) as killed:  # fmt: skip
+        os.close(reading)
+        os.close(theirs)
+        os.write(writing, b'{"type":"get_state"}\n')
+        hear(ours, b'"get_state"')
+        killed.kill()
+    os.write(writing, b'{"type":"prompt","message":"!slow 14 0.05"}\n')
+    hear(ours, b'"done"')
+    os.write(writing, b'{"type":"ping"}\n')
+    hear(ours, b'"pong"')
+    os.close(writing)
+    assert read_some(ours, time.monotonic() + STOP_S) == b""
+    os.close(ours)
+
+
+def hear(descriptor: int, word: bytes) -> None:
+    """Read until a word has been said."""
+    heard, deadline = b"", time.monotonic() + PATIENCE_S
+    while word not in heard:
+        data = read_some(descriptor, deadline)
+        assert data, f"the output ended before {word!r}"
+        heard += data

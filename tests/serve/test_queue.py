@@ -1,4 +1,4 @@
-"""One thing at a time: prompts wait their turn, steering gets a word in, and what must not happen meanwhile is refused."""
+"""One thing at a time: prompts wait their turn, steering gets a word in, and some things must not happen meanwhile."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness import Frame, Zot, play, text_of, types
 
+from harness import Frame, Zot, play, text_of, types
 from zot.session import MAX_QUEUE
 
 

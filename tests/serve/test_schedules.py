@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
-from grammar import At, Grammar
-from harness import PATIENCE_S, Frame
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grammar import At, Grammar
+from harness import PATIENCE_S, Frame
 from zot.config import Config
 from zot.messages import CallBlock, Message, ResultBlock
 from zot.runtime import open_session
@@ -25,9 +25,9 @@ Step: TypeAlias = Frame | int
 
 SCENES = st.sampled_from(
     [
-        "!say 3 Hello", "!think", "!read nowhere", "!script call read {} ;; call nosuch {} ;; --- ;; say ok", "!bad-args",
-        "!error", "!cut", "!no-end", "!length", "!refusal", "!status 401", "!stall", "!stall-mid", "!retry 1", "!flood 50",
-        "!loop x", "!usage 1 2 3 4",
+        "!say 3 Hello", "!think", "!read nowhere", "!script call read {} ;; call nosuch {} ;; --- ;; say ok",
+        "!bad-args", "!error", "!cut", "!no-end", "!length", "!refusal", "!status 401", "!stall", "!stall-mid",
+        "!retry 1", "!flood 50", "!loop x", "!usage 1 2 3 4",
     ]
 )  # fmt: skip
 COMMANDS = st.one_of(

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from harness import PATIENCE_S, command, environment
 
 PING = b'{"type":"ping"}\n'

@@ -12,13 +12,26 @@ import subprocess
 import sys
 import time
 import tty
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
 from grammar import Grammar
-from harness import PATIENCE_S, Frame, Zot, command, environment, read_some, resident_bytes, text_of, types
+from harness import (
+    PATIENCE_S,
+    Frame,
+    Zot,
+    at_rest,
+    command,
+    environment,
+    eventually,
+    read_some,
+    resident_bytes,
+    text_of,
+    types,
+)
 
 COMMANDS = b'{"type":"hello","id":"0"}\n{"type":"prompt","id":"1","message":"!bash echo out; echo err >&2"}\n'
 STORY = ["hello:ok", "prompt:ok", "user_message", "turn_start"]
@@ -72,7 +85,9 @@ def test_a_pair_of_sockets(tmp_path: Path) -> None:
     with (
         ours,
         theirs,
-        subprocess.Popen(command(), cwd=tmp_path, env=environment({}), stdin=theirs, stdout=theirs) as process,
+        subprocess.Popen(
+            command(), cwd=tmp_path, env=environment({}), stdin=theirs.fileno(), stdout=theirs.fileno()
+        ) as process,
     ):
         theirs.close()
         ours.settimeout(PATIENCE_S)
@@ -216,14 +231,14 @@ def test_a_tool_has_none_of_our_descriptors_and_no_input(zot: Callable[..., Zot]
 
 
 @pytest.fixture
-def flood(zot: Callable[..., Zot]) -> Iterator[tuple[Zot, int]]:
+def flood(zot: Callable[..., Zot]) -> tuple[Zot, int]:
     """A process that has more to say than anybody wants to read at once, and its memory before it begins."""
     process = zot()
     process.send({"type": "prompt", "message": "!say 1 warm"})
     process.until(type="done")
     before = resident_bytes(process.pid)
     process.send({"type": "prompt", "message": "!flood 150000"})
-    yield process, before
+    return process, before
 
 
 def test_a_slow_reader_loses_nothing_and_costs_no_memory(flood: tuple[Zot, int]) -> None:
@@ -247,16 +262,24 @@ def test_a_slow_reader_loses_nothing_and_costs_no_memory(flood: tuple[Zot, int])
     assert process.finish() == []
 
 
-def test_commands_are_served_while_nobody_reads(flood: tuple[Zot, int]) -> None:
-    """An abort gets through although what was said before it has not been read yet."""
+def test_the_model_is_not_heard_while_nobody_reads_but_commands_are(flood: tuple[Zot, int]) -> None:
     process, _ = flood
     process.until(type="text_delta")
+    assert eventually(lambda: at_rest(process.pid))
     process.send({"type": "abort", "id": "stop"})
     frames = process.until(type="done")
     assert 0 < len(text_of(frames)) < 100_000
     assert types([frame for frame in frames if frame["type"] != "text_delta"]) == [
         "abort:ok", "usage", "assistant_message", "turn_end:aborted", "done",
     ]  # fmt: skip
+    assert process.finish() == []
+
+
+def test_a_client_may_say_everything_before_it_reads_anything(zot: Callable[..., Zot]) -> None:
+    """From the very first line on: more questions, and more answers, than fit into the pipes."""
+    process = zot()
+    process.send(*({"type": "ping", "id": number} for number in range(20_000)))
+    assert [process.read()["id"] for _ in range(20_000)] == list(range(20_000))
     assert process.finish() == []
 
 

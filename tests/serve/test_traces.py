@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import Frame, Zot, serving
 
+from harness import Frame, Zot, serving
 from zot.providers.lab.script import Script
 
 TRACES = Path(__file__).parent.parent / "transcripts" / "rpc"
@@ -20,8 +20,8 @@ PROMPTS = {
     "!status 429": "!script status 429 retry-after=0 ;; repeat",
     "hello again": "!say 4 hello again",
     "SCRIPT:two calls": (
-        '!script say "two calls" ;; call read {"path": "a.txt"} id=tA ;; call bash {"command": "echo hi"} id=tB chunks=2'
-        ' ;; call nosuch {"x": 1} id=tC ;; call read {"path": "missing.txt"} id=tD ;; say "after tools"'
+        '!script say "two calls" ;; call read {"path": "a.txt"} id=tA ;; call bash {"command": "echo hi"} id=tB'
+        ' chunks=2 ;; call nosuch {"x": 1} id=tC ;; call read {"path": "missing.txt"} id=tD ;; say "after tools"'
         ' ;; --- ;; say "ok"'
     ),
     "SCRIPT:parts": r'!script say "h\u00e9 " "\u2603 " "\ud83d\ude00" "\u2028"',
@@ -36,9 +36,9 @@ ENDS_ITSELF = {"hello_token_wrong"}
 
 #: What is compared by value; of everything else only that it is there, and what kind of thing it is.
 TELLING = {
-    "type", "command", "success", "stop", "step", "is_error", "name", "role", "busy", "message_count", "started", "pong",
-    "protocol_version", "provider", "model", "mime_type", "bytes", "input", "output", "cache_read", "cache_write",
-    "cost_usd",
+    "type", "command", "success", "stop", "step", "is_error", "name", "role", "busy", "message_count", "started",
+    "pong", "protocol_version", "provider", "model", "mime_type", "bytes", "input", "output", "cache_read",
+    "cache_write", "cost_usd",
 }  # fmt: skip
 #: How many of these there are is up to the pace of a model or a tool.
 REPEATED = {"text_delta", "tool_use_args", "tool_progress"}
@@ -165,18 +165,22 @@ def exchanges(name: str) -> Iterator[tuple[list[bytes], list[Any]]]:
     asked: list[bytes] = []
     heard: list[Any] = []
     answered = False
+    differing = EACH.get(name, unchanged)
     for step in steps:
-        match step["dir"]:
-            case "c>s":
-                if answered:
-                    yield asked, list(heard)
-                    asked, answered = [], False
-                asked.append(retold(step["raw"]))
-            case "s>c":
-                answered = True
-                for frame in EACH.get(name, lambda frame: [frame])(next(answers)):
-                    note(heard, frame)
+        if step["dir"] == "s>c":
+            answered = True
+            for frame in differing(next(answers)):
+                note(heard, frame)
+        elif step["dir"] == "c>s":
+            if answered:
+                yield asked, list(heard)
+                asked, answered = [], False
+            asked.append(retold(step["raw"]))
     yield asked, list(heard)
+
+
+def unchanged(frame: Frame) -> list[Frame]:
+    return [frame]
 
 
 def retold(line: str) -> bytes:

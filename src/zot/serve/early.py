@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from zot.serve.stdio import readable, write_all
+from zot.serve.stdio import readable, writable, write_all
 from zot.wire.lines import LineSplitter, TooLong
 from zot.wire.rpc import Greeting, decode_greeting
 
@@ -14,8 +14,8 @@ _READ_BYTES = 64 * 1024
 def answer_early(incoming: int, outgoing: int, greeting: Greeting, lines: LineSplitter) -> list[bytes | TooLong]:
     """Answer what is waiting already, as far as it can be answered. Return the lines that are left to others.
 
-    Never waits: when nothing is there yet, nothing is lost by starting up in earnest. The end of the input is left
-    to be found by who reads next. What is wrong with a line is also theirs to say.
+    Never waits, neither to read nor to write: nothing is lost by starting up in earnest. The end of the input is
+    left to be found by who reads next. What is wrong with a line is also theirs to say.
     """
     left: list[bytes | TooLong] = []
     while not left and readable(incoming):
@@ -29,7 +29,7 @@ def answer_early(incoming: int, outgoing: int, greeting: Greeting, lines: LineSp
 def _answer(lines: list[bytes | TooLong], outgoing: int, greeting: Greeting) -> list[bytes | TooLong]:
     for index, line in enumerate(lines):
         command = None if isinstance(line, TooLong) else decode_greeting(line)
-        if command is None or greeting.refusal(command) is not None:
+        if command is None or greeting.refusal(command) is not None or not writable(outgoing):
             return lines[index:]
         write_all(outgoing, greeting.answer(command))
     return []

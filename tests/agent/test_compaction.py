@@ -1,0 +1,158 @@
+"""Compaction: what is kept, what the model is told, and that no pair is torn apart."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import claude
+from fakes import NOON, PNG, FakeTransport, finish, listen, open_session, talk
+from zot.agent.compaction import KEEP_MESSAGES
+from zot.events import CompactDone
+from zot.messages import CallBlock, Message, ResultBlock, Role, TextBlock, ThinkingBlock, TranscriptBlock
+
+SUMMARY = claude.reply(claude.text("They talked."))
+
+
+def said(role: Role, *blocks: TranscriptBlock) -> Message:
+    return Message(role, blocks, NOON)
+
+
+def user(text: str) -> Message:
+    return said("user", TextBlock(text))
+
+
+def turn(number: int) -> list[Message]:
+    """A model's turn with a call, and its result."""
+    return [
+        said("assistant", CallBlock(f"c{number}", "t", {})),
+        said("tool", ResultBlock(f"c{number}", False, (TextBlock("r"),))),
+    ]
+
+
+async def compacted(messages: list[Message]) -> tuple[list[Message], dict[str, Any]]:
+    """Return what the conversation became, and what the model was asked."""
+    transport = FakeTransport([SUMMARY])
+    session = open_session(transport, reasoning="high")
+    session.replace_messages(messages)
+    listener = listen(session)
+    session.compact()
+    await finish(session)
+    assert CompactDone("They talked.") in listener.events
+    body: dict[str, Any] = json.loads(transport.bodies[0])
+    return list(session.transcript.messages), body
+
+
+async def test_the_newest_messages_stay_as_they_are() -> None:
+    messages = [user(str(number)) for number in range(7)]
+    kept, _ = await compacted(messages)
+    assert kept == [user("## Context Summary (compacted)\n\nThey talked."), *messages[3:]]
+
+
+async def test_results_stay_with_their_calls() -> None:
+    messages = [user("go"), user("on"), *turn(1), *turn(2), user("x")]
+    kept, _ = await compacted(messages)
+    assert kept[1:] == messages[2:]
+
+
+async def test_the_model_is_asked_for_text_alone() -> None:
+    _, body = await compacted([user(str(number)) for number in range(7)])
+    assert "tools" not in body
+    assert "thinking" not in body
+    assert body["max_tokens"] == 4096
+    assert len(body["messages"]) == 1
+    assert "hand-over notes" in body["system"][0]["text"]
+
+
+async def test_the_model_reads_what_was_said_in_words() -> None:
+    messages = [
+        said("user", TextBlock("look"), PNG),
+        said("assistant", ThinkingBlock("secret", "sig"), CallBlock("c1", "read", {"path": "x"}),
+             CallBlock("c2", "read", None, malformed="{")),
+        said("tool", ResultBlock("c1", False, (TextBlock("seen"),)), ResultBlock("c2", True, (TextBlock("bad"),))),
+        *(user("kept") for _ in range(KEEP_MESSAGES)),
+    ]  # fmt: skip
+    _, body = await compacted(messages)
+    text = body["messages"][0]["content"][0]["text"]
+    assert text.startswith(
+        "<conversation>\n"
+        "[user]\nlook\n(image: image/png, 4 bytes)\n\n"
+        "[assistant]\n(thought about it)\n(calls read with {'path': 'x'})\n(calls read with {)\n\n"
+        "[tool]\n(result: seen)\n(failed: bad)\n"
+        "</conversation>\n\n"
+    )
+    assert "secret" not in text
+    assert "kept" not in text
+
+
+async def test_a_long_block_is_told_by_its_beginning_and_end() -> None:
+    _, body = await compacted([user("a" * 5000 + "z" * 5000), *(user("kept") for _ in range(KEEP_MESSAGES))])
+    text = body["messages"][0]["content"][0]["text"]
+    assert f"{'a' * 2000}\n[... 6000 characters left out ...]\n{'z' * 2000}" in text
+    assert "a" * 2001 not in text
+
+
+async def test_a_compacted_conversation_can_be_compacted_again() -> None:
+    session = open_session(FakeTransport([SUMMARY]))
+    session.replace_messages([user(str(number)) for number in range(7)])
+    session.compact()
+    await finish(session)
+    await talk(session, "go on")
+    listener = listen(session)
+    session.compact()
+    await finish(session)
+    assert CompactDone("fine") in listener.events
+    assert len(session.transcript) == KEEP_MESSAGES + 1
+
+
+_part = st.sampled_from(["user", "turn", "text"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(_part, min_size=1, max_size=9))
+def test_no_pair_is_ever_torn_apart(parts: list[str]) -> None:
+    messages: list[Message] = [user("begin")]
+    for number, part in enumerate(parts):
+        match part:
+            case "user":
+                messages.append(user("more"))
+            case "turn":
+                messages += turn(number)
+            case _:
+                messages.append(said("assistant", TextBlock("text")))
+    kept = _kept(messages)
+    if kept is None:
+        assert len(messages) <= KEEP_MESSAGES + 1 or messages[-KEEP_MESSAGES].role == "tool"
+        return
+    assert kept == messages[-len(kept) :]
+    assert KEEP_MESSAGES <= len(kept) < len(messages)
+    assert kept[0].role != "tool"
+
+
+def _kept(messages: list[Message]) -> list[Message] | None:
+    """Return what a compaction keeps; None if there is nothing to compact."""
+    import asyncio
+
+    async def run() -> list[Message] | None:
+        session = open_session(FakeTransport([SUMMARY]))
+        session.replace_messages(messages)
+        session.compact()
+        await finish(session)
+        after = list(session.transcript.messages)
+        return None if after == messages else after[1:]
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("count", range(KEEP_MESSAGES + 1))
+async def test_a_short_conversation_is_left_alone(count: int) -> None:
+    transport = FakeTransport()
+    session = open_session(transport)
+    session.replace_messages([user("x") for _ in range(count)])
+    session.compact()
+    await finish(session)
+    assert (transport.requests, len(session.transcript)) == ([], count)

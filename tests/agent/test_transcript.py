@@ -1,0 +1,75 @@
+"""The transcript changes only by rows, and knows which calls are open."""
+
+from __future__ import annotations
+
+from zot.agent.transcript import Transcript
+from zot.messages import CallBlock, Message, ResultBlock, Role, TextBlock, TranscriptBlock
+from zot.store import MessageRow
+
+A, B = CallBlock("a", "t", {}), CallBlock("b", "t", {})
+
+
+def said(role: Role, *blocks: TranscriptBlock) -> Message:
+    return Message(role, blocks, "t")
+
+
+def result(call_id: str) -> ResultBlock:
+    return ResultBlock(call_id, False, ())
+
+
+def after(*rows: MessageRow | Message) -> Transcript:
+    transcript = Transcript()
+    for row in rows:
+        transcript.apply(row if isinstance(row, MessageRow) else MessageRow(row))
+    return transcript
+
+
+ONE, TWO, THREE = (said("user", TextBlock(text)) for text in ("one", "two", "three"))
+
+
+def test_messages_are_appended() -> None:
+    transcript = after(ONE, TWO)
+    assert (transcript.messages, len(transcript)) == ([ONE, TWO], 2)
+
+
+def test_the_results_of_one_turn_gather_in_one_message() -> None:
+    transcript = after(said("assistant", A, B), said("tool", result("a")), said("tool", result("b")), ONE)
+    assert transcript.messages == [said("assistant", A, B), said("tool", result("a"), result("b")), ONE]
+
+
+def test_a_summary_takes_the_place_of_the_first_messages() -> None:
+    summary = said("user", TextBlock("summary"))
+    assert after(ONE, TWO, THREE, MessageRow(summary, replaces=2)).messages == [summary, THREE]
+
+
+def test_a_row_without_message_forgets() -> None:
+    assert after(ONE, TWO, THREE, MessageRow(None, replaces=2)).messages == [THREE]
+    assert after(ONE, MessageRow(None, replaces=1)).messages == []
+    assert after(ONE, MessageRow(None)).messages == [ONE]
+
+
+def test_calls_without_result_are_open_in_their_order() -> None:
+    assert after().unanswered() == []
+    assert after(ONE).unanswered() == []
+    assert after(said("assistant", TextBlock("x"))).unanswered() == []
+    assert after(said("assistant", A, B)).unanswered() == [A, B]
+    assert after(said("assistant", A, B), said("tool", result("a"))).unanswered() == [B]
+    assert after(said("assistant", A, B), said("tool", result("b"))).unanswered() == [A]
+    assert after(said("assistant", A), said("tool", result("a"))).unanswered() == []
+
+
+def test_only_the_newest_turn_can_have_open_calls() -> None:
+    assert after(said("assistant", A), said("tool", result("a")), ONE).unanswered() == []
+    assert after(said("assistant", A), said("tool", result("a")), said("assistant", B)).unanswered() == [B]
+
+
+def test_rows_that_are_replayed_give_the_same_transcript() -> None:
+    rows = [
+        MessageRow(ONE),
+        MessageRow(said("assistant", A)),
+        MessageRow(said("tool", result("a"))),
+        MessageRow(TWO, replaces=2),
+        MessageRow(None, replaces=1),
+        MessageRow(THREE),
+    ]
+    assert after(*rows).messages == [said("tool", result("a")), THREE]
