@@ -99,7 +99,8 @@ class LocalServer:
             task.cancel()
         results = await asyncio.gather(*self._tasks, return_exceptions=True)
         for peer in self.peers:
-            peer.writer.transport.abort()
+            if not peer.writer.is_closing():  # The TLS transport of early Pythons 3.11 cannot be aborted once closed.
+                peer.writer.transport.abort()
         failures = [result for result in results if isinstance(result, Exception)]
         unexpected = [failure for failure in failures if not isinstance(failure, ConnectionError | EOFError)]
         assert unexpected == []

@@ -25,6 +25,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
+        self._socket: asyncio.Transport | None = None
         self._answer: Answer | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._paused = False
@@ -96,6 +97,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
+        self._socket = transport
         self._adopt(transport)
 
     def data_received(self, data: bytes) -> None:
@@ -159,8 +161,9 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     def _close(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
+        # Below TLS, if there is any: the TLS transport of early Pythons 3.11 cannot be aborted once it was closed.
+        if self._socket is not None:
+            self._socket.abort()
 
     def _pause(self) -> None:
         if self._transport is not None and not self._paused:
