@@ -207,17 +207,19 @@ class Listener:
 
 
 class ListStore:
-    """A store that keeps every row, and fails at the append numbered ``fails_at``."""
+    """A store that keeps every row, and fails at the append numbered ``fails_at``, or from there on ``for_good``."""
 
-    def __init__(self, *, fails_at: int = 0, error: Exception | None = None) -> None:
+    def __init__(self, *, fails_at: int = 0, error: Exception | None = None, for_good: bool = False) -> None:
         self.rows: list[Row] = []
         self.appends = 0
         self._fails_at = fails_at
         self._error = error
+        self._for_good = for_good
 
     def append(self, rows: Sequence[Row]) -> int:
         self.appends += 1
-        if self._error is not None and self.appends == self._fails_at:
+        is_broken = self.appends == self._fails_at or (self._for_good and self.appends > self._fails_at)
+        if self._error is not None and is_broken:
             raise self._error
         self.rows.extend(rows)
         return len(self.rows) - len(rows) + 1

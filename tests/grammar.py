@@ -144,7 +144,7 @@ class Grammar:
                 self._turn_ended(frame)
             case At.FAILED, "error" if frame["message"] == self._error:
                 self.at = At.ENDING
-            case At.READY | At.COMPACTING, "error":
+            case At.READY | At.COMPACTING | At.COMPACTED, "error":
                 self.at = At.ENDING
             case At.ENDING | At.ANSWERED, "done":
                 self.at = At.IDLE
@@ -162,7 +162,9 @@ class Grammar:
                 self.at = At.ANSWERED
             case At.ASKED | At.SAID | At.COUNTED, "error" if frame.get("error") and not self._announced:
                 self.at, self._error = At.FAILED, frame["error"]
-            case At.READY | At.ASKED | At.SAID | At.COUNTED | At.COMPACTING, "aborted" if "error" not in frame:
+            case At.READY | At.ASKED | At.SAID | At.COUNTED | At.COMPACTING | At.COMPACTED, "aborted" if (
+                "error" not in frame
+            ):
                 self.at = At.ENDING
             case _:
                 self._refuse(f"turn_end with stop {frame['stop']!r}")

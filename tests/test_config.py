@@ -63,6 +63,12 @@ def test_a_flag_wins_over_the_file(tmp_path: Path) -> None:
     assert (config.provider, config.system_prompt) == ("lab", "Be brief.")
 
 
+def test_model_and_address_of_the_file_belong_to_its_provider(tmp_path: Path) -> None:
+    write(tmp_path, EVERYTHING)
+    config = resolve({"provider": "anthropic"}, {"ZOT_HOME": str(tmp_path)})
+    assert (config.provider, config.model, config.base_url, config.max_steps) == ("anthropic", None, None, 7)
+
+
 def test_the_directory_that_was_named_wins_over_home(tmp_path: Path) -> None:
     for name in ("home", "named", "empty"):
         (tmp_path / name).mkdir()

@@ -694,6 +694,18 @@ async def test_a_prompt_that_cannot_be_stored_fails_and_the_next_one_runs(fails_
     assert (await talk(session))[-2:] == [TurnEnd("end_turn"), Done()]
 
 
+@pytest.mark.parametrize("fails_at", range(1, 10))
+async def test_a_store_that_is_broken_for_good_still_lets_everybody_hear_the_end(fails_at: int) -> None:
+    store = ListStore(fails_at=fails_at, error=StoreFailed("the disk is gone"), for_good=True)
+    session = open_session(FakeTransport(), store=store)
+    listener = listen(session)
+    job = session.prompt("hi")
+    await finish(session)
+    assert listener.events[-2:] == [Error("the disk is gone"), Done()]
+    assert (kinds(listener.events).count("done"), session.busy) == (1, False)
+    assert isinstance(job.error, StoreFailed)
+
+
 # Subscribers.
 
 

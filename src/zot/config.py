@@ -35,7 +35,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def __repr__(self) -> str:
         """Say what is set, without the secrets."""
-        hidden = ("env", "api_key")
+        hidden = ("env", "api_key", "base_url" if "@" in (self.base_url or "") else "")
         pairs = ((name, getattr(self, name)) for name in self.__struct_fields__ if name not in hidden)
         return f"Config({', '.join(f'{name}={value!r}' for name, value in pairs)})"
 
@@ -114,7 +114,14 @@ def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None) -
         given["tools"] = ()
     for accepted in ("no_ext", "no_skill", "no_session"):
         given.pop(accepted, None)
-    return Config(**{**_from_file(directory), **given}, env=env)
+    return Config(**{**_fitting(_from_file(directory), given), **given}, env=env)
+
+
+def _fitting(stored: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of the file's settings goes with what was given: a model and an address belong to their provider."""
+    if given.get("provider") in (None, stored.get("provider", Config().provider)):
+        return stored
+    return {name: value for name, value in stored.items() if name not in ("model", "base_url")}
 
 
 def zot_home(env: Mapping[str, str]) -> str | None:

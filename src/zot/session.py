@@ -13,9 +13,9 @@ import msgspec
 from zot.agent.compaction import compact
 from zot.agent.loop import Agent
 from zot.agent.run import Run
-from zot.agent.transcript import Transcript
+from zot.agent.transcript import Transcript, repaired
 from zot.errors import AgentError, QueueFull, RuntimeClosed, StoreFailed, UserError
-from zot.events import AgentEvent
+from zot.events import AgentEvent, Done, Error
 from zot.messages import ZERO, Counters, ImageBlock, Message, timestamp
 from zot.store import MemoryStore, MessageRow, Store
 
@@ -186,12 +186,12 @@ class Session:
         self.replace_messages([])
 
     def replace_messages(self, messages: Sequence[Message]) -> None:
-        """Make ``messages`` the conversation. Raise UserError while busy."""
+        """Make ``messages`` the conversation, repaired where a provider would refuse it. Raise UserError while busy."""
         if self.busy:
             raise UserError("the conversation cannot be changed while a prompt or compact is running; abort it first")
         if len(self.transcript):
             self.record(MessageRow(None, replaces=len(self.transcript)))
-        for message in messages:
+        for message in repaired(messages):
             self.record(MessageRow(message))
 
     def use_model(self, model_id: str) -> None:
@@ -216,9 +216,7 @@ class Session:
     def emit(self, events: Sequence[AgentEvent]) -> None:
         """Store ``events``, then show them."""
         self._store.append(events)
-        for subscriber in self._subscribers:
-            subscriber.deliver(events)
-        self.agent.extensions.observe(events)
+        self._show(events)
 
     def record(self, row: MessageRow) -> None:
         """Store a change of the transcript, then make it."""
@@ -292,9 +290,18 @@ class Session:
         assert task is not None
         await asyncio.wait({task})
         self._task = None
-        problem = None if task.cancelled() else task.exception()
         job = self._running
         assert job is not None
+        try:
+            self._conclude(job, run, task)
+        except StoreFailed as problem:
+            # That it is over cannot be recorded, but whoever waits for the end must hear it.
+            job.error = problem
+            self._show([Error(str(problem)), Done()])
+
+    def _conclude(self, job: Job, run: Run, task: asyncio.Task[None]) -> None:
+        """Say how a run ended."""
+        problem = None if task.cancelled() else task.exception()
         if task.cancelled() or (problem is not None and self._aborting):
             job.aborted = True
             run.aborted()
@@ -302,6 +309,11 @@ class Session:
             job.error = _explained(problem)
             run.failed(job.error)
         run.done()
+
+    def _show(self, events: Sequence[AgentEvent]) -> None:
+        for subscriber in self._subscribers:
+            subscriber.deliver(events)
+        self.agent.extensions.observe(events)
 
     def _steer(self, run: Run) -> bool:
         """Say what the user wanted said meanwhile. True if there was something."""

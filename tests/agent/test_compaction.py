@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import claude
-from fakes import NOON, PNG, FakeTransport, finish, listen, open_session, talk
+from fakes import NOON, PNG, FakeTransport, finish, kinds, listen, open_session, talk
 from zot.agent.compaction import KEEP_MESSAGES
 from zot.events import CompactDone
 from zot.messages import CallBlock, Message, ResultBlock, Role, TextBlock, ThinkingBlock, TranscriptBlock
@@ -156,3 +156,13 @@ async def test_a_short_conversation_is_left_alone(count: int) -> None:
     session.compact()
     await finish(session)
     assert (transport.requests, len(session.transcript)) == ([], count)
+
+
+async def test_what_a_compaction_used_counts_even_if_nothing_came_of_it() -> None:
+    session = open_session(FakeTransport([claude.reply(claude.text("  "))]))
+    session.replace_messages([user("x") for _ in range(KEEP_MESSAGES + 1)])
+    listener = listen(session)
+    session.compact()
+    await finish(session)
+    assert kinds(listener.events) == ["usage", "error", "done"]
+    assert session.totals.input > 0

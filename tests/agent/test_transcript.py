@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zot.agent.transcript import Transcript
+from zot.agent.transcript import Transcript, repaired
 from zot.messages import CallBlock, Message, ResultBlock, Role, TextBlock, TranscriptBlock
 from zot.store import MessageRow
 
@@ -73,3 +73,31 @@ def test_rows_that_are_replayed_give_the_same_transcript() -> None:
         MessageRow(THREE),
     ]
     assert after(*rows).messages == [said("tool", result("a")), THREE]
+
+
+def lost(call_id: str) -> ResultBlock:
+    return ResultBlock(call_id, True, (TextBlock("the result was lost: the run was interrupted"),))
+
+
+def test_a_call_that_lost_its_result_gets_one_right_behind_it() -> None:
+    messages = [ONE, said("assistant", A, B), said("tool", result("b")), TWO]
+    assert repaired(messages) == [ONE, said("assistant", A, B), said("tool", result("b")), said("tool", lost("a")), TWO]
+
+
+def test_a_call_at_the_very_end_gets_a_result_too() -> None:
+    assert repaired([ONE, said("assistant", A)]) == [ONE, said("assistant", A), said("tool", lost("a"))]
+
+
+def test_results_without_a_call_are_dropped() -> None:
+    messages = [
+        said("tool", result("a")),
+        ONE,
+        said("assistant", A),
+        said("tool", result("a"), result("a"), result("x")),
+    ]
+    assert repaired(messages) == [ONE, said("assistant", A), said("tool", result("a"))]
+
+
+def test_a_sound_conversation_is_left_as_it_is() -> None:
+    messages = [ONE, said("assistant", A), said("tool", result("a")), TWO]
+    assert repaired(messages) == messages

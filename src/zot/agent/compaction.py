@@ -44,7 +44,7 @@ async def compact(agent: Agent, run: Run, transcript: Transcript) -> None:
     if not text:
         raise UserError("nothing was compacted: the model gave an empty summary")
     summary = Message("user", (TextBlock(f"{_HEADING}\n\n{text}"),), run.now())
-    run.compacted(summary, boundary, reply.counters, text)
+    run.compacted(summary, boundary, text)
 
 
 def _boundary(messages: Sequence[Message]) -> int:

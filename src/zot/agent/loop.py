@@ -73,7 +73,7 @@ class Agent:
         raise StepsExhausted(f"stopped after {self._max_steps} steps, the limit set by max-steps")
 
     async def ask_plainly(self, system: str, messages: Sequence[Message], run: Run, *, max_tokens: int) -> Reply:
-        """Ask the model for text alone: no tools, nothing shown, nothing recorded."""
+        """Ask the model for text alone: no tools, and nothing of it is shown or recorded but what it used."""
         self.asked = self.model
         request = Request(
             model=self.model.id,
@@ -86,8 +86,11 @@ class Agent:
         )
         with closing(self.provider.call(request, run.retrying)) as call:
             await call.open()
-            while await call.read():
-                pass
+            try:
+                while await call.read():
+                    pass
+            finally:
+                run.spent(call.reply().counters)
             return call.reply()
 
     def _find(self, model_id: str) -> Model:

@@ -139,10 +139,14 @@ class Run:
         self._recorder.record(MessageRow(message))
         self._recorder.emit([ToolResult(call.id, is_error, show_result_content(output))])
 
-    def compacted(self, summary: Message, replaces: int, counters: Counters, text: str) -> None:
+    def spent(self, counters: Counters) -> None:
+        """A model call of which nothing is shown has used this much."""
+        self._recorder.emit([self._usage(counters)])
+
+    def compacted(self, summary: Message, replaces: int, text: str) -> None:
         """The first ``replaces`` messages have a summary that stands for them from now on."""
         self._recorder.record(MessageRow(summary, replaces))
-        self._recorder.emit([self._usage(counters), CompactDone(text)])
+        self._recorder.emit([CompactDone(text)])
 
     def failed(self, error: AgentError) -> None:
         """The run ends because something broke. What had arrived is kept."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from zot.messages import CallBlock, Message, ResultBlock
+from zot.messages import CallBlock, Message, ResultBlock, TextBlock
 from zot.store import MessageRow
 
 
@@ -52,3 +52,31 @@ class Transcript:
             self._messages[-1] = message
         else:
             self._messages.append(message)
+
+
+def repaired(messages: Sequence[Message]) -> list[Message]:
+    """Return ``messages`` so that every call has one result, right behind it, and every result its call."""
+    whole: list[Message] = []
+    open_calls: dict[str, CallBlock] = {}
+    for message in messages:
+        if message.role == "tool":
+            results = tuple(
+                block
+                for block in message.content
+                if isinstance(block, ResultBlock) and open_calls.pop(block.call_id, None) is not None
+            )
+            if results:
+                whole.append(msgspec.structs.replace(message, content=results))
+            continue
+        whole += _lost_results(open_calls, message.time)
+        open_calls = {block.id: block for block in message.content if isinstance(block, CallBlock)}
+        whole.append(message)
+    return whole + _lost_results(open_calls, messages[-1].time if messages else "")
+
+
+def _lost_results(calls: dict[str, CallBlock], time: str) -> list[Message]:
+    """Return the message that stands for the results of ``calls``; none if there are no calls."""
+    if not calls:
+        return []
+    lost = TextBlock("the result was lost: the run was interrupted")
+    return [Message("tool", tuple(ResultBlock(call_id, True, (lost,)) for call_id in calls), time)]
