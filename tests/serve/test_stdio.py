@@ -283,6 +283,19 @@ def test_a_client_may_say_everything_before_it_reads_anything(zot: Callable[...,
     assert process.finish() == []
 
 
+def test_a_client_that_asks_and_never_reads_costs_no_more_memory_with_every_question(zot: Callable[..., Zot]) -> None:
+    process = zot()
+    process.send({"type": "prompt", "message": "!echo " + 500_000 * "x"})
+    process.until(type="done")
+    before = resident_bytes(process.pid)
+    process.send(*({"type": "get_messages", "id": number} for number in range(100)))
+    assert eventually(lambda: at_rest(process.pid))
+    grown = resident_bytes(process.pid) - before
+    assert grown < 60 * 1024 * 1024, f"{grown / 2**20:.0f} MiB of answers that nobody reads"
+    assert [process.read()["id"] for _ in range(100)] == list(range(100))
+    assert process.finish() == []
+
+
 def test_an_output_that_takes_nothing_ends_it(tmp_path: Path) -> None:
     with open("/dev/full", "wb") as full:
         done = run(tmp_path, input=COMMANDS, stdout=full, stderr=subprocess.PIPE)

@@ -239,16 +239,17 @@ def shape_of(value: Any, key: str = "") -> Any:
             return type(value).__name__
 
 
-def test_the_published_transcript_comes_out_line_by_line(zot: Callable[..., Zot], lab_url: str) -> None:
+def test_the_published_transcript_comes_out_line_by_line(zot: Callable[..., Zot]) -> None:
     """Another program's parser was validated against these six lines of a service that refused the key."""
-    process = zot("--provider", "anthropic", "--base-url", lab_url, "--api-key", "sk-placeholder")
-    process.send({"id": "1", "type": "prompt", "message": "!status 401"})
-    frames = process.until(type="done")
+    with serving(Script.parse("status 401\nrepeat")) as url:
+        process = zot("--provider", "anthropic", "--base-url", url, "--api-key", "sk-placeholder")
+        process.send(b'{"id":"1","type":"prompt","message":"check the current directory"}')
+        frames = process.until(type="done")
     reason = frames[3]["error"]
     assert reason.startswith("anthropic: http 401: ")
     assert stable(frames) == [
         {"command": "prompt", "data": {"started": True}, "id": "1", "success": True, "type": "response"},
-        {"content": [{"text": "!status 401", "type": "text"}], "time": "TIME", "type": "user_message"},
+        {"content": [{"text": "check the current directory", "type": "text"}], "time": "TIME", "type": "user_message"},
         {"step": 1, "type": "turn_start"},
         {"error": reason, "stop": "error", "type": "turn_end"},
         {"message": reason, "type": "error"},

@@ -84,6 +84,8 @@ async def _serve(
         async for data in read_chunks(incoming):
             for line in lines.feed(data):
                 server.take(line)
+                if output.choked:
+                    await output.room()
         for line in lines.finish():
             server.take(line)
         lifetime.input_ended = True

@@ -19,6 +19,8 @@ from zot.serve.stdio import readable, writable
 _READ_BYTES = 256 * 1024
 #: A writer with more than this waiting is full; its source should pause.
 _FULL_BYTES = 1024 * 1024
+#: A writer with more than this waiting is choked; even those who ask should not be heard until there is room.
+_CHOKED_BYTES = 16 * _FULL_BYTES
 
 
 async def read_chunks(descriptor: int) -> AsyncIterator[bytes]:
@@ -61,6 +63,11 @@ class Writer:
     def full(self) -> bool:
         """True while so much is waiting that the source should pause."""
         return self._size > _FULL_BYTES
+
+    @property
+    def choked(self) -> bool:
+        """True while so much is waiting that not even answers can be taken."""
+        return self._size > _CHOKED_BYTES
 
     async def room(self) -> None:
         """Wait until it is not full any more, or the output broke."""
