@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -11,14 +11,16 @@ import msgspec
 import claude
 from zot.agent.hooks import Approver, CallDecision, Extensions, MessageDecision
 from zot.agent.loop import Agent
+from zot.errors import StoreFailed
 from zot.events import AgentEvent
+from zot.history import Batch
 from zot.messages import CallBlock, ImageBlock, ToolSpec
 from zot.providers.anthropic import AnthropicMessages
 from zot.providers.base import Deadlines, HttpRequest, Model, Provider, Reasoning
 from zot.providers.models import models_of
 from zot.providers.service import Service
 from zot.session import Session
-from zot.store import Row, Store
+from zot.store import MemoryStore, Row, Store
 from zot.tools.base import Output, Tool, ToolContext
 
 #: How long anything may take before a test fails. Never how long it does take.
@@ -197,7 +199,8 @@ class Listener:
         self.on_event: Callable[[AgentEvent], None] = lambda event: None
         self._points = points or Points()
 
-    def deliver(self, events: Sequence[AgentEvent]) -> None:
+    def deliver(self, batch: Batch) -> None:
+        events = batch.events
         self.events.extend(events)
         for event in events:
             self.on_event(event)
@@ -206,30 +209,72 @@ class Listener:
         await self._points.reach()
 
 
-class ListStore:
-    """A store that keeps every row, and fails at the append numbered ``fails_at``, or from there on ``for_good``."""
+class ListStore(MemoryStore):
+    """A store that keeps every row, and refuses the append numbered ``fails_at``, or from there on ``for_good``."""
 
     def __init__(self, *, fails_at: int = 0, error: Exception | None = None, for_good: bool = False) -> None:
+        super().__init__(keep=None)
         self.rows: list[Row] = []
         self.appends = 0
         self._fails_at = fails_at
         self._error = error
         self._for_good = for_good
 
-    def append(self, rows: Sequence[Row]) -> int:
+    def append(self, rows: Sequence[Row], *, run: int) -> int:
         self.appends += 1
         is_broken = self.appends == self._fails_at or (self._for_good and self.appends > self._fails_at)
         if self._error is not None and is_broken:
             raise self._error
         self.rows.extend(rows)
-        return len(self.rows) - len(rows) + 1
+        return super().append(rows, run=run)
 
-    def read(self, after: int = 0) -> Iterator[tuple[int, Row]]:
-        return iter(list(enumerate(self.rows, 1))[after:])
 
-    @property
-    def last_seq(self) -> int:
-        return len(self.rows)
+class SlowStore:
+    """A store that makes nothing safe until it is told to, as a disk would: `commit` and `lose` are the disk."""
+
+    full = False
+
+    def __init__(self) -> None:
+        self.last_seq = 0
+        self.runs: list[int] = []
+        self._safe_seq = 0
+        self._changed = asyncio.Event()
+        self._problem: StoreFailed | None = None
+        self._safe: Callable[[int], None] = lambda seq: None
+        self._failed: Callable[[StoreFailed], None] = lambda problem: None
+
+    def append(self, rows: Sequence[Row], *, run: int) -> int:
+        self.last_seq += len(rows)
+        self.runs.append(run)
+        return self.last_seq - len(rows) + 1
+
+    def watch(self, safe: Callable[[int], None], failed: Callable[[StoreFailed], None]) -> None:
+        self._safe, self._failed = safe, failed
+
+    def commit(self, up_to: int | None = None) -> None:
+        """Everything, or everything up to a number, is on the disk."""
+        self._safe_seq = self.last_seq if up_to is None else up_to
+        self._safe(self._safe_seq)
+        self._changed.set()
+
+    def lose(self, problem: StoreFailed) -> None:
+        """What is not on the disk will never be."""
+        self._problem = problem
+        self._failed(problem)
+        self._changed.set()
+
+    async def room(self) -> None:
+        """There always is."""
+
+    async def settled(self) -> None:
+        while self._safe_seq < self.last_seq:
+            if self._problem is not None:
+                raise self._problem
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def read(self, after: int, limit: int) -> list[tuple[int, Row]]:
+        raise NotImplementedError
 
 
 async def no_sleep(seconds: float) -> None:

@@ -37,15 +37,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     # lab is a service at the other end of a line: it knows what a transport is, and none of our decoders.
     "providers/lab": {"errors", "messages", "events", "providers/base"},
     "agent": {"errors", "messages", "events", "store", "providers/base", "tools/base"},
-    "session": {"errors", "messages", "events", "store", "agent"},
+    "history": {"errors", "messages", "events", "store", "agent"},
+    "session": {"errors", "messages", "events", "store", "agent", "history"},
     # The only one that picks concrete parts.
     "runtime": {
         "errors", "messages", "store", "config", "providers/models", "providers/base", "providers", "providers/lab",
         "tools/base", "tools", "agent", "session",
     },
-    "sdk": {"errors", "messages", "events", "config", "providers/base", "session", "runtime"},
+    "sdk": {"errors", "messages", "events", "config", "providers/base", "history", "session", "runtime"},
     "blocking": {"errors", "messages", "events", "config", "sdk"},
-    "serve": {"errors", "messages", "events", "session", "wire"},
+    "serve": {"errors", "messages", "history", "session", "wire"},
     "commands": {
         "errors", "version", "messages", "flags", "config", "providers/lab", "wire", "session", "runtime", "serve",
     },

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,83 +14,120 @@ from hypothesis import strategies as st
 from fakes import ListStore
 from zot.events import Done, TextDelta, TurnStart
 from zot.messages import Message, TextBlock
-from zot.store import MemoryStore, MessageRow, Row, Store
+from zot.store import MemoryStore, Row, Said, Spliced, Store
 
 MESSAGE = Message("user", (TextBlock("hi"),), "2026-01-01T12:00:00.000Z")
 ROWS: Sequence[Row] = (
-    MessageRow(MESSAGE),
+    Said(MESSAGE),
     TurnStart(1),
     TextDelta("a"),
     TextDelta("a"),
-    MessageRow(None, replaces=1),
-    MessageRow(MESSAGE, replaces=2),
+    Spliced(0, 1, ()),
+    Spliced(0, 0, (MESSAGE, MESSAGE)),
     Done(),
 )
+PATIENCE_S = 5
+
+
+async def all_rows(store: Store, after: int = 0) -> list[tuple[int, Row]]:
+    return await store.read(after, 1_000_000)
 
 
 @pytest.mark.parametrize("make", [lambda: MemoryStore(keep=None), ListStore], ids=["memory", "list"])
 class TestStore:
     """The contract."""
 
-    def test_a_new_store_is_empty(self, make: Callable[[], Store]) -> None:
+    async def test_a_new_store_is_empty(self, make: Callable[[], Store]) -> None:
         store = make()
-        assert (store.last_seq, list(store.read())) == (0, [])
+        assert (store.last_seq, await all_rows(store)) == (0, [])
 
-    def test_rows_come_back_as_they_were_in_order_and_numbered_from_one(self, make: Callable[[], Store]) -> None:
+    async def test_rows_come_back_as_they_were_in_order_and_numbered_from_one(self, make: Callable[[], Store]) -> None:
         store = make()
-        assert store.append(ROWS) == 1
-        assert list(store.read()) == list(enumerate(ROWS, 1))
+        assert store.append(ROWS, run=1) == 1
+        await store.settled()
+        assert await all_rows(store) == list(enumerate(ROWS, 1))
         assert store.last_seq == len(ROWS)
 
-    def test_each_append_says_the_number_of_its_first_row(self, make: Callable[[], Store]) -> None:
+    async def test_each_append_says_the_number_of_its_first_row(self, make: Callable[[], Store]) -> None:
         store = make()
-        assert [store.append(ROWS[:2]), store.append(ROWS[2:3]), store.append(ROWS[3:])] == [1, 3, 4]
-        assert list(store.read()) == list(enumerate(ROWS, 1))
+        firsts = [store.append(rows, run=1) for rows in (ROWS[:2], ROWS[2:3], ROWS[3:])]
+        assert firsts == [1, 3, 4]
+        await store.settled()
+        assert await all_rows(store) == list(enumerate(ROWS, 1))
 
-    def test_appending_nothing_changes_nothing(self, make: Callable[[], Store]) -> None:
+    async def test_appending_nothing_changes_nothing(self, make: Callable[[], Store]) -> None:
         store = make()
-        store.append(ROWS[:2])
-        assert store.append([]) == 3
-        assert (store.last_seq, len(list(store.read()))) == (2, 2)
+        store.append(ROWS[:2], run=1)
+        assert store.append([], run=1) == 3
+        await store.settled()
+        assert (store.last_seq, len(await all_rows(store))) == (2, 2)
 
-    def test_reading_can_begin_anywhere(self, make: Callable[[], Store]) -> None:
+    async def test_reading_can_begin_and_stop_anywhere(self, make: Callable[[], Store]) -> None:
         store = make()
-        store.append(ROWS)
+        store.append(ROWS, run=1)
+        await store.settled()
         for after in range(len(ROWS) + 3):
-            assert list(store.read(after)) == list(enumerate(ROWS, 1))[after:]
+            for limit in range(len(ROWS) + 1):
+                assert await store.read(after, limit) == list(enumerate(ROWS, 1))[after : after + limit]
 
-    def test_equal_rows_are_different_rows(self, make: Callable[[], Store]) -> None:
+    async def test_equal_rows_are_different_rows(self, make: Callable[[], Store]) -> None:
         store = make()
-        store.append([Done(), Done()])
-        store.append([Done()])
-        assert list(store.read()) == [(1, Done()), (2, Done()), (3, Done())]
+        store.append([Done(), Done()], run=1)
+        store.append([Done()], run=2)
+        await store.settled()
+        assert await all_rows(store) == [(1, Done()), (2, Done()), (3, Done())]
+
+    async def test_who_watches_hears_that_everything_is_safe(self, make: Callable[[], Store]) -> None:
+        store = make()
+        safe: list[int] = []
+        store.watch(safe.append, lambda problem: pytest.fail(str(problem)))
+        store.append(ROWS[:3], run=1)
+        store.append(ROWS[3:], run=1)
+        async with asyncio.timeout(PATIENCE_S):
+            await store.settled()
+        assert safe[-1] == len(ROWS)
+        assert safe == sorted(safe)
+
+    async def test_an_empty_store_has_room_and_is_settled(self, make: Callable[[], Store]) -> None:
+        store = make()
+        assert not store.full
+        async with asyncio.timeout(PATIENCE_S):
+            await store.room()
+            await store.settled()
 
     @given(sizes=st.lists(st.integers(0, 5), max_size=8))
-    def test_numbers_increase_without_gaps_however_rows_arrive(
+    async def test_numbers_increase_without_gaps_however_rows_arrive(
         self, make: Callable[[], Store], sizes: list[int]
     ) -> None:
         store = make()
         firsts = [
-            store.append([TextDelta(f"{batch}.{row}") for row in range(size)]) for batch, size in enumerate(sizes)
+            store.append([TextDelta(f"{batch}.{row}") for row in range(size)], run=batch)
+            for batch, size in enumerate(sizes)
         ]
-        numbers = [seq for seq, _ in store.read()]
+        await store.settled()
+        numbers = [seq for seq, _ in await all_rows(store)]
         assert numbers == list(range(1, sum(sizes) + 1))
         assert store.last_seq == sum(sizes)
         assert all(after - before == size for (before, after), size in zip(pairwise(firsts), sizes, strict=False))
 
 
 @pytest.mark.parametrize("keep", [0, 1, 3, 100])
-def test_memory_keeps_only_the_newest_rows_and_still_numbers_all(keep: int) -> None:
+async def test_memory_keeps_only_the_newest_rows_and_still_numbers_all(keep: int) -> None:
     store = MemoryStore(keep=keep)
-    store.append(ROWS[:4])
-    store.append(ROWS[4:])
+    store.append(ROWS[:4], run=1)
+    store.append(ROWS[4:], run=1)
     kept = list(enumerate(ROWS, 1))[max(0, len(ROWS) - keep) :]
     assert store.last_seq == len(ROWS)
-    assert list(store.read()) == kept
-    assert list(store.read(after=5)) == [(seq, row) for seq, row in kept if seq > 5]
+    assert await all_rows(store) == kept
+    assert await all_rows(store, after=5) == [(seq, row) for seq, row in kept if seq > 5]
 
 
-def test_memory_keeps_nothing_unless_it_is_told_to() -> None:
+async def test_memory_keeps_nothing_unless_it_is_told_to() -> None:
     store = MemoryStore()
-    assert store.append(ROWS) == 1
-    assert (list(store.read()), store.last_seq) == ([], len(ROWS))
+    assert store.append(ROWS, run=1) == 1
+    assert (await all_rows(store), store.last_seq) == ([], len(ROWS))
+
+
+def test_every_row_can_be_written_down_and_read_back() -> None:
+    decoder: msgspec.json.Decoder[Row] = msgspec.json.Decoder(Row)
+    assert [decoder.decode(msgspec.json.encode(row)) for row in ROWS] == list(ROWS)

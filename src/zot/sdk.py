@@ -12,6 +12,7 @@ import msgspec
 from zot.config import Config
 from zot.errors import AgentError, RuntimeBusy, RuntimeClosed
 from zot.events import AgentEvent, AssistantMessage, Done, Usage
+from zot.history import Batch
 from zot.messages import ZERO, Counters, ImageBlock, Message, text_of
 from zot.providers.base import Model
 from zot.runtime import checked, open_session
@@ -202,10 +203,10 @@ class Inbox:
         del reason
         self._end()
 
-    def deliver(self, events: Sequence[AgentEvent]) -> None:
+    def deliver(self, batch: Batch) -> None:
         """Take what happened."""
-        self._unread.extend(events)
-        if isinstance(events[-1], Done):
+        self._unread.extend(batch.events)
+        if isinstance(batch.events[-1], Done):
             self._end()
         _resolve(self._arrived)
 

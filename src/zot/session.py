@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -15,9 +15,10 @@ from zot.agent.loop import Agent
 from zot.agent.run import Run
 from zot.agent.transcript import Transcript, repaired
 from zot.errors import AgentError, QueueFull, RuntimeClosed, StoreFailed, UserError
-from zot.events import AgentEvent, Done, Error
-from zot.messages import ZERO, Counters, ImageBlock, Message, timestamp
-from zot.store import MemoryStore, MessageRow, Store
+from zot.events import Done, Error
+from zot.history import History, Subscriber
+from zot.messages import Counters, ImageBlock, Message, timestamp
+from zot.store import MemoryStore, Spliced, Store
 
 log = logging.getLogger("zot")
 
@@ -34,20 +35,6 @@ class State(msgspec.Struct, frozen=True):
     message_count: int
     busy: bool
     usage: Counters
-
-
-class Subscriber(Protocol):
-    """Somebody who hears every event of a session, in order."""
-
-    def deliver(self, events: Sequence[AgentEvent]) -> None:
-        """Take events. Must not block and must not raise."""
-
-    @property
-    def full(self) -> bool:
-        """True while it cannot take more without growing; the run then waits for `room`."""
-
-    async def room(self) -> None:
-        """Wait until it can take more."""
 
 
 class Job:
@@ -86,11 +73,14 @@ class Session:
 
     def __init__(self, agent: Agent, store: Store | None = None, *, now: Callable[[], str] = timestamp) -> None:
         self.agent = agent
-        self.transcript = Transcript()
-        self.totals = ZERO
-        self._store: Store = store if store is not None else MemoryStore()
+        self._history = History(
+            store if store is not None else MemoryStore(),
+            charge=agent.charge,
+            observe=agent.extensions.observe,
+            on_failure=self._on_store_failure,
+        )
         self._now = now
-        self._subscribers: tuple[Subscriber, ...] = ()
+        self._store_failure: StoreFailed | None = None
         self._waiting: deque[Job] = deque()
         self._steering: deque[Job] = deque()
         self._running: Job | None = None
@@ -106,6 +96,16 @@ class Session:
         """True from the moment a prompt or compact is accepted until the last `done` is out."""
         return self._running is not None
 
+    @property
+    def transcript(self) -> Transcript:
+        """The conversation so far."""
+        return self._history.transcript
+
+    @property
+    def totals(self) -> Counters:
+        """What it has used so far."""
+        return self._history.totals
+
     def state(self) -> State:
         """Return a snapshot."""
         model = self.agent.model
@@ -113,8 +113,7 @@ class Session:
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Let ``subscriber`` hear everything from now on; call what is returned to stop."""
-        self._subscribers = (*self._subscribers, subscriber)
-        return lambda: self._unsubscribe(subscriber)
+        return self._history.subscribe(subscriber)
 
     def prompt(
         self,
@@ -189,10 +188,7 @@ class Session:
         """Make ``messages`` the conversation, repaired where a provider would refuse it. Raise UserError while busy."""
         if self.busy:
             raise UserError("the conversation cannot be changed while a prompt or compact is running; abort it first")
-        if len(self.transcript):
-            self.record(MessageRow(None, replaces=len(self.transcript)))
-        for message in repaired(messages):
-            self.record(MessageRow(message))
+        self._history.say([], Spliced(0, len(self.transcript), tuple(repaired(messages))))
 
     def use_model(self, model_id: str) -> None:
         """Use another model of the same provider from the next model call on. Raise UserError if there is none."""
@@ -211,34 +207,7 @@ class Session:
         await self.finish()
         await self.agent.provider.close()
 
-    # What a run says (`agent.run.Recorder`).
-
-    def emit(self, events: Sequence[AgentEvent]) -> None:
-        """Store ``events``, then show them."""
-        self._store.append(events)
-        self._show(events)
-
-    def record(self, row: MessageRow) -> None:
-        """Store a change of the transcript, then make it."""
-        self._store.append([row])
-        self.transcript.apply(row)
-
-    def count(self, counters: Counters) -> Counters:
-        """Price a reply's tokens and add them up."""
-        charged = self.agent.asked.charge(counters)
-        self.totals += charged
-        return charged
-
-    async def drain(self) -> None:
-        """Wait for the subscribers that must not miss anything and have not kept up."""
-        for subscriber in self._subscribers:
-            if subscriber.full:
-                await subscriber.room()
-
     # How jobs run.
-
-    def _unsubscribe(self, subscriber: Subscriber) -> None:
-        self._subscribers = tuple(other for other in self._subscribers if other is not subscriber)
 
     def _accept(self, job: Job) -> Job:
         if self._closed:
@@ -257,16 +226,17 @@ class Session:
 
     def _begin(self, job: Job) -> Run:
         """Start a job: acknowledged and visible at once, so that an abort right behind it finds something to end."""
-        self._running, self._aborting = job, False
-        run = Run(self.transcript, self, now=self._now)
+        self._running, self._aborting, self._store_failure = job, False, None
+        self._history.run += 1
+        run = Run(self._history, now=self._now)
         job.started()
         body: Coroutine[Any, Any, None]
         if job.text is None:
-            body = compact(self.agent, run, self.transcript)
+            body = compact(self.agent, run)
         else:
             try:
                 run.prompt(job.text, job.images)
-                body = self.agent.run(run, self.transcript, self, self._steer)
+                body = self.agent.run(run, self._steer)
             except StoreFailed as problem:
                 body = _fail(problem)
         self._task = asyncio.get_running_loop().create_task(body, name="zot run")
@@ -293,11 +263,17 @@ class Session:
         job = self._running
         assert job is not None
         try:
-            self._conclude(job, run, task)
+            if self._store_failure is None:
+                self._conclude(job, run, task)
+            # The next run must not begin, nor this one seem over, before its end is on record.
+            await self._history.settled()
+            failure = self._store_failure
         except StoreFailed as problem:
+            failure = problem
+        if failure is not None:
             # That it is over cannot be recorded, but whoever waits for the end must hear it.
-            job.error = problem
-            self._show([Error(str(problem)), Done()])
+            job.error = failure
+            self._history.announce([Error(str(failure)), Done()])
 
     def _conclude(self, job: Job, run: Run, task: asyncio.Task[None]) -> None:
         """Say how a run ended."""
@@ -310,11 +286,6 @@ class Session:
             run.failed(job.error)
         run.done()
 
-    def _show(self, events: Sequence[AgentEvent]) -> None:
-        for subscriber in self._subscribers:
-            subscriber.deliver(events)
-        self.agent.extensions.observe(events)
-
     def _steer(self, run: Run) -> bool:
         """Say what the user wanted said meanwhile. True if there was something."""
         spoke = bool(self._steering)
@@ -324,6 +295,11 @@ class Session:
             assert job.text is not None
             run.prompt(job.text, job.images)
         return spoke
+
+    def _on_store_failure(self, problem: StoreFailed) -> None:
+        """What was said has not been recorded, and was not shown: the run cannot go on."""
+        self._store_failure = problem
+        self.abort()
 
     def _drop_waiting(self, reason: str) -> None:
         _drop(self._steering, reason)

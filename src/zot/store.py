@@ -1,43 +1,70 @@
 """Where a session's history goes before anybody sees it.
 
-Two kinds of row under one increasing number: *events*, what clients saw, and *message* rows, what the provider
-needs. A client's view is read from the first, the transcript from the second.
+Two kinds of row under one increasing number: *events*, what clients saw, and *changes* of the transcript, what the
+provider needs. A client's view is read from the first, the transcript from the second.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 import msgspec
 
+from zot.errors import StoreFailed
 from zot.events import AgentEvent
 from zot.messages import Message
 
 
-class MessageRow(msgspec.Struct, frozen=True, gc=False):
-    """A change of the transcript: ``message`` is appended, or takes the place of the first ``replaces`` messages.
+class Said(msgspec.Struct, frozen=True, gc=False, tag="said", tag_field="type"):
+    """A message was added to the transcript."""
 
-    A cleared transcript is a row without a message that replaces them all; a compaction one whose message is
-    the summary. What was replaced stays in the journal: a transcript is a view.
+    message: Message
+
+
+class Spliced(msgspec.Struct, frozen=True, gc=False, tag="spliced", tag_field="type"):
+    """``messages`` took the place of those from ``start`` up to ``stop``: a compaction, a clearing, a replacement.
+
+    What was replaced stays in the history: a transcript is a view.
     """
 
-    message: Message | None
-    replaces: int = 0
+    start: int
+    stop: int
+    messages: tuple[Message, ...]
 
 
-Row: TypeAlias = AgentEvent | MessageRow
+Change: TypeAlias = Said | Spliced
+Row: TypeAlias = AgentEvent | Change
 
 
 class Store(Protocol):
-    """An append-only history of one session."""
+    """An append-only history of one session. A row is *safe* when it would survive whatever the store can survive."""
 
-    def append(self, rows: Sequence[Row]) -> int:
-        """Take ``rows``, in order, and return the number of the first. Raise StoreFailed if they are not safe."""
+    def append(self, rows: Sequence[Row], *, run: int) -> int:
+        """Number ``rows``, in order, and take them, all or none; return the number of the first. Never blocks.
 
-    def read(self, after: int = 0) -> Iterator[tuple[int, Row]]:
-        """Yield the rows numbered above ``after`` that are still held, in order."""
+        Raise StoreFailed if they are refused at once.
+        """
+
+    def watch(self, safe: Callable[[int], None], failed: Callable[[StoreFailed], None]) -> None:
+        """Call ``safe`` with the number up to which all rows are safe, ``failed`` when rows could not be made safe.
+
+        In the thread of the event loop; at once, inside `append`, where nothing has to be waited for.
+        """
+
+    @property
+    def full(self) -> bool:
+        """True while so much is not yet safe that no more should be said."""
+
+    async def room(self) -> None:
+        """Wait until it is not full any more. Raise StoreFailed if that takes too long."""
+
+    async def settled(self) -> None:
+        """Wait until every row is safe. Raise StoreFailed."""
+
+    async def read(self, after: int, limit: int) -> list[tuple[int, Row]]:
+        """Return the oldest safe rows numbered above ``after`` that are still held, with their numbers."""
 
     @property
     def last_seq(self) -> int:
@@ -45,22 +72,40 @@ class Store(Protocol):
 
 
 class MemoryStore:
-    """A store that lives and dies with its process.
+    """A store that lives and dies with its process: a row is safe as soon as it is here.
 
     Nothing can come back to it after a crash, so it keeps only the newest ``keep`` rows; every row still gets its
     number.
     """
 
+    full = False
+
     def __init__(self, *, keep: int | None = 0) -> None:
         self._rows: deque[Row] = deque(maxlen=keep)
+        self._safe: Callable[[int], None] = lambda seq: None
         self.last_seq = 0
 
-    def append(self, rows: Sequence[Row]) -> int:
+    def append(self, rows: Sequence[Row], *, run: int) -> int:
+        """Take ``rows`` and say that they are safe."""
+        del run
         first = self.last_seq + 1
         self._rows.extend(rows)
         self.last_seq += len(rows)
+        self._safe(self.last_seq)
         return first
 
-    def read(self, after: int = 0) -> Iterator[tuple[int, Row]]:
+    def watch(self, safe: Callable[[int], None], failed: Callable[[StoreFailed], None]) -> None:
+        """Call ``safe`` from now on; nothing can fail."""
+        del failed
+        self._safe = safe
+
+    async def room(self) -> None:
+        """There always is."""
+
+    async def settled(self) -> None:
+        """Everything is."""
+
+    async def read(self, after: int, limit: int) -> list[tuple[int, Row]]:
+        """Return the rows above ``after`` that are still held."""
         oldest = self.last_seq - len(self._rows) + 1
-        return ((seq, row) for seq, row in enumerate(self._rows, oldest) if seq > after)
+        return [(seq, row) for seq, row in enumerate(self._rows, oldest) if seq > after][:limit]

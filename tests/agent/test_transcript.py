@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zot.agent.transcript import Transcript, repaired
 from zot.messages import CallBlock, Message, ResultBlock, Role, TextBlock, TranscriptBlock
-from zot.store import MessageRow
+from zot.store import Change, Said, Spliced
 
 A, B = CallBlock("a", "t", {}), CallBlock("b", "t", {})
 
@@ -17,10 +17,10 @@ def result(call_id: str) -> ResultBlock:
     return ResultBlock(call_id, False, ())
 
 
-def after(*rows: MessageRow | Message) -> Transcript:
+def after(*changes: Change | Message) -> Transcript:
     transcript = Transcript()
-    for row in rows:
-        transcript.apply(row if isinstance(row, MessageRow) else MessageRow(row))
+    for change in changes:
+        transcript.apply(Said(change) if isinstance(change, Message) else change)
     return transcript
 
 
@@ -39,13 +39,12 @@ def test_the_results_of_one_turn_gather_in_one_message() -> None:
 
 def test_a_summary_takes_the_place_of_the_first_messages() -> None:
     summary = said("user", TextBlock("summary"))
-    assert after(ONE, TWO, THREE, MessageRow(summary, replaces=2)).messages == [summary, THREE]
+    assert after(ONE, TWO, THREE, Spliced(0, 2, (summary,))).messages == [summary, THREE]
 
 
-def test_a_row_without_message_forgets() -> None:
-    assert after(ONE, TWO, THREE, MessageRow(None, replaces=2)).messages == [THREE]
-    assert after(ONE, MessageRow(None, replaces=1)).messages == []
-    assert after(ONE, MessageRow(None)).messages == [ONE]
+def test_a_splice_without_messages_forgets() -> None:
+    assert after(ONE, TWO, THREE, Spliced(0, 2, ())).messages == [THREE]
+    assert after(ONE, Spliced(0, 1, ())).messages == []
 
 
 def test_calls_without_result_are_open_in_their_order() -> None:
@@ -63,16 +62,16 @@ def test_only_the_newest_turn_can_have_open_calls() -> None:
     assert after(said("assistant", A), said("tool", result("a")), said("assistant", B)).unanswered() == [B]
 
 
-def test_rows_that_are_replayed_give_the_same_transcript() -> None:
-    rows = [
-        MessageRow(ONE),
-        MessageRow(said("assistant", A)),
-        MessageRow(said("tool", result("a"))),
-        MessageRow(TWO, replaces=2),
-        MessageRow(None, replaces=1),
-        MessageRow(THREE),
+def test_changes_that_are_replayed_give_the_same_transcript() -> None:
+    changes: list[Change] = [
+        Said(ONE),
+        Said(said("assistant", A)),
+        Said(said("tool", result("a"))),
+        Spliced(0, 2, (TWO,)),
+        Spliced(0, 1, ()),
+        Said(THREE),
     ]
-    assert after(*rows).messages == [said("tool", result("a")), THREE]
+    assert after(*changes).messages == [said("tool", result("a")), THREE]
 
 
 def lost(call_id: str) -> ResultBlock:
@@ -81,7 +80,7 @@ def lost(call_id: str) -> ResultBlock:
 
 def test_a_call_that_lost_its_result_gets_one_right_behind_it() -> None:
     messages = [ONE, said("assistant", A, B), said("tool", result("b")), TWO]
-    assert repaired(messages) == [ONE, said("assistant", A, B), said("tool", result("b")), said("tool", lost("a")), TWO]
+    assert repaired(messages) == [ONE, said("assistant", A, B), said("tool", result("b"), lost("a")), TWO]
 
 
 def test_a_call_at_the_very_end_gets_a_result_too() -> None:

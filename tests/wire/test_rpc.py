@@ -182,7 +182,7 @@ def usage(of: Counters) -> Usage:
 
 
 def told(events: list[AgentEvent], *features: str) -> list[dict[str, Any]]:
-    lines = rpc.EventEncoder().lines(events, frozenset(features))
+    lines = rpc.EventEncoder().lines(events, frozenset(features), run=1)
     assert lines == b"" or lines.endswith(b"\n")
     return [json.loads(line) for line in lines.splitlines()]
 
@@ -204,9 +204,8 @@ def test_an_event_that_came_later_is_told_to_who_asked_for_it(feature: str, even
 
 def test_numbers_are_contiguous_over_what_is_told() -> None:
     encoder = rpc.EventEncoder()
-    encoder.run = 7
-    first = encoder.lines([TurnStart(1), ThinkingDelta("hm"), TextDelta("a")], frozenset({"seq"}))
-    second = encoder.lines([Done()], frozenset({"seq"}))
+    first = encoder.lines([TurnStart(1), ThinkingDelta("hm"), TextDelta("a")], frozenset({"seq"}), run=7)
+    second = encoder.lines([Done()], frozenset({"seq"}), run=7)
     assert first + second == (
         b'{"type":"turn_start","step":1,"seq":1,"run":7}\n'
         b'{"type":"text_delta","delta":"a","seq":2,"run":7}\n'
@@ -224,13 +223,13 @@ def test_an_unknown_price_is_zero_unless_a_client_wants_to_know() -> None:
 
 
 def test_the_type_comes_first() -> None:
-    assert rpc.EventEncoder().lines([TurnEnd("error", "x")], frozenset({"seq"})).startswith(b'{"type":"turn_end",')
+    assert rpc.EventEncoder().lines([TurnEnd("error", "x")], frozenset({"seq"}), run=1).startswith(b'{"type":"turn_end",')
     assert rpc.succeed(rpc.Ping(), rpc.PONG).startswith(b'{"type":"response",')
 
 
 @given(text=st.text(st.characters()))
 def test_what_is_written_is_one_line_of_strict_json(text: str) -> None:
-    line = rpc.EventEncoder().lines([TextDelta(text)], frozenset())
+    line = rpc.EventEncoder().lines([TextDelta(text)], frozenset(), run=1)
     assert line.count(b"\n") == 1
     shown = json.loads(line.decode())["delta"]
     assert shown == text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -245,7 +244,7 @@ def test_a_lone_surrogate_becomes_a_replacement_character_and_a_pair_one_charact
 
 @pytest.mark.parametrize("event", [TurnStart(1), TextDelta("a\u2028b"), usage(PRICED), Done(), TurnEnd("aborted")])
 def test_a_line_reads_back_as_the_event_it_was(event: AgentEvent) -> None:
-    assert decode(rpc.EventEncoder().lines([event], frozenset())) == event
+    assert decode(rpc.EventEncoder().lines([event], frozenset(), run=1)) == event
 
 
 # The greeting.

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from zot.agent.loop import Agent
 from zot.agent.run import Run
-from zot.agent.transcript import Transcript
 from zot.errors import UserError
 from zot.messages import (
     CallBlock,
@@ -35,10 +34,11 @@ _TASK = (
 )
 
 
-async def compact(agent: Agent, run: Run, transcript: Transcript) -> None:
+async def compact(agent: Agent, run: Run) -> None:
     """Replace all but the newest messages by a summary. Raise UserError if there is nothing to gain."""
-    boundary = _boundary(transcript.messages)
-    question = Message("user", (TextBlock(_question(transcript.messages[:boundary])),), run.now())
+    messages = run.recorder.transcript.messages
+    boundary = _boundary(messages)
+    question = Message("user", (TextBlock(_question(messages[:boundary])),), run.now())
     reply = await agent.ask_plainly(_SYSTEM, [question], run, max_tokens=_MAX_SUMMARY_TOKENS)
     text = text_of(reply.content).strip()
     if not text:

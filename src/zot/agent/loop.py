@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 
 from zot.agent.hooks import AllowAll, Approver, Extensions, MessageDecision, NoExtensions
-from zot.agent.run import Recorder, Run
+from zot.agent.run import Run
 from zot.agent.transcript import Transcript
 from zot.errors import StepsExhausted, ToolFailed, TurnBlocked, UserError
-from zot.messages import CallBlock, Message, TextBlock, ToolSpec, text_of
+from zot.messages import CallBlock, Counters, Message, TextBlock, ToolSpec, text_of
 from zot.providers.base import EncodedMessages, Model, Provider, Reasoning, Reply, Request
 from zot.tools.base import Output, Tool, ToolContext
 
@@ -51,7 +51,11 @@ class Agent:
         """Use another model from the next call on. Raise UserError, with the known ones, if there is no such model."""
         self.model = self._find(model_id)
 
-    async def run(self, run: Run, transcript: Transcript, recorder: Recorder, steer: Callable[[Run], bool]) -> None:
+    def charge(self, counters: Counters) -> Counters:
+        """Return ``counters`` with their cost at the prices of the model that was asked last."""
+        return self.asked.charge(counters)
+
+    async def run(self, run: Run, steer: Callable[[Run], bool]) -> None:
         """Answer the newest user message. ``steer`` adds what the user said meanwhile; True if there was something.
 
         Raise ProviderError and the like; the owner of the run says so.
@@ -64,10 +68,12 @@ class Agent:
             if reason is not None:
                 raise TurnBlocked(reason)
             tools = self._offered()
-            calls = await self._ask(run, transcript, recorder, tools)
+            calls = await self._ask(run, tools)
             for call in calls:
+                # What the model asked for is on record before it has any effect.
+                await run.recorder.settled()
                 await self._use(run, call, tools)
-                await recorder.drain()
+                await run.recorder.drain()
             if not calls and not steer(run):
                 return
         raise StepsExhausted(f"stopped after {self._max_steps} steps, the limit set by max-steps")
@@ -100,18 +106,16 @@ class Agent:
         known = ", ".join(model.id for model in self.models) or "none"
         raise UserError(f"unknown model {model_id!r} (provider {self.provider.name!r}); known: {known}")
 
-    async def _ask(
-        self, run: Run, transcript: Transcript, recorder: Recorder, tools: Mapping[str, Tool]
-    ) -> tuple[CallBlock, ...]:
+    async def _ask(self, run: Run, tools: Mapping[str, Tool]) -> tuple[CallBlock, ...]:
         """Make one model call and return the tool calls it asks for."""
-        request = self._request(transcript, tuple(tool.spec for tool in tools.values()))
+        request = self._request(run.recorder.transcript, tuple(tool.spec for tool in tools.values()))
         with closing(self.provider.call(request, run.retrying)) as call:
             await call.open()
             holding = self.extensions.holds_messages
             run.reply_started(call.reply, holding=holding)
             while events := await call.read():
                 run.heard(events)
-                await recorder.drain()
+                await run.recorder.drain()
             reply = call.reply()
         decision = await self._decide(reply) if holding else None
         return run.reply_ended(reply, decision)
@@ -135,7 +139,7 @@ class Agent:
     def _offered(self) -> Mapping[str, Tool]:
         """Return the tools the model may call now, by name; a built-in one wins over an extension's."""
         theirs = {tool.spec.name: tool for tool in self.extensions.tools()}
-        return {**theirs, **self._tools} if theirs else self._tools
+        return {**self._tools, **{name: tool for name, tool in theirs.items() if name not in self._tools}}
 
     async def _use(self, run: Run, call: CallBlock, tools: Mapping[str, Tool]) -> None:
         """Run one call and record its result. A tool that fails is an answer, not an error."""

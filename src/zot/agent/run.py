@@ -45,7 +45,7 @@ from zot.messages import (
     timestamp,
 )
 from zot.providers.base import Reply, StreamEvent
-from zot.store import MessageRow
+from zot.store import Change, Said, Spliced
 from zot.tools.base import Output
 
 ABORTED_RESULT = "aborted before it finished"
@@ -54,11 +54,12 @@ ABORTED_RESULT = "aborted before it finished"
 class Recorder(Protocol):
     """Where a run's words go: recorded first, then shown."""
 
-    def emit(self, events: Sequence[AgentEvent]) -> None:
-        """Record and show ``events``."""
+    @property
+    def transcript(self) -> Transcript:
+        """The conversation so far."""
 
-    def record(self, row: MessageRow) -> None:
-        """Record a change of the transcript and make it."""
+    def say(self, events: Sequence[AgentEvent], *changes: Change) -> None:
+        """Record changes of the transcript and make them; record ``events`` and show them. Raise StoreFailed."""
 
     def count(self, counters: Counters) -> Counters:
         """Price one reply's tokens, add them up, and return them with their price."""
@@ -69,6 +70,9 @@ class Recorder(Protocol):
 
     async def drain(self) -> None:
         """Wait until whoever must not miss anything has caught up."""
+
+    async def settled(self) -> None:
+        """Wait until all that was said is safely recorded. Raise StoreFailed."""
 
 
 class Phase(enum.Enum):
@@ -83,9 +87,8 @@ class Phase(enum.Enum):
 class Run:
     """What one prompt or compact says and records."""
 
-    def __init__(self, transcript: Transcript, recorder: Recorder, *, now: Callable[[], str] = timestamp) -> None:
-        self._transcript = transcript
-        self._recorder = recorder
+    def __init__(self, recorder: Recorder, *, now: Callable[[], str] = timestamp) -> None:
+        self.recorder = recorder
         self.now = now
         self._phase = Phase.BETWEEN
         self._partial: Callable[[], Reply] | None = None
@@ -95,58 +98,55 @@ class Run:
         """The user said something: the beginning of a run, or steering in its middle."""
         blocks: tuple[TranscriptBlock, ...] = (*((TextBlock(text),) if text else ()), *images)
         message = Message("user", blocks, self.now())
-        self._recorder.record(MessageRow(message))
-        self._recorder.emit([UserMessage(show(message).content, message.time)])
+        self.recorder.say([UserMessage(show(message).content, message.time)], Said(message))
 
     def turn_started(self, step: int) -> None:
         """A model call is about to be made."""
         self._phase = Phase.ASKING
-        self._recorder.emit([TurnStart(step)])
+        self.recorder.say([TurnStart(step)])
 
     def retrying(self, reason: str, *, attempt: int, delay_s: float) -> None:
         """The model service failed before it answered; it will be asked again."""
-        self._recorder.emit([Retry(reason, attempt, round(delay_s * 1000))])
+        self.recorder.say([Retry(reason, attempt, round(delay_s * 1000))])
 
     def reply_started(self, partial: Callable[[], Reply], *, holding: bool) -> None:
         """The model began to answer; ``partial`` returns what it said so far. Text is held back if ``holding``."""
         self._phase, self._partial, self._holding = Phase.HEARING, partial, holding
-        self._recorder.emit([AssistantStart()])
+        self.recorder.say([AssistantStart()])
 
     def heard(self, events: Sequence[StreamEvent]) -> None:
         """The model said more."""
         if self._holding:
             events = [event for event in events if not isinstance(event, TextDelta | ThinkingDelta)]
         if events:
-            self._recorder.emit(events)
+            self.recorder.say(events)
 
     def reply_ended(self, reply: Reply, decision: MessageDecision | None) -> tuple[CallBlock, ...]:
         """The model has answered. Return the calls that must now be run, each of which needs a result."""
         content, stop = _settled(reply)
         calls = tuple(block for block in content if isinstance(block, CallBlock))
         self._say(content, reply.counters, decision)
-        self._recorder.emit([*(ToolCall(call.id, call.name, call.args) for call in calls), TurnEnd(stop)])
+        self.recorder.say([*(ToolCall(call.id, call.name, call.args) for call in calls), TurnEnd(stop)])
         self._phase = Phase.USING_TOOLS if calls else Phase.BETWEEN
         return calls
 
     async def progressed(self, call: CallBlock, text: str) -> None:
         """A running tool has something to show. Waits for those who must see it."""
-        self._recorder.emit([ToolProgress(call.id, text)])
-        await self._recorder.drain()
+        self.recorder.say([ToolProgress(call.id, text)])
+        await self.recorder.drain()
 
     def result(self, call: CallBlock, output: Output, *, is_error: bool) -> None:
         """A call has its result."""
         message = Message("tool", (ResultBlock(call.id, is_error, output),), self.now())
-        self._recorder.record(MessageRow(message))
-        self._recorder.emit([ToolResult(call.id, is_error, show_result_content(output))])
+        self.recorder.say([ToolResult(call.id, is_error, show_result_content(output))], Said(message))
 
     def spent(self, counters: Counters) -> None:
         """A model call of which nothing is shown has used this much."""
-        self._recorder.emit([self._usage(counters)])
+        self.recorder.say([self._usage(counters)])
 
     def compacted(self, summary: Message, replaces: int, text: str) -> None:
         """The first ``replaces`` messages have a summary that stands for them from now on."""
-        self._recorder.record(MessageRow(summary, replaces))
-        self._recorder.emit([CompactDone(text)])
+        self.recorder.say([CompactDone(text)], Spliced(0, replaces, (summary,)))
 
     def failed(self, error: AgentError) -> None:
         """The run ends because something broke. What had arrived is kept."""
@@ -159,7 +159,7 @@ class Run:
         if not isinstance(error, TurnBlocked):  # A guard at work is no fault; the turn's end says why.
             ending.append(Error(str(error)))
         self._phase = Phase.BETWEEN
-        self._recorder.emit(ending)
+        self.recorder.say(ending)
 
     def aborted(self) -> None:
         """The run ends because somebody wanted it to. Says so in every phase."""
@@ -167,11 +167,11 @@ class Run:
             self._say_partial()
         self._close_calls(ABORTED_RESULT)
         self._phase = Phase.BETWEEN
-        self._recorder.emit([TurnEnd("aborted")])
+        self.recorder.say([TurnEnd("aborted")])
 
     def done(self) -> None:
         """Nothing of this run follows."""
-        self._recorder.emit([Done()])
+        self.recorder.say([Done()])
 
     def _say_partial(self) -> None:
         """Keep and show what the model said before it was interrupted; a call it had begun is dropped."""
@@ -185,31 +185,29 @@ class Run:
         """Record the assistant's message and show it, together with what it cost."""
         shown_text = None if decision is None else "" if decision.refusal is not None else decision.text
         message = Message("assistant", content, self.now(), shown_text=shown_text)
-        if content:
-            self._recorder.record(MessageRow(message))
         events: list[AgentEvent] = [TextDelta(shown_text)] if shown_text else []
         events.append(self._usage(counters))
         if decision is not None and decision.refusal is not None:
             events += [Error(decision.refusal)] if decision.refusal else []
         elif content:
             events.append(AssistantMessage(show(message).content, message.time))
-        self._recorder.emit(events)
+        self.recorder.say(events, *([Said(message)] if content else []))
 
     def _usage(self, counters: Counters) -> Usage:
-        priced = self._recorder.count(counters)
+        priced = self.recorder.count(counters)
         return Usage(
             priced.input,
             priced.output,
             priced.cache_read,
             priced.cache_write,
             priced.cost_usd,
-            self._recorder.totals,
+            self.recorder.totals,
             priced.price_known,
         )
 
     def _close_calls(self, text: str) -> None:
         """Give every call that has no result one: providers refuse a transcript with an open call."""
-        for call in self._transcript.unanswered():
+        for call in self.recorder.transcript.unanswered():
             self.result(call, (TextBlock(text),), is_error=True)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock
-from zot.store import MessageRow
+from zot.store import Change, Said, Spliced
 
 
 class Transcript:
@@ -24,12 +24,13 @@ class Transcript:
     def __len__(self) -> int:
         return len(self._messages)
 
-    def apply(self, row: MessageRow) -> None:
-        """Make the change that ``row`` says. Results of one turn gather in one message."""
-        if row.replaces:
-            self._messages[: row.replaces] = [row.message] if row.message is not None else []
-        elif row.message is not None:
-            self._append(row.message)
+    def apply(self, change: Change) -> None:
+        """Make a change. Results of one turn gather in one message."""
+        match change:
+            case Said(message=message):
+                self._append(message)
+            case Spliced(start=start, stop=stop, messages=messages):
+                self._messages[start:stop] = messages
 
     def unanswered(self) -> list[CallBlock]:
         """Return the calls of the newest assistant message that have no result yet, in order."""
@@ -71,7 +72,11 @@ def repaired(messages: Sequence[Message]) -> list[Message]:
         whole += _lost_results(open_calls, message.time)
         open_calls = {block.id: block for block in message.content if isinstance(block, CallBlock)}
         whole.append(message)
-    return whole + _lost_results(open_calls, messages[-1].time if messages else "")
+    whole += _lost_results(open_calls, messages[-1].time if messages else "")
+    transcript = Transcript()
+    for message in whole:
+        transcript.apply(Said(message))
+    return list(transcript.messages)
 
 
 def _lost_results(calls: dict[str, CallBlock], time: str) -> list[Message]:

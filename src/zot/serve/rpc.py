@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from zot.errors import AgentError, ProtocolError, UserError
-from zot.events import AgentEvent, Done
+from zot.history import Batch
 from zot.messages import ImageBlock, show
 from zot.session import Session
 from zot.wire import rpc
@@ -38,14 +38,12 @@ class RpcServer:
         self._greeting = greeting
         self._output = output
         self._events = rpc.EventEncoder()
-        self._in_run = False
         session.subscribe(self)
 
     # What the session says.
 
-    def deliver(self, events: Sequence[AgentEvent]) -> None:
-        self._output.write(self._events.lines(events, self._greeting.features))
-        self._in_run = type(events[-1]) is not Done
+    def deliver(self, batch: Batch) -> None:
+        self._output.write(self._events.lines(batch.events, self._greeting.features, run=batch.run))
 
     @property
     def full(self) -> bool:
@@ -113,13 +111,10 @@ class RpcServer:
 
     def _fate(self, command: rpc.Command) -> dict[str, Callable[..., None]]:
         """Return what is to be done when the job of ``command`` starts, or never will."""
-
-        def started() -> None:
-            # What is said in the middle of a run belongs to it; everything else begins one.
-            self._events.run += not self._in_run
-            self._succeed(command, rpc.STARTED)
-
-        return {"started": started, "dropped": lambda reason: self._output.write(rpc.fail(command, reason))}
+        return {
+            "started": lambda: self._succeed(command, rpc.STARTED),
+            "dropped": lambda reason: self._output.write(rpc.fail(command, reason)),
+        }
 
 
 def _images(images: Sequence[rpc.ImageInput] | None) -> tuple[ImageBlock, ...]:

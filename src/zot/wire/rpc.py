@@ -342,20 +342,19 @@ class EventEncoder:
 
     def __init__(self) -> None:
         self._seq = 0
-        self.run = 0
 
-    def lines(self, events: Sequence[AgentEvent], features: frozenset[str]) -> bytes:
-        """Return the lines for ``events``, each ending in LF."""
+    def lines(self, events: Sequence[AgentEvent], features: frozenset[str], *, run: int) -> bytes:
+        """Return the lines for ``events`` of a run, each ending in LF."""
         shown = [event for event in events if _GATED.get(type(event)) is None or _GATED[type(event)] in features]
         if "prices" not in features:
             shown = [_as_first_published(event) if type(event) is Usage else event for event in shown]
-        return self._numbered(shown) if "seq" in features else encode_lines(shown)
+        return self._numbered(shown, run) if "seq" in features else encode_lines(shown)
 
-    def _numbered(self, events: Iterable[AgentEvent]) -> bytes:
+    def _numbered(self, events: Iterable[AgentEvent], run: int) -> bytes:
         lines = []
         for event in events:
             self._seq += 1
-            lines.append(b'%s,"seq":%d,"run":%d}\n' % (encode(event)[:-1], self._seq, self.run))
+            lines.append(b'%s,"seq":%d,"run":%d}\n' % (encode(event)[:-1], self._seq, run))
         return b"".join(lines)
 
 

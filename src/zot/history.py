@@ -1,0 +1,123 @@
+"""What happened in a session: numbered, stored, and only then shown to everybody, in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from zot.agent.transcript import Transcript
+from zot.errors import StoreFailed
+from zot.events import AgentEvent
+from zot.messages import ZERO, Counters
+from zot.store import Change, Store
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """What happened together: ``events`` of one ``run``, the first of which has the number ``seq``."""
+
+    seq: int
+    run: int
+    events: Sequence[AgentEvent]
+
+
+class Subscriber(Protocol):
+    """Somebody who hears every event of a session, in order."""
+
+    def deliver(self, batch: Batch) -> None:
+        """Take what happened. Must not block and must not raise."""
+
+    @property
+    def full(self) -> bool:
+        """True while it cannot take more without growing; the run then waits for `room`."""
+
+    async def room(self) -> None:
+        """Wait until it can take more."""
+
+
+class History:
+    """The one way for a run's words into the store and out to those who listen (`agent.run.Recorder`).
+
+    What cannot be stored is not shown. ``on_failure`` hears of rows that were taken and then could not be made safe.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        charge: Callable[[Counters], Counters],
+        observe: Callable[[Sequence[AgentEvent]], None],
+        on_failure: Callable[[StoreFailed], None],
+    ) -> None:
+        self.transcript = Transcript()
+        self.totals = ZERO
+        self.run = 0
+        self._store = store
+        self._charge = charge
+        self._observe = observe
+        self._on_failure = on_failure
+        self._subscribers: tuple[Subscriber, ...] = ()
+        self._unshown: deque[Batch] = deque()
+        self._safe_seq = 0
+        store.watch(self._safe, self._failed)
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Let ``subscriber`` hear everything from now on; call what is returned to stop."""
+        self._subscribers = (*self._subscribers, subscriber)
+        return lambda: self._unsubscribe(subscriber)
+
+    def say(self, events: Sequence[AgentEvent], *changes: Change) -> None:
+        """Store ``changes`` of the transcript and make them; store ``events`` and show them when they are safe.
+
+        Together or not at all. Raise StoreFailed if the store refuses.
+        """
+        first = self._store.append([*changes, *events] if changes else events, run=self.run)
+        for change in changes:
+            self.transcript.apply(change)
+        if events:
+            self._unshown.append(Batch(first + len(changes), self.run, events))
+            self._show_safe()
+
+    def announce(self, events: Sequence[AgentEvent]) -> None:
+        """Show ``events`` that cannot be stored: that it is over must be heard even when nothing can be written."""
+        self._show(Batch(0, self.run, events))
+
+    def count(self, counters: Counters) -> Counters:
+        """Price a reply's tokens, add them up, and return them with their price."""
+        charged = self._charge(counters)
+        self.totals += charged
+        return charged
+
+    async def drain(self) -> None:
+        """Wait for the store, and for those who must not miss anything and have not kept up."""
+        if self._store.full:
+            await self._store.room()
+        for subscriber in self._subscribers:
+            if subscriber.full:
+                await subscriber.room()
+
+    async def settled(self) -> None:
+        """Wait until everything said is safe, and so has been shown. Raise StoreFailed."""
+        await self._store.settled()
+
+    def _safe(self, seq: int) -> None:
+        self._safe_seq = seq
+        self._show_safe()
+
+    def _failed(self, problem: StoreFailed) -> None:
+        self._unshown.clear()
+        self._on_failure(problem)
+
+    def _show_safe(self) -> None:
+        while self._unshown and self._unshown[0].seq + len(self._unshown[0].events) - 1 <= self._safe_seq:
+            self._show(self._unshown.popleft())
+
+    def _show(self, batch: Batch) -> None:
+        for subscriber in self._subscribers:
+            subscriber.deliver(batch)
+        self._observe(batch.events)
+
+    def _unsubscribe(self, subscriber: Subscriber) -> None:
+        self._subscribers = tuple(other for other in self._subscribers if other is not subscriber)

@@ -1,0 +1,124 @@
+"""Nothing is shown before it is safe, whatever the disk does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import claude
+from fakes import FakeTool, FakeTransport, Listener, SlowStore, finish, kinds, listen, open_session
+from zot.errors import StoreFailed
+from zot.events import Done, Error
+from zot.messages import TextBlock
+from zot.session import Session
+from zot.tools.base import Output, Tool, ToolContext
+
+PATIENCE_S = 5
+
+
+async def until_quiet() -> None:
+    """Let everything happen that can happen without the disk."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+def slow_session(
+    transport: FakeTransport | None = None, tools: Sequence[Tool] = ()
+) -> tuple[Session, SlowStore, Listener]:
+    store = SlowStore()
+    session = open_session(transport or FakeTransport(), tools=tools, store=store)
+    return session, store, listen(session)
+
+
+async def test_nothing_is_shown_until_it_is_safe() -> None:
+    session, store, listener = slow_session()
+    session.prompt("hi")
+    await until_quiet()
+    assert listener.events == []
+    store.commit()
+    await until_quiet()
+    assert kinds(listener.events)[-1] == "done"
+    store.commit()
+    await finish(session)
+
+
+async def test_what_is_safe_is_shown_in_order_and_no_more() -> None:
+    session, store, listener = slow_session()
+    session.prompt("hi")
+    await until_quiet()
+    seen: list[int] = []
+    for seq in range(1, store.last_seq + 1):
+        store.commit(seq)
+        seen.append(len(listener.events))
+    assert seen == sorted(seen)
+    assert (seen[0], kinds(listener.events)[0], kinds(listener.events)[-1]) == (0, "user_message", "done")
+    await finish(session)
+
+
+async def test_a_run_is_not_over_before_its_end_is_safe() -> None:
+    session, store, listener = slow_session(
+        FakeTransport([claude.reply(claude.text("a")), claude.reply(claude.text("b"))])
+    )
+    started: list[str] = []
+    session.prompt("one", started=lambda: started.append("one"))
+    session.prompt("two", started=lambda: started.append("two"))
+    await until_quiet()
+    assert (started, session.busy) == (["one"], True)
+    store.commit()
+    await until_quiet()
+    assert started == ["one", "two"]
+    assert kinds(listener.events).count("done") == 1
+    store.commit()
+    await finish(session)
+    assert (kinds(listener.events).count("done"), session.busy) == (2, False)
+    assert sorted(set(store.runs)) == [1, 2]
+
+
+async def test_a_tool_has_no_effect_before_its_call_is_safe() -> None:
+    ran: list[str] = []
+
+    async def mark(args: dict[str, Any], context: ToolContext) -> Output:
+        ran.append("tool")
+        return (TextBlock("marked"),)
+
+    reply = claude.reply(claude.tool("c1", "mark"), ends="tool_use")
+    session, store, _ = slow_session(FakeTransport([reply]), tools=[FakeTool("mark", mark)])
+    session.prompt("hi")
+    await until_quiet()
+    assert ran == []
+    store.commit()
+    await until_quiet()
+    assert ran == ["tool"]
+    store.commit()
+    await until_quiet()
+    store.commit()
+    await finish(session)
+
+
+@pytest.mark.parametrize("moment", ["while it runs", "at its end"])
+async def test_what_the_disk_loses_is_not_shown_and_ends_the_run(moment: str) -> None:
+    transport = FakeTransport() if moment == "at its end" else FakeTransport([None])
+    session, store, listener = slow_session(transport)
+    job = session.prompt("hi")
+    await until_quiet()
+    store.lose(StoreFailed("the disk is gone"))
+    async with asyncio.timeout(PATIENCE_S):
+        await finish(session)
+    assert listener.events == [Error("the disk is gone"), Done()]
+    assert isinstance(job.error, StoreFailed)
+    assert not session.busy
+
+
+async def test_an_abort_works_while_the_disk_sleeps() -> None:
+    session, store, listener = slow_session(FakeTransport([None]))
+    session.prompt("hi")
+    await until_quiet()
+    session.abort()
+    await until_quiet()
+    store.commit()
+    async with asyncio.timeout(PATIENCE_S):
+        await finish(session)
+    assert kinds(listener.events)[-2:] == ["turn_end aborted", "done"]
