@@ -84,11 +84,18 @@ class Answer:
             else:
                 self._break("was cut short")
 
-    def take(self) -> bytes:
-        """Return the body that has arrived since the last call; b"" if none has."""
-        data = b"".join(self._parts)
-        self._parts.clear()
-        self.unread_bytes = 0
+    def take(self, limit: int) -> bytes:
+        """Return the oldest part of the body that nobody took yet, about ``limit`` bytes at most; b"" if none is here."""
+        size = count = 0
+        for part in self._parts:
+            size += len(part)
+            count += 1
+            if size >= limit:
+                break
+        data = b"".join(self._parts[:count])
+        # Emptied in place: the parser holds on to this very list.
+        del self._parts[:count]
+        self.unread_bytes = max(1, self.unread_bytes - size) if self._parts else 0
         return data
 
     def on_message_begin(self) -> None:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import ssl
 
 PAUSE_BYTES = 1024 * 1024
+#: What one read returns at most, roughly: an abort waits no longer than this takes to decode.
+READ_BYTES = 64 * 1024
 
 
 class Connection(asyncio.Protocol):
@@ -71,9 +73,13 @@ class Connection(asyncio.Protocol):
         answer = self._answer
         while answer.progress is Progress.BODY and not answer.unread_bytes:
             await self._wait()
+        if answer.unread_bytes > READ_BYTES:
+            # Who reads without ever having to wait would keep everyone else from running.
+            await asyncio.sleep(0)
         if answer.unread_bytes:
-            data = answer.take()
-            self._resume()
+            data = answer.take(READ_BYTES)
+            if answer.unread_bytes <= PAUSE_BYTES // 4:
+                self._resume()
             return data
         if answer.failure is not None:
             raise answer.failure
