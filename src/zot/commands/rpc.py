@@ -68,7 +68,7 @@ async def _serve(
     from zot.runtime import open_session
     from zot.serve.lifetime import Lifetime
     from zot.serve.rpc import RpcServer, Unwelcome
-    from zot.serve.streams import Writer, read_chunks
+    from zot.serve.streams import Writer, pump, read_chunks
 
     incoming, outgoing = descriptors
     output = Writer(outgoing)
@@ -81,13 +81,7 @@ async def _serve(
     async def serve() -> None:
         for line in waiting:
             server.take(line)
-        async for data in read_chunks(incoming):
-            for line in lines.feed(data):
-                server.take(line)
-                if output.choked:
-                    await output.room()
-        for line in lines.finish():
-            server.take(line)
+        await pump(read_chunks(incoming), lines, server.take, output)
         lifetime.input_ended = True
         await session.finish()
         await output.drained()

@@ -15,6 +15,7 @@ from select import PIPE_BUF
 
 from zot.errors import OutputBroken
 from zot.serve.stdio import readable, writable
+from zot.wire.lines import LineSplitter, TooLong
 
 _READ_BYTES = 256 * 1024
 #: A writer with more than this waiting is full; its source should pause.
@@ -28,6 +29,19 @@ async def read_chunks(descriptor: int) -> AsyncIterator[bytes]:
     read = _read_when_ready if _is_watchable(descriptor) else _read_in_thread
     while data := await read(descriptor):
         yield data
+
+
+async def pump(
+    chunks: AsyncIterator[bytes], lines: LineSplitter, take: Callable[[bytes | TooLong], None], output: Writer
+) -> None:
+    """Give every line that arrives to ``take``, until the input ends; wait while not even answers can be written."""
+    async for data in chunks:
+        for line in lines.feed(data):
+            take(line)
+            if output.choked:
+                await output.room()
+    for line in lines.finish():
+        take(line)
 
 
 class Writer:
