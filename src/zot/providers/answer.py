@@ -85,7 +85,7 @@ class Answer:
                 self._break("was cut short")
 
     def take(self, limit: int) -> bytes:
-        """Return the oldest part of the body that nobody took yet, about ``limit`` bytes at most; b"" if there is none."""
+        """Return the oldest untaken part of the body, about ``limit`` bytes at most; b"" if there is none."""
         size = count = 0
         for part in self._parts:
             size += len(part)
