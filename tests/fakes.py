@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 import claude
-from zot.agent.hooks import Approver, CallDecision, Extensions, MessageDecision
+from zot.agent.hooks import Approver, CallDecision, Extensions, MessageDecision, Question
 from zot.agent.loop import Agent
 from zot.errors import StoreFailed
 from zot.events import AgentEvent
@@ -177,17 +177,22 @@ class Guard:
 
 
 class Doorman:
-    """An approver who answers ``reason`` to everything."""
+    """An approver who answers ``reason`` to everything, or wants a person asked."""
 
-    def __init__(self, reason: str | None = None, points: Points | None = None) -> None:
+    timeout_s = PATIENCE_S
+
+    def __init__(self, reason: str | None = None, *, asks: bool = False) -> None:
         self.reason = reason
+        self.asks = asks
         self.asked: list[tuple[str, dict[str, Any]]] = []
-        self._points = points or Points()
+        self.remembered: list[Question] = []
 
-    async def refusal(self, call: CallBlock, args: dict[str, Any]) -> str | None:
+    def judge(self, call: CallBlock, args: dict[str, Any]) -> Question | str | None:
         self.asked.append((call.id, args))
-        await self._points.reach()
-        return self.reason
+        return Question(call, args, f"{call.name}!") if self.asks else self.reason
+
+    def remember(self, question: Question) -> None:
+        self.remembered.append(question)
 
 
 class Listener:
@@ -196,6 +201,7 @@ class Listener:
     def __init__(self, points: Points | None = None) -> None:
         self.events: list[AgentEvent] = []
         self.full = points is not None
+        self.can_approve = False
         self.on_event: Callable[[AgentEvent], None] = lambda event: None
         self._points = points or Points()
 

@@ -24,6 +24,7 @@ KEYS: dict[str, tuple[set[str], set[str]]] = {
     "tool_progress": ({"id", "text"}, set()),
     "tool_result": ({"id", "is_error", "content"}, set()),
     "retry": ({"reason", "attempt", "delay_ms"}, set()),
+    "approval_request": ({"id", "tool", "args", "summary", "deadline"}, set()),
     "error": ({"message"}, set()),
     "compact_done": ({"summary"}, set()),
     "done": (set(), set()),
@@ -130,6 +131,8 @@ class Grammar:
                 self._check_message(frame["content"])
             case At.SAID, "tool_call" if frame["id"] in self._open:
                 self._calls.append(frame["id"])
+            case At.USING, "approval_request":
+                pass
             case At.USING, "tool_progress" if frame["id"] == self._calls[0]:
                 pass
             case At.USING, "tool_result" if frame["id"] == self._calls[0]:

@@ -29,6 +29,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reasoning: Literal["off", "low", "medium", "high"] = "off"
     max_steps: int = 50
     tools: tuple[str, ...] | None = None
+    policy: tuple[str, ...] = ()
+    approval_timeout_s: float = 120.0
+    approvals: bool = False
     script: str | None = None
     frozen_time: str | None = None
     env: Mapping[str, str] | None = None
@@ -55,6 +58,8 @@ class _AgentTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reasoning: Literal["off", "low", "medium", "high"] | None = None
     max_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
     tools: tuple[str, ...] | None = None
+    policy: tuple[str, ...] | None = None
+    approval_timeout_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,6 +84,7 @@ AGENT_FLAGS: Sequence[Flag] = (
     Flag("--max-steps", "model calls per prompt, at most (50)", value="N", parse=positive),
     Flag("--tools", "exactly these tools", value="A,B", parse=_names),
     Flag("--no-tools", "no tools at all"),
+    Flag("--policy", "TOOL[:PATTERN]=allow, deny or ask; the first rule that matches decides", value="RULE", many=True),
     Flag("--script", "the script that `--provider lab` plays", value="FILE"),
     Flag("--frozen-time", "events tell this time, a millisecond more each; for tests", value="TIME"),
     Flag("--config-dir", "where config.toml is", value="DIR"),
@@ -93,7 +99,6 @@ AGENT_FLAGS: Sequence[Flag] = (
 LATER_FLAGS: Sequence[Flag] = (
     Flag("--session", "keep the conversation", value="ID"),
     Flag("--ext", "load an extension", value="DIR", short="-e"),
-    Flag("--policy", "what tools may do", value="RULE"),
     Flag("--lock", "keep the tools inside the directory"),
     Flag("--record", "save what the provider streams", value="FILE"),
     Flag("--replay", "play a recording", value="FILE"),

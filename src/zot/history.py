@@ -30,6 +30,10 @@ class Subscriber(Protocol):
         """Take what happened. Must not block and must not raise."""
 
     @property
+    def can_approve(self) -> bool:
+        """True if whoever listens can be asked about tool calls."""
+
+    @property
     def full(self) -> bool:
         """True while it cannot take more without growing; the run then waits for `room`."""
 
@@ -58,14 +62,14 @@ class History:
         self._charge = charge
         self._observe = observe
         self._on_failure = on_failure
-        self._subscribers: tuple[Subscriber, ...] = ()
+        self.subscribers: tuple[Subscriber, ...] = ()
         self._unshown: deque[Batch] = deque()
         self._safe_seq = 0
         store.watch(self._safe, self._failed)
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Let ``subscriber`` hear everything from now on; call what is returned to stop."""
-        self._subscribers = (*self._subscribers, subscriber)
+        self.subscribers = (*self.subscribers, subscriber)
         return lambda: self._unsubscribe(subscriber)
 
     def say(self, events: Sequence[AgentEvent], *changes: Change) -> None:
@@ -94,7 +98,7 @@ class History:
         """Wait for the store, and for those who must not miss anything and have not kept up."""
         if self._store.full:
             await self._store.room()
-        for subscriber in self._subscribers:
+        for subscriber in self.subscribers:
             if subscriber.full:
                 await subscriber.room()
 
@@ -115,9 +119,9 @@ class History:
             self._show(self._unshown.popleft())
 
     def _show(self, batch: Batch) -> None:
-        for subscriber in self._subscribers:
+        for subscriber in self.subscribers:
             subscriber.deliver(batch)
         self._observe(batch.events)
 
     def _unsubscribe(self, subscriber: Subscriber) -> None:
-        self._subscribers = tuple(other for other in self._subscribers if other is not subscriber)
+        self.subscribers = tuple(other for other in self.subscribers if other is not subscriber)

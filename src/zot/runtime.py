@@ -34,6 +34,10 @@ def check(config: Config) -> str:
         raise ConfigError("--script is for --provider lab")
     if config.script and not os.path.exists(config.script):
         raise ConfigError(f"{config.script}: no such file")  # Not read yet: a pipe can be read only once.
+    if config.policy:
+        from zot.agent.policy import Policy
+
+        Policy.parse(config.policy)
     if config.frozen_time is not None:
         _clock(config.frozen_time)
     return model
@@ -41,7 +45,9 @@ def check(config: Config) -> str:
 
 def open_session(config: Config, store: Store | None = None) -> Session:
     """Return a session that works as ``config`` says. Raise ConfigError if it makes no sense."""
+    from zot.agent.approvals import Approvals
     from zot.agent.loop import Agent
+    from zot.agent.policy import Policy
     from zot.agent.prompt import system_prompt
     from zot.messages import timestamp
     from zot.session import Session
@@ -63,6 +69,7 @@ def open_session(config: Config, store: Store | None = None) -> Session:
         env=tool_environment(config.environment),
         max_steps=config.max_steps,
         reasoning=config.reasoning,
+        approver=Approvals(Policy.parse(config.policy), cwd=cwd, timeout_s=config.approval_timeout_s),
     )
     return Session(agent, store, now=_clock(config.frozen_time))
 

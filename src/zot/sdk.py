@@ -50,7 +50,7 @@ class Runtime:
     def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> Events:
         """Start a prompt and return its events. Raise RuntimeBusy while another one runs."""
         session = self._idle()
-        inbox = Inbox(session)
+        inbox = Inbox(session, can_approve=self._config.approvals)
         return Events(inbox, session.prompt(text, images, started=inbox.open, dropped=inbox.drop))
 
     async def run(self, text: str, images: Sequence[ImageBlock] = ()) -> Answer:
@@ -74,7 +74,7 @@ class Runtime:
     def compact(self) -> Events:
         """Summarise the conversation and return the events of that. Raise RuntimeBusy while a prompt runs."""
         session = self._idle()
-        inbox = Inbox(session)
+        inbox = Inbox(session, can_approve=self._config.approvals)
         return Events(inbox, session.compact(started=inbox.open, dropped=inbox.drop))
 
     def steer(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
@@ -87,6 +87,10 @@ class Runtime:
     def cancel(self) -> None:
         """End the running prompt or compact, if there is one. Its events still come, up to `done`."""
         self._open().abort(queue=True)
+
+    def approve(self, request_id: str, decision: str) -> None:
+        """Answer an `ApprovalRequest`: allow_once, allow_always or reject. Raise UserError if nobody waits for it."""
+        self._open().approve(request_id, decision)
 
     def set_model(self, model_id: str) -> None:
         """Use another model of the same provider from the next model call on. Raise UserError if there is none."""
@@ -185,7 +189,8 @@ class Events:
 class Inbox:
     """The events of one run that nobody has looked at yet: the session's side of `Events`."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, *, can_approve: bool) -> None:
+        self.can_approve = can_approve
         self._session = session
         self._loop = asyncio.get_running_loop()
         self._unread: deque[AgentEvent] = deque()

@@ -11,7 +11,9 @@ from typing import Any
 import msgspec
 
 from zot.agent.compaction import compact
+from zot.agent.hooks import Question
 from zot.agent.loop import Agent
+from zot.agent.questions import Questions
 from zot.agent.run import Run
 from zot.agent.transcript import Transcript, repaired
 from zot.errors import AgentError, QueueFull, RuntimeClosed, StoreFailed, UserError
@@ -84,7 +86,8 @@ class Session:
         self._waiting: deque[Job] = deque()
         self._steering: deque[Job] = deque()
         self._running: Job | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[Question | None] | None = None
+        self._questions = Questions()
         self._worker: asyncio.Task[None] | None = None
         self._aborting = False
         self._closed = False
@@ -165,6 +168,7 @@ class Session:
         if self._task is not None and not self._aborting:
             self._aborting = True
             self._task.cancel()
+            self._questions.give_up()
 
     @property
     def aborting(self) -> bool:
@@ -179,6 +183,10 @@ class Session:
         elif job in self._waiting:
             self._waiting.remove(job)
             job.drop("cancelled before it began")
+
+    def approve(self, request_id: str, decision: str) -> None:
+        """Answer a question about a tool call. Raise UserError if nobody waits for it, or it is no decision."""
+        self._questions.answer(request_id, decision)
 
     def clear(self) -> None:
         """Forget the conversation; what it cost stays counted. Raise UserError while busy."""
@@ -230,7 +238,7 @@ class Session:
         self._history.run += 1
         run = Run(self._history, now=self._now)
         job.started()
-        body: Coroutine[Any, Any, None]
+        body: Coroutine[Any, Any, Question | None]
         if job.text is None:
             body = compact(self.agent, run)
         else:
@@ -256,15 +264,13 @@ class Session:
             self._running = self._worker = None
 
     async def _end(self, run: Run) -> None:
-        task = self._task
-        assert task is not None
-        await asyncio.wait({task})
-        self._task = None
+        """Wait for a run and say how it ended."""
+        problem = await self._outcome(run)
         job = self._running
         assert job is not None
         try:
             if self._store_failure is None:
-                self._conclude(job, run, task)
+                self._conclude(job, run, problem)
             # The next run must not begin, nor this one seem over, before its end is on record.
             await self._history.settled()
             failure = self._store_failure
@@ -275,10 +281,34 @@ class Session:
             job.error = failure
             self._history.announce([Error(str(failure)), Done()])
 
-    def _conclude(self, job: Job, run: Run, task: asyncio.Task[None]) -> None:
+    async def _outcome(self, run: Run) -> BaseException | None:
+        """Wait until a run is over, asking a person where it cannot go on without; return what ended it early."""
+        while True:
+            task = self._task
+            assert task is not None
+            await asyncio.wait({task})
+            if task.cancelled():
+                return asyncio.CancelledError()
+            question = None if (problem := task.exception()) is not None else task.result()
+            if question is None:
+                return problem
+            try:
+                await self._ask(run, question)
+            except StoreFailed as failure:
+                return failure
+            if self._aborting:
+                return asyncio.CancelledError()
+            self._task = asyncio.get_running_loop().create_task(self.agent.run(run, self._steer), name="zot run")
+
+    async def _ask(self, run: Run, question: Question) -> None:
+        """Let a person decide about a call, if there is one who can, and remember the answer."""
+        can_ask = any(subscriber.can_approve for subscriber in self._history.subscribers)
+        refusal = await self._questions.ask(run, question, self.agent.approver, can_ask=can_ask and not self._aborting)
+        run.answers[question.call.id] = refusal
+
+    def _conclude(self, job: Job, run: Run, problem: BaseException | None) -> None:
         """Say how a run ended."""
-        problem = None if task.cancelled() else task.exception()
-        if task.cancelled() or (problem is not None and self._aborting):
+        if isinstance(problem, asyncio.CancelledError) or (problem is not None and self._aborting):
             job.aborted = True
             run.aborted()
         elif problem is not None:

@@ -71,7 +71,7 @@ class Conversation:
         tools = [FakeTool("look", self._look), FakeTool("break", self._break)]
         guard = Guard(holds=holds, points=self.points)
         return open_session(
-            self.transport, tools=tools, extensions=guard, approver=Doorman(points=self.points), reasoning="low"
+            self.transport, tools=tools, extensions=guard, approver=Doorman(), reasoning="low"
         )
 
     async def _look(self, args: dict[str, Any], context: ToolContext) -> Output:

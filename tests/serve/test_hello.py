@@ -91,13 +91,13 @@ def test_numbered_events_have_no_gaps_and_know_their_run(zot: Callable[..., Zot]
 
 def test_unknown_features_are_ignored(zot: Callable[..., Zot]) -> None:
     process = zot()
-    answer = process.ask({"type": "hello", "features": ["teleport", "prices", "approvals", "extensions"]})
+    answer = process.ask({"type": "hello", "features": ["teleport", "prices", "extensions"]})
     assert answer["data"]["features"] == ["prices"]
     assert text_of(heard(process, "!say 1 hi")) == "hi"
     assert process.finish() == []
 
 
-@pytest.mark.parametrize("name", ["approve", "fork", "get_commands", "run_command", "panel_key", "panel_close"])
+@pytest.mark.parametrize("name", ["fork", "get_commands", "run_command", "panel_key", "panel_close"])
 def test_a_command_of_a_later_version_is_said_to_be_missing(zot: Callable[..., Zot], name: str) -> None:
     process = zot()
     answer = process.ask({"type": name, "id": "1"})

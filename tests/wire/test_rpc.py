@@ -223,7 +223,8 @@ def test_an_unknown_price_is_zero_unless_a_client_wants_to_know() -> None:
 
 
 def test_the_type_comes_first() -> None:
-    assert rpc.EventEncoder().lines([TurnEnd("error", "x")], frozenset({"seq"}), run=1).startswith(b'{"type":"turn_end",')
+    lines = rpc.EventEncoder().lines([TurnEnd("error", "x")], frozenset({"seq"}), run=1)
+    assert lines.startswith(b'{"type":"turn_end",')
     assert rpc.succeed(rpc.Ping(), rpc.PONG).startswith(b'{"type":"response",')
 
 
@@ -265,7 +266,7 @@ def test_hello_says_who_we_are() -> None:
 
 
 def test_features_we_do_not_have_are_ignored() -> None:
-    hello = rpc.Hello(features=("seq", "teleport", "thinking", "approvals"))
+    hello = rpc.Hello(features=("seq", "teleport", "thinking", "extensions"))
     door = greeting()
     assert json.loads(door.answer(hello))["data"]["features"] == ["seq", "thinking"]
     assert door.features == {"seq", "thinking"}

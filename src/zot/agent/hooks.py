@@ -53,11 +53,26 @@ class Extensions(Protocol):
         """Hear what happened, in order, after it was recorded."""
 
 
-class Approver(Protocol):
-    """Says whether a call may run, by rule or by asking a person."""
+class Question(msgspec.Struct, frozen=True):
+    """A call that a person must decide about: what would run, and one line that tells what that does."""
 
-    async def refusal(self, call: CallBlock, args: dict[str, Any]) -> str | None:
-        """Return why the call must not run, fit for the model to read; None to let it."""
+    call: CallBlock
+    args: dict[str, Any]
+    summary: str
+
+
+class Approver(Protocol):
+    """Says by rule whether a call may run, or that a person must be asked."""
+
+    @property
+    def timeout_s(self) -> float:
+        """How long a person has to answer."""
+
+    def judge(self, call: CallBlock, args: dict[str, Any]) -> Question | str | None:
+        """Return None to let a call run, why it must not, fit for the model to read, or what to ask a person."""
+
+    def remember(self, question: Question) -> None:
+        """A person allowed this for good."""
 
 
 class NoExtensions:
@@ -87,5 +102,10 @@ class NoExtensions:
 class AllowAll:
     """Every call may run."""
 
-    async def refusal(self, call: CallBlock, args: dict[str, Any]) -> str | None:
+    timeout_s = 0.0
+
+    def judge(self, call: CallBlock, args: dict[str, Any]) -> Question | str | None:
         return None
+
+    def remember(self, question: Question) -> None:
+        return

@@ -10,11 +10,12 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from zot.agent.hooks import MessageDecision
+from zot.agent.hooks import CallDecision, MessageDecision
 from zot.agent.transcript import Transcript
 from zot.errors import AgentError, TurnBlocked
 from zot.events import (
     AgentEvent,
+    ApprovalRequest,
     AssistantMessage,
     AssistantStart,
     CompactDone,
@@ -93,6 +94,12 @@ class Run:
         self._phase = Phase.BETWEEN
         self._partial: Callable[[], Reply] | None = None
         self._holding = False
+        #: How many model calls have been made, and whether the last one left nothing to do.
+        self.step = 0
+        self.answered = False
+        #: What was decided about calls, by id: by extensions, and by a person (why not, or None).
+        self.decisions: dict[str, CallDecision] = {}
+        self.answers: dict[str, str | None] = {}
 
     def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
         """The user said something: the beginning of a run, or steering in its middle."""
@@ -100,10 +107,14 @@ class Run:
         message = Message("user", blocks, self.now())
         self.recorder.say([UserMessage(show(message).content, message.time)], Said(message))
 
-    def turn_started(self, step: int) -> None:
+    def turn_started(self) -> None:
         """A model call is about to be made."""
-        self._phase = Phase.ASKING
-        self.recorder.say([TurnStart(step)])
+        self._phase, self.answered = Phase.ASKING, False
+        self.step += 1
+        # Ids are the model's, and some give the same one again and again.
+        self.decisions.clear()
+        self.answers.clear()
+        self.recorder.say([TurnStart(self.step)])
 
     def retrying(self, reason: str, *, attempt: int, delay_s: float) -> None:
         """The model service failed before it answered; it will be asked again."""
@@ -121,14 +132,22 @@ class Run:
         if events:
             self.recorder.say(events)
 
-    def reply_ended(self, reply: Reply, decision: MessageDecision | None) -> tuple[CallBlock, ...]:
-        """The model has answered. Return the calls that must now be run, each of which needs a result."""
+    def reply_ended(self, reply: Reply, decision: MessageDecision | None) -> None:
+        """The model has answered. The calls it made are open now, each of which needs a result."""
         content, stop = _settled(reply)
         calls = tuple(block for block in content if isinstance(block, CallBlock))
         self._say(content, reply.counters, decision)
         self.recorder.say([*(ToolCall(call.id, call.name, call.args) for call in calls), TurnEnd(stop)])
         self._phase = Phase.USING_TOOLS if calls else Phase.BETWEEN
-        return calls
+        self.answered = not calls
+
+    def open_calls(self) -> list[CallBlock]:
+        """Return the calls that still need a result, in order."""
+        return self.recorder.transcript.unanswered() if self._phase is Phase.USING_TOOLS else []
+
+    def asked(self, request: ApprovalRequest) -> None:
+        """A person must decide about a call."""
+        self.recorder.say([request])
 
     async def progressed(self, call: CallBlock, text: str) -> None:
         """A running tool has something to show. Waits for those who must see it."""

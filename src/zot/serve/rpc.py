@@ -46,6 +46,10 @@ class RpcServer:
         self._output.write(self._events.lines(batch.events, self._greeting.features, run=batch.run))
 
     @property
+    def can_approve(self) -> bool:
+        return "approvals" in self._greeting.features
+
+    @property
     def full(self) -> bool:
         return self._output.full
 
@@ -94,6 +98,9 @@ class RpcServer:
             case rpc.GetMessages():
                 messages = [show(message) for message in session.transcript.messages]
                 self._succeed(command, {"messages": messages})
+            case rpc.Approve(request=request, decision=decision):
+                session.approve(request or "", decision or "")
+                self._succeed(command)
             case rpc.Clear():
                 session.clear()
                 self._succeed(command)

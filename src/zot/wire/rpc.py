@@ -23,7 +23,7 @@ from zot.events import (
 PROTOCOL_VERSION: Final = 1
 
 #: What a client may switch on with `hello`. Without them it gets version 1 as first published.
-FEATURES: Final = ("seq", "thinking", "retries", "prices")
+FEATURES: Final = ("seq", "thinking", "retries", "prices", "approvals")
 _GATED: Final[dict[type, str]] = {
     ThinkingDelta: "thinking",
     Retry: "retries",

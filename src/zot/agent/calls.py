@@ -1,0 +1,134 @@
+"""The tool calls of a turn: what others decide about them, and how they are run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from zot.agent.hooks import Approver, Extensions, Question
+from zot.agent.run import Run
+from zot.errors import ToolFailed
+from zot.messages import CallBlock, TextBlock
+from zot.tools.base import Output, Tool, ToolContext
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """A call that may run, with these arguments. ``note`` goes into its result."""
+
+    tool: Tool
+    args: dict[str, Any]
+    note: str
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A call that must not run, and what the model is told."""
+
+    reason: str
+
+
+Prepared: TypeAlias = Ready | Refused
+
+
+class CallRunner:
+    """Runs calls in the model's order. Those that change nothing run side by side; their results keep the order."""
+
+    def __init__(self, extensions: Extensions, approver: Approver, *, cwd: str, env: Mapping[str, str]) -> None:
+        self._extensions = extensions
+        self._approver = approver
+        self._cwd = cwd
+        self._env = env
+
+    async def run(self, run: Run, tools: Mapping[str, Tool]) -> Question | None:
+        """Run the open calls of ``run`` until each has its result. Return what a person must be asked first, if so.
+
+        Called again with the answer, it goes on where it was.
+        """
+        while calls := run.open_calls():
+            group, question = await self._next_group(run, calls, tools)
+            if question is not None and not group:
+                return question
+            # What the model asked for is on record before it has any effect.
+            await run.recorder.settled()
+            await self._run_group(run, group)
+            await run.recorder.drain()
+        return None
+
+    async def _next_group(
+        self, run: Run, calls: Sequence[CallBlock], tools: Mapping[str, Tool]
+    ) -> tuple[list[tuple[CallBlock, Prepared]], Question | None]:
+        """Return the calls that can run together next, or the question that comes first."""
+        group: list[tuple[CallBlock, Prepared]] = []
+        for call in calls:
+            prepared = await self._prepare(run, call, tools)
+            if isinstance(prepared, Question):
+                return group, prepared
+            alone = isinstance(prepared, Ready) and not prepared.tool.read_only
+            if alone and group:
+                break
+            group.append((call, prepared))
+            if alone:
+                break
+        return group, None
+
+    async def _prepare(self, run: Run, call: CallBlock, tools: Mapping[str, Tool]) -> Prepared | Question:
+        tool = tools.get(call.name)
+        if tool is None:
+            known = ", ".join(sorted(tools)) or "none"
+            return Refused(f"there is no tool named {call.name!r}; there are: {known}")
+        if call.args is None:
+            return Refused(f"not run: the arguments are not a JSON object. What was sent: {call.malformed}")
+        decision = run.decisions.get(call.id)
+        if decision is None:
+            decision = run.decisions[call.id] = await self._extensions.tool_called(call, call.args)
+        if decision.refusal is not None:
+            return Refused(decision.refusal)
+        verdict = run.answers[call.id] if call.id in run.answers else self._approver.judge(call, decision.args)
+        match verdict:
+            case None:
+                return Ready(tool, decision.args, decision.note)
+            case str(reason):
+                return Refused(reason)
+            case question:
+                return question
+
+    async def _run_group(self, run: Run, group: Sequence[tuple[CallBlock, Prepared]]) -> None:
+        if len(group) == 1:
+            ((call, prepared),) = group
+            output, is_error = await self._outcome(
+                prepared, ToolContext(self._cwd, self._env, lambda text: run.progressed(call, text))
+            )
+            run.result(call, output, is_error=is_error)
+            return
+        for (call, _), outcome in zip(group, await self._together(group), strict=True):
+            output, is_error = outcome
+            run.result(call, output, is_error=is_error)
+
+    async def _together(self, group: Sequence[tuple[CallBlock, Prepared]]) -> list[tuple[Output, bool]]:
+        """Run calls side by side. They show no progress: it would stand among the results of the others."""
+        context = ToolContext(self._cwd, self._env, _no_progress)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                running = [
+                    tasks.create_task(self._outcome(prepared, context), name=f"zot call {call.id}")
+                    for call, prepared in group
+                ]
+        except BaseExceptionGroup as problems:
+            raise problems.exceptions[0] from None
+        return [task.result() for task in running]
+
+    async def _outcome(self, prepared: Prepared, context: ToolContext) -> tuple[Output, bool]:
+        """Return the output of a call, and whether it failed. A tool that fails is an answer, not an error."""
+        if isinstance(prepared, Refused):
+            return (TextBlock(prepared.reason),), True
+        try:
+            output = await prepared.tool.run(prepared.args, context)
+        except ToolFailed as problem:
+            return (TextBlock(str(problem)),), True
+        return ((*output, TextBlock(prepared.note)) if prepared.note else output), False
+
+
+async def _no_progress(text: str) -> None:
+    del text

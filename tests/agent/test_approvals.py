@@ -1,0 +1,193 @@
+"""A person is asked where the policy says so, and what they say is what happens."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import claude
+from fakes import FakeTool, FakeTransport, Guard, Listener, finish, kinds, listen, open_session, talk
+from zot.agent.approvals import Approvals
+from zot.agent.hooks import CallDecision
+from zot.agent.policy import Policy
+from zot.errors import UserError
+from zot.events import AgentEvent, ApprovalRequest, ToolResult
+from zot.messages import TextBlock
+from zot.session import Session
+from zot.tools.base import Output, ToolContext
+
+
+class House:
+    """A session with a tool `bash` that only says what it was given, and a policy."""
+
+    def __init__(
+        self, *commands: str, rules: str = "bash=ask", timeout_s: float = 20, guard: Guard | None = None
+    ) -> None:
+        self.ran: list[str] = []
+        calls = [
+            claude.tool(f"c{number}", "bash", f'{{"command":"{command}"}}') for number, command in enumerate(commands)
+        ]
+        self.session: Session = open_session(
+            FakeTransport([claude.reply(*calls, ends="tool_use")] * 2),
+            tools=[FakeTool("bash", self._run)],
+            approver=Approvals(Policy.parse(rules.split(",")), cwd="/w", timeout_s=timeout_s),
+            extensions=guard,
+        )
+        self.listener: Listener = listen(self.session)
+        self.listener.can_approve = True
+
+    async def _run(self, args: dict[str, Any], context: ToolContext) -> Output:
+        self.ran.append(args["command"])
+        return (TextBlock("ran"),)
+
+    def on_request(self, *decisions: str) -> list[ApprovalRequest]:
+        """Answer the requests that come with these decisions, in order; return the list they gather in."""
+        left = list(decisions)
+        requests: list[ApprovalRequest] = []
+
+        def answer(event: AgentEvent) -> None:
+            if isinstance(event, ApprovalRequest):
+                requests.append(event)
+                if left:
+                    self.session.approve(event.id, left.pop(0))
+
+        self.listener.on_event = answer
+        return requests
+
+    async def results(self) -> list[str]:
+        self.session.prompt("go")
+        await finish(self.session)
+        return [
+            event.content[0].text
+            for event in self.listener.events
+            if isinstance(event, ToolResult) and isinstance(event.content[0], TextBlock)
+        ]
+
+
+async def test_what_is_allowed_once_runs_and_is_asked_about_again() -> None:
+    house = House("make")
+    requests = house.on_request("allow_once", "reject")
+    assert await house.results() == ["ran", "not run: the user refused this call"]
+    assert (house.ran, [request.id for request in requests]) == (["make"], ["approval_1", "approval_2"])
+
+
+async def test_a_request_tells_what_would_run_and_until_when() -> None:
+    house = House("make  test")
+    requests = house.on_request("reject", "reject")
+    await house.results()
+    request = requests[0]
+    assert (request.tool, request.args, request.summary) == ("bash", {"command": "make  test"}, "bash: make test")
+    assert request.deadline.endswith("Z")
+
+
+async def test_what_is_allowed_always_is_the_very_command_and_no_other() -> None:
+    house = House("make", "make install")
+    requests = house.on_request("allow_always", "reject", "reject")
+    refused = "not run: the user refused this call"
+    assert await house.results() == ["ran", refused, "ran", refused]
+    assert [request.args["command"] for request in requests] == ["make", "make install", "make install"]
+
+
+async def test_calls_that_need_no_approval_run_before_the_question_and_after_the_answer() -> None:
+    house = House("ls", "make", "ls -l", rules="bash:ls*=allow,bash=ask")
+    requests = house.on_request("allow_once", "allow_once")
+    assert await house.results() == ["ran"] * 6
+    assert (house.ran, len(requests)) == (["ls", "make", "ls -l"] * 2, 2)
+
+
+async def test_nobody_to_ask_is_a_refusal_at_once() -> None:
+    house = House("make")
+    house.listener.can_approve = False
+    reason = "not run: the policy of this session wants a person's approval, and there is nobody to ask"
+    assert await house.results() == [reason, reason]
+    assert house.ran == []
+    assert "approval_request" not in kinds(house.listener.events)
+
+
+async def test_no_answer_in_time_is_a_refusal_that_says_so() -> None:
+    house = House("make", timeout_s=0.01)
+    house.on_request()
+    reason = "not run: nobody approved it within 0.01 s"
+    assert await house.results() == [reason, reason]
+
+
+async def test_what_is_denied_is_not_even_asked() -> None:
+    house = House("make", rules="bash=deny")
+    requests = house.on_request()
+    reason = "not run: the policy of this session denies bash here"
+    assert (await house.results(), requests, house.ran) == ([reason, reason], [], [])
+
+
+async def test_the_first_answer_counts_and_a_stale_one_is_an_error() -> None:
+    house = House("make")
+    requests = house.on_request("allow_once", "allow_once")
+    await house.results()
+    for request_id in (requests[0].id, "approval_99", ""):
+        with pytest.raises(UserError, match="is waiting"):
+            house.session.approve(request_id, "reject")
+    with pytest.raises(UserError, match="is not a decision"):
+        house.session.approve("approval_1", "yes")
+
+
+async def test_an_abort_ends_the_wait_and_the_call_does_not_run() -> None:
+    house = House("make", "true")
+    house.listener.on_event = lambda event: house.session.abort() if isinstance(event, ApprovalRequest) else None
+    assert await house.results() == ["aborted before it finished"] * 2
+    assert (house.ran, kinds(house.listener.events)[-2:]) == ([], ["turn_end aborted", "done"])
+    with pytest.raises(UserError):
+        house.session.approve("approval_1", "allow_once")
+
+
+async def test_a_person_is_shown_what_an_extension_made_of_the_call_and_that_runs() -> None:
+    guard = Guard()
+    guard.on_call = lambda call, args: CallDecision({"command": "echo safe"}, note="changed")
+    house = House("rm -rf x", guard=guard)
+    requests = house.on_request("allow_once", "allow_once")
+    await house.results()
+    assert {request.args["command"] for request in requests} == {"echo safe"}
+    assert house.ran == ["echo safe", "echo safe"]
+    assert [asked[0] for asked in guard.asked] == ["guard", "guard"]
+
+
+async def test_reading_calls_run_side_by_side_and_answer_in_order() -> None:
+    barrier = asyncio.Barrier(3)
+    log: list[str] = []
+
+    async def look(args: dict[str, Any], context: ToolContext) -> Output:
+        async with asyncio.timeout(5):
+            await barrier.wait()
+        await context.progress("looking")
+        log.append("look")
+        return (TextBlock(args["at"]),)
+
+    async def change(args: dict[str, Any], context: ToolContext) -> Output:
+        log.append("change")
+        return (TextBlock("changed"),)
+
+    reader, writer = FakeTool("look", look), FakeTool("change", change)
+    reader.read_only = True
+    calls = [claude.tool(f"r{at}", "look", f'{{"at":"{at}"}}') for at in range(3)]
+    reply = claude.reply(*calls, claude.tool("w", "change"), claude.tool("x", "nosuch"), ends="tool_use")
+    session = open_session(FakeTransport([reply]), tools=[reader, writer])
+    events = await talk(session)
+    results = [event for event in events if isinstance(event, ToolResult)]
+    assert [result.id for result in results] == ["r0", "r1", "r2", "w", "x"]
+    assert log == ["look", "look", "look", "change"]
+    assert "tool_progress" not in kinds(events)
+
+
+async def test_an_unforeseen_error_in_one_of_several_calls_ends_the_run_under_its_own_name() -> None:
+    async def fail(args: dict[str, Any], context: ToolContext) -> Output:
+        raise ZeroDivisionError
+
+    tool = FakeTool("look", fail)
+    tool.read_only = True
+    reply = claude.reply(claude.tool("a", "look"), claude.tool("b", "look"), ends="tool_use")
+    session = open_session(FakeTransport([reply]), tools=[tool])
+    listener = listen(session)
+    job = session.prompt("go")
+    await finish(session)
+    assert "ZeroDivisionError" in str(job.error)
+    assert [event.is_error for event in listener.events if isinstance(event, ToolResult)] == [True, True]
