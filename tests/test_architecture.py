@@ -26,10 +26,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "events": {"errors", "messages"},
     "flags": {"errors"},
     "config": {"errors", "flags"},
+    "fingerprint": {"errors"},
+    "skills": {"errors"},
+    "trust": {"errors", "messages", "fingerprint"},
     "store": {"errors", "messages", "events"},
     "wire": {"errors", "messages", "events"},
     "tools/base": {"errors", "messages"},
-    "tools": {"errors", "messages", "tools/base"},
+    "tools": {"errors", "messages", "tools/base", "skills"},
+    # What a session works with: it picks the concrete tools.
+    "toolbox": {"config", "skills", "trust", "tools/base", "tools"},
     # The catalogue is read before anything is answered, so it knows next to nothing.
     "providers/models": {"errors", "messages"},
     "providers/base": {"errors", "messages", "events", "providers/models"},
@@ -42,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The only one that picks concrete parts.
     "runtime": {
         "errors", "messages", "store", "config", "providers/models", "providers/base", "providers", "providers/lab",
-        "tools/base", "tools", "agent", "session",
+        "agent", "session", "toolbox",
     },
     "sdk": {"errors", "messages", "events", "config", "providers/base", "history", "session", "runtime"},
     "blocking": {"errors", "messages", "events", "config", "sdk"},

@@ -32,6 +32,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     policy: tuple[str, ...] = ()
     approval_timeout_s: float = 120.0
     approvals: bool = False
+    lock: bool = False
+    skills: tuple[str, ...] = ()
+    no_skill: bool = False
+    trust_project: bool = False
     script: str | None = None
     frozen_time: str | None = None
     env: Mapping[str, str] | None = None
@@ -85,6 +89,9 @@ AGENT_FLAGS: Sequence[Flag] = (
     Flag("--tools", "exactly these tools", value="A,B", parse=_names),
     Flag("--no-tools", "no tools at all"),
     Flag("--policy", "TOOL[:PATTERN]=allow, deny or ask; the first rule that matches decides", value="RULE", many=True),
+    Flag("--lock", "keep the tools inside the directory; bash needs bubblewrap for it"),
+    Flag("--skill", "a directory with a SKILL.md", value="DIR", many=True, setting="skills"),
+    Flag("--trust-project", "use the skills of the directory without having been asked"),
     Flag("--script", "the script that `--provider lab` plays", value="FILE"),
     Flag("--frozen-time", "events tell this time, a millisecond more each; for tests", value="TIME"),
     Flag("--config-dir", "where config.toml is", value="DIR"),
@@ -99,7 +106,6 @@ AGENT_FLAGS: Sequence[Flag] = (
 LATER_FLAGS: Sequence[Flag] = (
     Flag("--session", "keep the conversation", value="ID"),
     Flag("--ext", "load an extension", value="DIR", short="-e"),
-    Flag("--lock", "keep the tools inside the directory"),
     Flag("--record", "save what the provider streams", value="FILE"),
     Flag("--replay", "play a recording", value="FILE"),
 )
@@ -117,7 +123,7 @@ def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None) -
     directory = given.pop("config_dir", None) or zot_home(os.environ if env is None else env)
     if given.pop("no_tools", False):
         given["tools"] = ()
-    for accepted in ("no_ext", "no_skill", "no_session"):
+    for accepted in ("no_ext", "no_session"):
         given.pop(accepted, None)
     return Config(**{**_fitting(_from_file(directory), given), **given}, env=env)
 
@@ -127,6 +133,18 @@ def _fitting(stored: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]
     if given.get("provider") in (None, stored.get("provider", Config().provider)):
         return stored
     return {name: value for name, value in stored.items() if name not in ("model", "base_url")}
+
+
+TOOL_NAMES = ("bash", "edit", "read", "skill", "write")
+
+
+def tool_names(config: Config) -> tuple[str, ...]:
+    """Return the names of the tools that are wanted. Raise ConfigError for one that does not exist."""
+    names = TOOL_NAMES if config.tools is None else config.tools
+    unknown = [name for name in names if name not in TOOL_NAMES]
+    if unknown:
+        raise ConfigError(f"unknown tool {unknown[0]!r}; known: {', '.join(TOOL_NAMES)}")
+    return tuple(name for name in names if name != "skill" or not config.no_skill)
 
 
 def zot_home(env: Mapping[str, str]) -> str | None:

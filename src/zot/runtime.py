@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from zot.config import Config, tool_environment
+from zot.config import Config, tool_environment, tool_names
 from zot.errors import ConfigError
 from zot.providers.models import credential, default_model, models_of
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from zot.providers.base import Provider
     from zot.session import Session
     from zot.store import Store
-    from zot.tools.base import Tool
 
 
 def check(config: Config) -> str:
@@ -29,7 +28,7 @@ def check(config: Config) -> str:
         raise ConfigError(f"unknown model {model!r} (provider {config.provider!r}); known: {', '.join(known)}")
     credential(config.provider, config.api_key, config.environment)
     _directory(config.cwd)
-    _tool_names(config)
+    tool_names(config)
     if config.script and config.provider != "lab":
         raise ConfigError("--script is for --provider lab")
     if config.script and not os.path.exists(config.script):
@@ -51,9 +50,11 @@ def open_session(config: Config, store: Store | None = None) -> Session:
     from zot.agent.prompt import system_prompt
     from zot.messages import timestamp
     from zot.session import Session
+    from zot.toolbox import Toolbox
 
     model_id = check(config)
-    cwd = _directory(config.cwd)
+    cwd, key = _directory(config.cwd), os.urandom(6).hex()
+    toolbox = Toolbox(config, cwd=cwd, key=key)
     agent = Agent(
         _PROVIDERS[config.provider](config),
         models_of(config.provider),
@@ -62,16 +63,16 @@ def open_session(config: Config, store: Store | None = None) -> Session:
             cwd=cwd,
             date=timestamp()[:10],
             replaced_by=config.system_prompt,
-            appended=config.append_system_prompt,
+            appended=(*config.append_system_prompt, toolbox.manifest),
         ),
-        tools=_tools(config),
+        tools=toolbox.tools,
         cwd=cwd,
         env=tool_environment(config.environment),
         max_steps=config.max_steps,
         reasoning=config.reasoning,
         approver=Approvals(Policy.parse(config.policy), cwd=cwd, timeout_s=config.approval_timeout_s),
     )
-    return Session(agent, store, now=_clock(config.frozen_time))
+    return Session(agent, store, jobs=toolbox, key=key, now=_clock(config.frozen_time))
 
 
 def _clock(frozen_time: str | None) -> Callable[[], str]:
@@ -115,45 +116,6 @@ def _lab(config: Config) -> Provider:
 
 
 _PROVIDERS: Mapping[str, Callable[[Config], Provider]] = {"anthropic": _anthropic, "lab": _lab}
-
-
-def _read() -> Tool:
-    from zot.tools.read import Read
-
-    return Read()
-
-
-def _write() -> Tool:
-    from zot.tools.write import Write
-
-    return Write()
-
-
-def _edit() -> Tool:
-    from zot.tools.edit import Edit
-
-    return Edit()
-
-
-def _bash() -> Tool:
-    from zot.tools.bash import Bash
-
-    return Bash()
-
-
-_TOOLS: Mapping[str, Callable[[], Tool]] = {"bash": _bash, "edit": _edit, "read": _read, "write": _write}
-
-
-def _tools(config: Config) -> list[Tool]:
-    return [_TOOLS[name]() for name in _tool_names(config)]
-
-
-def _tool_names(config: Config) -> tuple[str, ...]:
-    names = tuple(_TOOLS) if config.tools is None else config.tools
-    unknown = [name for name in names if name not in _TOOLS]
-    if unknown:
-        raise ConfigError(f"unknown tool {unknown[0]!r}; known: {', '.join(_TOOLS)}")
-    return names
 
 
 def _directory(path: str | None) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -70,11 +70,41 @@ class Job:
         self.dropped(reason)
 
 
+class Jobs(Protocol):
+    """What tools have left running."""
+
+    async def end(self, owner: str) -> None:
+        """End what was started for ``owner``, a run or a session."""
+
+    async def close(self) -> None:
+        """End everything. Any number of times."""
+
+
+class NoJobs:
+    """Nothing is ever left running."""
+
+    async def end(self, owner: str) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+
 class Session:
     """A conversation with an agent. Everything that happens is stored, then shown to all subscribers."""
 
-    def __init__(self, agent: Agent, store: Store | None = None, *, now: Callable[[], str] = timestamp) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        store: Store | None = None,
+        *,
+        jobs: Jobs | None = None,
+        key: str = "session",
+        now: Callable[[], str] = timestamp,
+    ) -> None:
         self.agent = agent
+        self._jobs = jobs or NoJobs()
+        self._key = key
         self._history = History(
             store if store is not None else MemoryStore(),
             charge=agent.charge,
@@ -208,11 +238,12 @@ class Session:
             await asyncio.wait({self._worker})
 
     async def close(self) -> None:
-        """Abort what runs, drop what waits, and let go of the provider. Any number of times."""
+        """Abort what runs, end what it started, drop what waits, and let go of the provider. Any number of times."""
         self._closed = True
         self._drop_waiting("the session was closed")
         self.abort()
         await self.finish()
+        await self._jobs.close()
         await self.agent.provider.close()
 
     # How jobs run.
@@ -236,7 +267,7 @@ class Session:
         """Start a job: acknowledged and visible at once, so that an abort right behind it finds something to end."""
         self._running, self._aborting, self._store_failure = job, False, None
         self._history.run += 1
-        run = Run(self._history, now=self._now)
+        run = Run(self._history, owners=(self._key, f"{self._key}/{self._history.run}"), now=self._now)
         job.started()
         body: Coroutine[Any, Any, Question | None]
         if job.text is None:
@@ -266,6 +297,8 @@ class Session:
     async def _end(self, run: Run) -> None:
         """Wait for a run and say how it ended."""
         problem = await self._outcome(run)
+        if self._aborting:
+            await self._jobs.end(run.owners[-1])
         job = self._running
         assert job is not None
         try:

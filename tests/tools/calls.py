@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,19 +30,6 @@ async def refusal(tool: Tool, args: dict[str, Any], context: ToolContext) -> str
         with pytest.raises(ToolFailed) as failed:
             await tool.run(args, context)
     return str(failed.value)
-
-
-def group_members(group: int) -> list[int]:
-    """The living processes of a process group."""
-    members = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, pgrp = stat.read_text().rpartition(")")[2].split()[:3]
-        except OSError:
-            continue
-        if int(pgrp) == group and state not in "ZX":
-            members.append(int(stat.parent.name))
-    return members
 
 
 def eventually(holds: Callable[[], bool]) -> bool:

@@ -1,13 +1,20 @@
-"""A directory to work in, and who listens."""
+"""A directory to work in, who listens, and who keeps the processes."""
 
 from __future__ import annotations
 
 import os
+import uuid
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from zot.tools.base import ToolContext
+from zot.tools.groups import Groups
+from zot.tools.guardian import Guardian
+from zot.tools.process import Processes
+
+from .shells import Shell, left
 
 
 @pytest.fixture
@@ -22,3 +29,36 @@ def context(tmp_path: Path, heard: list[str]) -> ToolContext:
         heard.append(text)
 
     return ToolContext(cwd=str(tmp_path), env={"PATH": os.environ["PATH"], "LC_ALL": "C"}, progress=progress)
+
+
+@pytest.fixture
+async def guardian() -> AsyncIterator[Guardian]:
+    guardian = Guardian()
+    yield guardian
+    await guardian.close()
+
+
+@pytest.fixture(params=[Guardian, Groups])
+async def processes(request: pytest.FixtureRequest) -> AsyncIterator[Processes]:
+    """Each way to keep processes in turn."""
+    processes: Processes = request.param()
+    yield processes
+    await processes.close()
+
+
+@pytest.fixture
+async def shell(processes: Processes, context: ToolContext) -> AsyncIterator[Shell]:
+    """The bash tool, kept in either way. Nothing it started is left when its processes are closed."""
+    mark = uuid.uuid4().hex
+    yield Shell(processes, context, mark)
+    await processes.close()
+    assert left(mark) == []
+
+
+@pytest.fixture
+async def kept(guardian: Guardian, context: ToolContext) -> AsyncIterator[Shell]:
+    """The bash tool with a guardian. Nothing it started is left when that is closed."""
+    mark = uuid.uuid4().hex
+    yield Shell(guardian, context, mark)
+    await guardian.close()
+    assert left(mark) == []

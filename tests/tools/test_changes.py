@@ -4,17 +4,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zot.tools.changes import Change, apply, diff
+from zot.tools.encoding import LATIN_1, Encoding
+
+UTF_16 = Encoding("UTF-16 BE", "utf-16-be", unit=2)
 
 
 @st.composite
 def edited_texts(draw: st.DrawFn, *, max_size: int = 60) -> tuple[bytes, list[Change]]:
-    """A text of short lines and changes of it, in order, without overlap."""
+    """A text of short lines and changes of it, in order, without overlap; some only insert."""
     data = draw(st.text("ab\n", max_size=max_size)).encode()
     cuts = sorted(draw(st.sets(st.integers(0, len(data)), max_size=6)))
     cuts = cuts[: len(cuts) // 2 * 2]
     pieces = draw(st.lists(st.text("xy\n", max_size=6), min_size=len(cuts) // 2, max_size=len(cuts) // 2))
-    changes = [Change(start, end, new.encode()) for start, end, new in zip(cuts[::2], cuts[1::2], pieces, strict=True)]
-    return data, changes
+    spans = [(start, draw(st.sampled_from([start, end]))) for start, end in zip(cuts[::2], cuts[1::2], strict=True)]
+    changes = [Change(start, end, new.encode()) for (start, end), new in zip(spans, pieces, strict=True)]
+    return data, [change for change in changes if change.new or change.end > change.start]
 
 
 @given(edited_texts())
@@ -35,6 +39,15 @@ def test_a_diff_without_gaps_holds_both_texts_whole(edited: tuple[bytes, list[Ch
         return
     assert [row[1:] for row in rows if row[:1] != b"+"] == lines(data)
     assert [row[1:] for row in rows if row[:1] != b"-"] == lines(apply(data, changes))
+
+
+@given(edited_texts(), st.sampled_from([UTF_16, LATIN_1]))
+def test_a_diff_is_the_same_in_every_encoding(edited: tuple[bytes, list[Change]], encoding: Encoding) -> None:
+    data, changes = edited
+    other = [
+        Change(one.start * encoding.unit, one.end * encoding.unit, encoding.encode(one.new.decode())) for one in changes
+    ]
+    assert list(diff(encoding.encode(data.decode()), other, encoding)) == list(diff(data, changes))
 
 
 def test_lines_far_from_any_change_are_left_out() -> None:

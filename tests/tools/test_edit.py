@@ -2,13 +2,19 @@ from __future__ import annotations
 
 import os
 import stat
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from zot.tools.base import ToolContext
-from zot.tools.edit import Edit
+from zot.tools.edit import MAX_FILE_BYTES, Edit
+from zot.tools.files import Place, Replaced
+from zot.tools.read import Read
+from zot.tools.seen import MAX_HASHED_BYTES, Seen
+from zot.tools.write import Write
 
 from .calls import answer, refusal
 
@@ -58,6 +64,7 @@ async def test_edits_that_touch_are_not_an_overlap(context: ToolContext, tmp_pat
 ENCODINGS = {
     "UTF-8": "zwölf\nneedle 東京\nend\n".encode(),
     "UTF-8 with BOM": b"\xef\xbb\xbfneedle\nend\n",
+    "UTF-8 with invalid bytes": "東京\nneedle\n".encode() + b"\xff\n",
     "CRLF": b"one\r\nneedle\r\nend\r\n",
     "mixed line ends": b"one\r\nneedle\nthree\r\r\nfour\rfive\n",
     "no final newline": b"one\nneedle",
@@ -66,6 +73,7 @@ ENCODINGS = {
     "Shift JIS": "表示\nneedle ソ\n".encode("shift_jis"),
     "NUL and control characters": b"\0\x01\x0b\x0c\x1c\nneedle\n\x85\n",
 }
+WIDE = ("utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
 
 
 @pytest.mark.parametrize("content", ENCODINGS.values(), ids=ENCODINGS.keys())
@@ -73,6 +81,61 @@ async def test_bytes_outside_the_match_stay_identical(content: bytes, context: T
     (tmp_path / "a.txt").write_bytes(content)
     await answer(Edit(), call(("needle", "thread")), context)
     assert (tmp_path / "a.txt").read_bytes() == content.replace(b"needle", b"thread")
+
+
+@pytest.mark.parametrize("text", ["\ufeffzwölf\r\nneedle 東京 😀\r\nend", "\ufeffa\nneedle\r\n\u0a00\u0100\n"])
+@pytest.mark.parametrize("codec", WIDE)
+async def test_bytes_outside_the_match_stay_identical_in_wide_encodings(
+    text: str, codec: str, context: ToolContext, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_bytes(text.encode(codec))
+    await answer(Edit(), call(("needle", "thread é\nand more")), context)
+    expected = text.replace("needle", "thread é\r\nand more")
+    assert (tmp_path / "a.txt").read_bytes() == expected.encode(codec)
+
+
+@pytest.mark.parametrize("codec", WIDE[:2])
+async def test_utf_16_is_edited_without_its_mark_too(codec: str, context: ToolContext, tmp_path: Path) -> None:
+    text = "one\nneedle\nthree\n"
+    (tmp_path / "a.txt").write_bytes(text.encode(codec))
+    assert await answer(Edit(), call(("one\nneedle", "one\nthread")), context) == " one\n-needle\n+thread\n three\n"
+    assert (tmp_path / "a.txt").read_bytes() == text.replace("needle", "thread").encode(codec)
+
+
+async def test_in_utf_16_only_whole_characters_match(context: ToolContext, tmp_path: Path) -> None:
+    # The bytes of U+6100 U+0061 hold those of "a" at an odd place, too.
+    content = "\ufeffx\u6100\u0061\n\u0a00\u0a00\n".encode("utf-16-be")
+    (tmp_path / "a.txt").write_bytes(content)
+    assert await answer(Edit(), call(("a", "b")), context) == "-x\u6100a\n+x\u6100b\n \u0a00\u0a00\n"
+    assert (tmp_path / "a.txt").read_bytes() == "\ufeffx\u6100b\n\u0a00\u0a00\n".encode("utf-16-be")
+
+
+@pytest.mark.parametrize(
+    ("content", "old", "new", "expected"),
+    [
+        (b"caf\xe9 \xfc\n", "é", "è ", b"caf\xe8  \xfc\n"),
+        (b"\x93q\x94\n", "“q”", "„q“", b"\x84q\x93\n"),
+        # The model saw the first part, which is UTF-8; far below there are other bytes.
+        ("é\n".encode() + b"\xe9\xe8\xe7\n" * 9, "é\n", "è\n", "è\n".encode() + b"\xe9\xe8\xe7\n" * 9),
+    ],
+)
+async def test_text_is_looked_for_and_written_in_the_encoding_of_the_file(
+    content: bytes, old: str, new: str, expected: bytes, context: ToolContext, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_bytes(content)
+    await answer(Edit(), call((old, new)), context)
+    assert (tmp_path / "a.txt").read_bytes() == expected
+
+
+async def test_what_the_encoding_cannot_hold_is_refused(context: ToolContext, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"caf\xe9\n")
+    assert await refusal(Edit(), call(("caf", "€")), context) == (
+        "edit 1: newText has '€' (U+20AC), which cannot be written in Latin-1, as the file seems to be"
+    )
+    assert await refusal(Edit(), call(("€", "$")), context) == (
+        "edit 1: oldText not found; the file seems to be Latin-1, which has no '€' (U+20AC)"
+    )
+    assert (tmp_path / "a.txt").read_bytes() == b"caf\xe9\n"
 
 
 @pytest.mark.parametrize(
@@ -87,6 +150,14 @@ async def test_bytes_outside_the_match_stay_identical(content: bytes, context: T
         (b"a\r\nb\r\nc\r\n", "\nb\n", "\n", b"a\r\nc\r\n"),
         (b"a\nb\n", "b", "x\ny", b"a\nx\ny\n"),
         (b"one line", "line", "two\nlines", b"one two\nlines"),
+        # What both texts have in common keeps its own line ends.
+        (b"a\r\nb\nc\r\nd\n", "a\nb\nc\nd\n", "a\nB\nc\nd\n", b"a\r\nB\nc\r\nd\n"),
+        (b"a\r\nb\nc\n", "a\nb\n", "a\nnew\nb\n", b"a\r\nnew\r\nb\nc\n"),
+        (b"a\nb\r\nc\r\n", "b\nc", "c", b"a\nc\r\n"),
+        (b"a\r\nb\r\n", "a\n", "new\na\n", b"new\r\na\r\nb\r\n"),
+        (b"a\r\nb\n", "b\n", "b\nnew\n", b"a\r\nb\nnew\n"),
+        (b"a\nb\r\nc\r\n", "a\nb\nc\n", "c\nb\na\n", b"c\nb\na\n"),
+        (b"xa\r\nby\nz\n", "a\nb", "a\nB", b"xa\r\nBy\nz\n"),
     ],
 )
 async def test_line_ends_follow_the_lines_they_replace(
@@ -120,6 +191,35 @@ async def test_line_ends_follow_the_lines_they_replace(
             [("line  7\n  line 8", "x")],
             "edit 1: oldText not found; it would match line 7 if whitespace were ignored. The file has there:\n"
             "line 7\nline 8",
+        ),
+        (
+            [("Line 9\n", "x")],
+            "edit 1: oldText not found; it would match line 9 if case were ignored. The file has there:\nline 9",
+        ),
+        (
+            [("LINE   11\n\tLine12", "x")],
+            "edit 1: oldText not found; it would match line 11 if whitespace and case were ignored. "
+            "The file has there:\nline 11\nline 12",
+        ),
+        (
+            [("line 4\n  line 5\nline six\nline 7\n", "x")],
+            "edit 1: oldText not found; the closest place begins at line 4, where line 6 differs.\n"
+            "The file has: line 6\noldText has:  line six",
+        ),
+        (
+            [("ine 19\nline 20\nline 21\nlast line", "x")],
+            "edit 1: oldText not found; the closest place begins at line 19, where line 21 differs.\n"
+            "The file has: nothing\noldText has:  line 21",
+        ),
+        (
+            [("header\nline 1\nline 2\n", "x")],
+            "edit 1: oldText not found; the closest place begins at line 1, where line 1 differs.\n"
+            "The file has: nothing\noldText has:  header",
+        ),
+        (
+            [("line 1\n\nline 3\n", "x")],
+            "edit 1: oldText not found; the closest place begins at line 1, where line 2 differs.\n"
+            "The file has: line 2\noldText has:  nothing",
         ),
         ([("lime 13", "x")], "edit 1: oldText not found; the nearest line is 13:\nline 13"),
         ([("something else", "x")], "edit 1: oldText not found; no line of the file is like it"),
@@ -156,7 +256,7 @@ async def test_a_text_with_other_line_ends_than_the_file_is_shown_the_place(
 ) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\n")
     assert await refusal(Edit(), call(("one\r\ntwo", "x")), context) == (
-        "edit 1: oldText not found; it would match line 1 if whitespace were ignored. The file has there:\none\ntwo"
+        "edit 1: oldText not found; it would match line 1 if line ends were ignored. The file has there:\none\ntwo"
     )
 
 
@@ -179,6 +279,133 @@ async def test_a_text_with_other_line_ends_than_the_file_is_shown_the_place(
 )
 async def test_what_cannot_be_done_is_explained(args: dict[str, Any], text: str, context: ToolContext) -> None:
     assert await refusal(Edit(), args, context) == text
+
+
+STALE = "a.txt has changed since you last saw it; read it again before you edit it"
+
+
+async def test_a_file_that_changed_since_it_was_read_is_not_edited(context: ToolContext, twenty: Path) -> None:
+    seen = Seen()
+    read, edit = Read(seen=seen), Edit(seen=seen)
+    await answer(read, {"path": "a.txt", "limit": 1}, context)
+    twenty.write_text(twenty.read_text().replace("line 20", "theirs!"))
+    before = twenty.read_text()
+    assert await refusal(edit, call(("line 3\n", "mine\n")), context) == STALE
+    assert await refusal(edit, call(("line 3\n", "mine\n"), path=str(twenty)), context) == STALE.replace(
+        "a.txt", str(twenty)
+    )
+    assert twenty.read_text() == before
+    await answer(read, {"path": "a.txt"}, context)
+    await answer(edit, call(("line 3\n", "mine\n")), context)
+    assert twenty.read_text() == before.replace("line 3\n", "mine\n")
+
+
+async def test_ones_own_changes_are_no_surprise(context: ToolContext, twenty: Path) -> None:
+    seen = Seen()
+    await answer(Read(seen=seen), {"path": "a.txt"}, context)
+    await answer(Edit(seen=seen), call(("line 3\n", "three\n")), context)
+    await answer(Edit(seen=seen), call(("three\n", "3\n")), context)
+    await answer(Write(seen=seen), {"path": "a.txt", "content": "all new\n"}, context)
+    await answer(Edit(seen=seen), call(("all", "not so")), context)
+    assert twenty.read_text() == "not so new\n"
+
+
+async def test_the_same_content_written_again_is_no_change(context: ToolContext, twenty: Path) -> None:
+    seen = Seen()
+    await answer(Read(seen=seen), {"path": "a.txt"}, context)
+    content = twenty.read_text()
+    twenty.unlink()
+    twenty.write_text(content)
+    os.utime(twenty, ns=(1, 1))
+    await answer(Edit(seen=seen), call(("line 3\n", "three\n")), context)
+    assert twenty.read_text() == content.replace("line 3\n", "three\n")
+
+
+async def test_a_file_never_read_is_edited_and_still_not_seen(context: ToolContext, twenty: Path) -> None:
+    seen = Seen()
+    await answer(Edit(seen=seen), call(("line 3\n", "three\n")), context)
+    twenty.write_text("formatted\n")
+    await answer(Edit(seen=seen), call(("formatted", "again")), context)
+    assert twenty.read_text() == "again\n"
+
+
+async def test_a_large_file_is_known_by_its_size_and_time(context: ToolContext, tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"needle\n" + b"x" * MAX_HASHED_BYTES)
+    seen = Seen()
+    await answer(Read(seen=seen), {"path": "a.txt", "limit": 1}, context)
+    await answer(Edit(seen=seen), call(("needle", "thread")), context)
+    await answer(Edit(seen=seen), call(("thread", "cotton")), context)
+    os.utime(path, ns=(1, 1))
+    assert await refusal(Edit(seen=seen), call(("cotton", "wool")), context) == STALE
+
+
+class Meddled:
+    """Leads to places where somebody does something between our reading and our writing."""
+
+    def __init__(self, meddle: Callable[[], object]) -> None:
+        self._meddle = meddle
+
+    def find(self, path: str, cwd: str, *, make_parents: bool = False) -> Place:
+        return MeddledPlace(os.open(cwd, os.O_RDONLY), path, self._meddle)
+
+
+class MeddledPlace(Place):
+    def __init__(self, directory: int, name: str, meddle: Callable[[], object]) -> None:
+        super().__init__(directory, name, name)
+        self._meddle = meddle
+
+    def replace(self, data: bytes, *, expected: os.stat_result | None = None) -> Replaced:
+        self._meddle()
+        return super().replace(data, expected=expected)
+
+
+async def test_a_change_between_reading_and_writing_is_not_lost(context: ToolContext, twenty: Path) -> None:
+    for meddle, left in ((lambda: twenty.write_text("theirs\n"), ["a.txt"]), (twenty.unlink, [])):
+        twenty.write_text("line 3\n")
+        assert await refusal(Edit(Meddled(meddle)), call(("line 3\n", "three\n")), context) == (
+            "a.txt was changed by somebody else at the same time; read it again"
+        )
+        assert os.listdir(twenty.parent) == left
+
+
+async def test_a_file_too_large_for_memory_is_refused(context: ToolContext, tmp_path: Path) -> None:
+    with (tmp_path / "a.txt").open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+    assert await refusal(Edit(), call(("a", "b")), context) == (
+        f"cannot edit a.txt: it has {MAX_FILE_BYTES + 1} bytes and the limit is {MAX_FILE_BYTES}; "
+        "change it with bash, for example with sed"
+    )
+
+
+@pytest.mark.parametrize("last", ["x = 1\n", "x = 1\r\n"])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+async def test_a_miss_in_a_large_repetitive_file_is_explained_at_once(
+    line_end: str, last: str, context: ToolContext, tmp_path: Path
+) -> None:
+    # What restarts its search behind every line that fits would take hours.
+    (tmp_path / "a.txt").write_text(f"x = 1{line_end}" * 200_000 + last, newline="")
+    began = time.process_time()
+    text = await refusal(Edit(), call(("x = 1\n" * 20_000 + "y", "z")), context)
+    assert text == "edit 1: oldText not found; the nearest line is 1:\nx = 1"
+    assert time.process_time() - began < 5
+
+
+async def test_a_miss_in_a_large_file_of_many_lines_is_explained_at_once(context: ToolContext, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("".join(f"v{n} = {n}\n" for n in range(100_000)))
+    began = time.process_time()
+    text = await refusal(Edit(), call(("v99 == 99", "z")), context)
+    assert text == "edit 1: oldText not found; the nearest line is 100:\nv99 = 99"
+    assert time.process_time() - began < 5
+
+
+async def test_a_note_about_the_file_stands_below_the_diff(context: ToolContext, twenty: Path) -> None:
+    os.link(twenty, twenty.parent / "other")
+    text = await answer(Edit(), call(("line 20", "last")), context)
+    assert (
+        text
+        == " line 17\n line 18\n line 19\n-line 20\n+last\n[it had 1 other hard links, which keep the old content]\n"
+    )
 
 
 async def test_mode_and_link_survive_an_edit(context: ToolContext, tmp_path: Path) -> None:

@@ -11,9 +11,12 @@ import pytest
 
 from zot.messages import ImageBlock
 from zot.tools.base import ToolContext
+from zot.tools.lock import Lock
+from zot.tools.paths import Anywhere
 from zot.tools.read import Read
 
 from .calls import PATIENCE_S, answer, refusal
+from .pictures import KINDS, image
 
 
 async def read(path: str, context: ToolContext, **window: int) -> str:
@@ -25,11 +28,8 @@ async def read(path: str, context: ToolContext, **window: int) -> str:
     [
         (b"one\ntwo\nthree\n", "one\ntwo\nthree\n"),
         (b"one\ntwo", "one\ntwo\n"),
-        (b"one\r\ntwo\r\n", "one\r\ntwo\r\n"),
         (b"\n", "\n"),
-        (b"\xef\xbb\xbfone\n", "one\n"),
         ("zwölf\u2028\n".encode(), "zwölf\u2028\n"),
-        (b"caf\xe9\n", "caf\ufffd\n"),
         (b"", "[the file is empty]"),
     ],
 )
@@ -90,11 +90,68 @@ async def test_following_the_notes_reads_the_whole_file(context: ToolContext, tm
     assert len(parts) > 10
 
 
-async def test_a_line_longer_than_the_window_is_cut_between_characters(context: ToolContext, tmp_path: Path) -> None:
+KEPT = "edit keeps this, write does not"
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"one\r\ntwo\r\n", f"one\ntwo\n[CRLF line ends: {KEPT}]\n"),
+        (b"one\r\ntwo", f"one\ntwo\n[CRLF line ends: {KEPT}]\n"),
+        (b"one\r\ntwo\n", f"one\r\ntwo\n[CRLF and LF line ends: {KEPT}]\n"),
+        (b"one\rtwo\n", "one\rtwo\n"),
+        (b"\xef\xbb\xbfone\n", f"one\n[UTF-8 with BOM: {KEPT}]\n"),
+        (b"caf\xe9\n", f"café\n[not UTF-8, shown as Latin-1, which is a guess: {KEPT}]\n"),
+        (b"\x80 5\n", f"€ 5\n[not UTF-8, shown as Windows-1252, which is a guess: {KEPT}]\n"),
+        ("東京\n".encode() + b"\xff\n", f"東京\n\ufffd\n[UTF-8 with invalid bytes: {KEPT}]\n"),
+        (
+            "\ufeffzwölf 東京 😀\r\n".encode("utf-16-le"),
+            f"zwölf 東京 😀\n[UTF-16 LE with BOM, CRLF line ends: {KEPT}]\n",
+        ),
+        ("\ufeffone\n".encode("utf-16-be"), f"one\n[UTF-16 BE with BOM: {KEPT}]\n"),
+        ("plain\ntext\n".encode("utf-16-le"), f"plain\ntext\n[UTF-16 LE: {KEPT}]\n"),
+        ("plain\ntext\n".encode("utf-16-be"), f"plain\ntext\n[UTF-16 BE: {KEPT}]\n"),
+        ("\ufeffone\n".encode("utf-32-le"), f"one\n[UTF-32 LE with BOM: {KEPT}]\n"),
+    ],
+)
+async def test_what_is_not_utf_8_with_lf_is_named(
+    content: bytes, text: str, context: ToolContext, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_bytes(content)
+    assert await read("a.txt", context) == text
+
+
+async def test_only_what_is_in_the_window_is_named(context: ToolContext, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"plain\n" * 3000 + b"caf\xe9\n")
+    assert await read("a.txt", context, limit=1) == "plain\n[lines 1-1 of 3001; go on with offset=2]\n"
+    assert (await read("a.txt", context, offset=3001)).startswith("café\n[not UTF-8")
+
+
+async def test_windows_of_utf_16_are_cut_at_its_line_ends(context: ToolContext, tmp_path: Path) -> None:
+    # U+0A00 and U+000A look like each other when one is off by one byte.
+    lines = ["a\u0a41\u0100\n", "\u0a00\u0a00\n", "b\n"]
+    (tmp_path / "a.txt").write_bytes("".join(["\ufeff", *lines]).encode("utf-16-le"))
+    note = f"[UTF-16 LE with BOM: {KEPT}]\n"
+    more = "[lines 2-2 of 3; go on with offset=3]\n"
+    assert await read("a.txt", context, offset=2, limit=1) == lines[1] + note + more
+    assert await read("a.txt", context, offset=3) == lines[2] + note
+
+
+async def test_a_long_line_is_cut_between_characters(context: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x" + "é" * 40000 + "\nnext\n")
-    expected = "x" + "é" * 25599 + "\n[line 1 is cut after 51200 bytes; lines 1-1 of 2; go on with offset=2]\n"
-    assert await read("a.txt", context) == expected
+    assert await read("a.txt", context) == (
+        f"x{'é' * 2047}[... this line has 75906 bytes more; offset=1 limit=1 shows 50 KiB of it]\nnext\n"
+    )
+    assert await read("a.txt", context, limit=1) == (
+        f"x{'é' * 25599}[... this line has 28802 bytes more]\n[lines 1-1 of 2; go on with offset=2]\n"
+    )
     assert await read("a.txt", context, offset=2) == "next\n"
+
+
+async def test_a_line_of_just_the_most_bytes_is_shown_whole(context: ToolContext, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x" * 4095 + "\n" + "y" * 4096 + "\n")
+    hint = "offset=2 limit=1 shows 50 KiB of it"
+    assert await read("a.txt", context) == f"{'x' * 4095}\n{'y' * 4096}[... this line has 1 bytes more; {hint}]\n"
 
 
 async def test_the_end_of_a_large_file_is_reached_in_little_memory(context: ToolContext, tmp_path: Path) -> None:
@@ -141,37 +198,74 @@ def large_file(tmp_path: Path, *, hole_bytes: int) -> Path:
     return path
 
 
-async def test_a_binary_file_is_described_instead_of_dumped(context: ToolContext, tmp_path: Path) -> None:
-    (tmp_path / "a.bin").write_bytes(b"\x7fELF\0" + b"x" * 95)
-    assert await refusal(Read(), {"path": "a.bin"}, context) == "a.bin is a binary file of 100 bytes"
-
-
 @pytest.mark.parametrize(
-    ("magic", "mime_type"),
+    ("content", "described"),
     [
-        (b"\x89PNG\r\n\x1a\n\0\0", "image/png"),
-        (b"\xff\xd8\xff\xe0\0\0", "image/jpeg"),
-        (b"GIF89a\0\0", "image/gif"),
-        (b"GIF87a\0\0", "image/gif"),
-        (b"RIFF\0\0\0\0WEBPVP8 ", "image/webp"),
+        (b"\x7fELF\x02\x01\x01\0" + b"x" * 92, " (ELF program or library) of 100 bytes"),
+        (b"%PDF-1.7\nall of it could be read as text\n", " (PDF document) of 41 bytes"),
+        (b"PK\x03\x04\x14\0\0\0", " (zip archive, or a document in one) of 8 bytes"),
+        (b"name".ljust(257, b"\0") + b"ustar\0", " (tar archive) of 263 bytes"),
+        (b"\0\x01\x02\x03\x04", " of 5 bytes"),
+        (bytes(range(1, 256)) * 2, " of 510 bytes"),
+        (b"a C string\0", " of 11 bytes"),
+        (b"another one\0", " of 12 bytes"),
+        (bytes(range(0, 64, 2)) + bytes(64), " of 96 bytes"),
     ],
 )
-async def test_an_image_is_known_by_its_content(
-    magic: bytes, mime_type: str, context: ToolContext, tmp_path: Path
+async def test_a_binary_file_is_described_instead_of_dumped(
+    content: bytes, described: str, context: ToolContext, tmp_path: Path
 ) -> None:
-    (tmp_path / "picture.txt").write_bytes(magic + bytes(100_000))
-    assert await Read().run({"path": "picture.txt"}, context) == (ImageBlock(mime_type, magic + bytes(100_000)),)
+    (tmp_path / "a.bin").write_bytes(content)
+    expected = f"a.bin is a binary file{described}; look into it with bash"
+    assert await refusal(Read(), {"path": "a.bin"}, context) == expected
 
 
-async def test_an_image_beyond_the_limit_is_refused(context: ToolContext, tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-    os.truncate(tmp_path / "a.png", 5_000_001)
-    text = await refusal(Read(), {"path": "a.png"}, context)
-    assert text == "a.png is an image of 5000001 bytes; at most 5000000 can be shown"
-    os.truncate(tmp_path / "a.png", 5_000_000)
+@pytest.mark.parametrize("content", [b"BM is how this begins\n", b"MZ\n", b"ID3 tags are for music\n"])
+async def test_text_that_begins_as_a_binary_file_may_is_shown(
+    content: bytes, context: ToolContext, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_bytes(content)
+    assert await read("a.txt", context) == content.decode()
+
+
+@pytest.mark.parametrize(("mime_type", "data"), [(kind, image(kind, 640, 480)) for kind in KINDS])
+async def test_an_image_is_known_by_its_content(
+    mime_type: str, data: bytes, context: ToolContext, tmp_path: Path
+) -> None:
+    (tmp_path / "picture.txt").write_bytes(data + bytes(100_000))
+    assert await Read().run({"path": "picture.txt"}, context) == (ImageBlock(mime_type, data + bytes(100_000)),)
+
+
+LIMITS = "at most 8000 pixels a side and 3750000 bytes can be shown. Make a smaller copy with bash and read that"
+
+
+async def test_an_image_with_too_many_bytes_is_described(context: ToolContext, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(image("image/png", 640, 480))
+    os.truncate(tmp_path / "a.png", 3_750_001)
+    assert await refusal(Read(), {"path": "a.png"}, context) == (
+        f"a.png is a PNG image of 640 x 480 pixels and 3750001 bytes; {LIMITS}"
+    )
+    os.truncate(tmp_path / "a.png", 3_750_000)
     [block] = await Read().run({"path": "a.png"}, context)
     assert isinstance(block, ImageBlock)
-    assert len(block.data) == 5_000_000
+    assert len(block.data) == 3_750_000
+
+
+async def test_an_image_with_too_many_pixels_is_described(context: ToolContext, tmp_path: Path) -> None:
+    data = image("image/jpeg", 100, 8001)
+    (tmp_path / "a.jpg").write_bytes(data)
+    assert await refusal(Read(), {"path": "a.jpg"}, context) == (
+        f"a.jpg is a JPEG image of 100 x 8001 pixels and {len(data)} bytes; {LIMITS}"
+    )
+
+
+async def test_a_damaged_image_is_not_shown_to_a_service_that_would_refuse_it(
+    context: ToolContext, tmp_path: Path
+) -> None:
+    (tmp_path / "a.gif").write_bytes(b"GIF89a\1")
+    assert await refusal(Read(), {"path": "a.gif"}, context) == (
+        "a.gif is a GIF image whose header is damaged; it cannot be shown"
+    )
 
 
 async def test_a_directory_is_listed_in_order(context: ToolContext, tmp_path: Path) -> None:
@@ -179,7 +273,7 @@ async def test_a_directory_is_listed_in_order(context: ToolContext, tmp_path: Pa
     for name in (b"b.txt", b"a.txt", b".hidden", b"caf\xe9"):
         Path(os.fsdecode(os.fsencode(tmp_path / "d") + b"/" + name)).touch()
     (tmp_path / "d" / "link").symlink_to("sub")
-    assert await read("d", context) == ".hidden\na.txt\nb.txt\ncaf\ufffd\nlink/\nsub/\n"
+    assert await read("d", context) == ".hidden\na.txt\nb.txt\ncaf\ufffd\nlink -> sub\nsub/\n"
     assert await read("d", context, offset=2, limit=2) == "a.txt\nb.txt\n[entries 2-3 of 6; go on with offset=4]\n"
     assert await read("d", context, offset=7) == "[the directory has only 6 entries]"
     assert await read("d/sub", context) == "[the directory is empty]"
@@ -227,9 +321,12 @@ async def test_null_counts_as_absent(context: ToolContext, tmp_path: Path) -> No
 
 async def test_no_call_keeps_a_descriptor(context: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(b"\0")
+    (tmp_path / "link").symlink_to("a.bin")
+    (tmp_path / "loop").symlink_to("loop")
     os.mkfifo(tmp_path / "pipe")
     before = os.listdir("/proc/self/fd")
     await read(".", context)
-    await refusal(Read(), {"path": "a.bin"}, context)
-    await refusal(Read(), {"path": "pipe"}, context)
+    for paths in (Anywhere(), Lock(str(tmp_path))):
+        for path in ("a.bin", "pipe", "link", "loop", "gone", "gone/x", "n" * 300, "a.bin/x"):
+            await refusal(Read(paths), {"path": path}, context)
     assert os.listdir("/proc/self/fd") == before

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -10,6 +12,10 @@ from typing import Any
 import pytest
 
 from zot.tools.base import ToolContext
+from zot.tools.lock import Lock
+from zot.tools.paths import Anywhere
+from zot.tools.read import Read
+from zot.tools.seen import Seen
 from zot.tools.write import Write
 
 from .calls import answer, refusal
@@ -30,17 +36,17 @@ async def test_a_new_file_is_summed_up(content: str, size: str, context: ToolCon
 
 async def test_an_existing_file_is_replaced(context: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a much longer old content\n")
-    assert await write("a.txt", "new\r\n", context) == "replaced a.txt: 5 bytes, 1 lines"
+    assert await write("a.txt", "new\r\n", context) == "replaced a.txt: 5 bytes, 1 line"
     assert (tmp_path / "a.txt").read_bytes() == b"new\r\n"
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
 async def test_missing_directories_are_created(context: ToolContext, tmp_path: Path) -> None:
-    assert await write("a/b/c.txt", "deep\n", context) == "created a/b/c.txt: 5 bytes, 1 lines"
+    assert await write("a/b/c.txt", "deep\n", context) == "created a/b/c.txt: 5 bytes, 1 line"
     assert (tmp_path / "a" / "b" / "c.txt").read_text() == "deep\n"
 
 
-@pytest.mark.parametrize("mode", [0o755, 0o600, 0o444])
+@pytest.mark.parametrize("mode", [0o755, 0o600, 0o444, 0o4755])
 async def test_an_existing_file_keeps_its_mode(mode: int, context: ToolContext, tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
     path.touch()
@@ -62,16 +68,103 @@ async def test_a_new_file_honours_the_umask(umask: int, mode: int, context: Tool
 async def test_through_a_link_its_target_is_written(context: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "real.txt").write_text("old")
     (tmp_path / "link.txt").symlink_to("real.txt")
-    assert await write("link.txt", "new", context) == "replaced link.txt: 3 bytes, 1 lines"
+    assert await write("link.txt", "new", context) == "replaced link.txt: 3 bytes, 1 line"
     assert (tmp_path / "link.txt").is_symlink()
     assert (tmp_path / "real.txt").read_text() == "new"
 
 
 async def test_through_a_dangling_link_its_target_is_created(context: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "link.txt").symlink_to("sub/real.txt")
-    assert await write("link.txt", "new", context) == "created link.txt: 3 bytes, 1 lines"
+    assert await write("link.txt", "new", context) == "created link.txt: 3 bytes, 1 line"
     assert (tmp_path / "link.txt").is_symlink()
     assert (tmp_path / "sub" / "real.txt").read_text() == "new"
+
+
+async def test_below_a_dangling_link_its_target_is_made_a_directory(context: ToolContext, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("real/deep")
+    for paths in (Anywhere(), Lock(str(tmp_path))):
+        await answer(Write(paths), {"path": "link/a.txt", "content": "new"}, context)
+        assert (tmp_path / "real" / "deep" / "a.txt").read_text() == "new"
+        shutil.rmtree(tmp_path / "real")
+
+
+async def test_what_cannot_be_kept_is_said(context: ToolContext, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("old")
+    os.link(tmp_path / "a.txt", tmp_path / "other.txt")
+    assert await write("a.txt", "new", context) == (
+        "replaced a.txt: 3 bytes, 1 line\n[it had 1 other hard links, which keep the old content]"
+    )
+    assert (tmp_path / "other.txt").read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "notes"),
+    [
+        (b"\xff\xfeo\0\n\0", "new\n", "\n[it was UTF-16 LE with BOM and is now UTF-8]"),
+        (b"caf\xe9\r\n", "new\n", "\n[it was Latin-1 and is now UTF-8]\n[its lines ended in CRLF and now end in LF]"),
+        (b"old\r\n", "new\r\n", ""),
+        (b"old\r\n", "new", ""),
+        (b"old\n", "new\r\n", ""),
+        (b"", "new\n", ""),
+    ],
+)
+async def test_the_form_of_a_file_that_was_read_is_not_lost_silently(
+    old: bytes, new: str, notes: str, context: ToolContext, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_bytes(old)
+    seen = Seen()
+    await answer(Read(seen=seen), {"path": "a.txt"}, context)
+    text = await answer(Write(seen=seen), {"path": "a.txt", "content": new}, context)
+    assert text.partition("\n")[1:] == (notes[:1], notes[1:])
+
+
+STALE = "a.txt has changed since you last saw it; read it again before you replace it"
+
+
+async def test_a_file_that_changed_since_it_was_seen_is_not_replaced(context: ToolContext, tmp_path: Path) -> None:
+    seen = Seen()
+    tool, path = Write(seen=seen), tmp_path / "a.txt"
+    await answer(tool, {"path": "a.txt", "content": "mine"}, context)
+    await answer(tool, {"path": "a.txt", "content": "mine, too"}, context)
+    path.write_text("theirs")
+    assert await refusal(tool, {"path": "a.txt", "content": "mine again"}, context) == STALE
+    assert path.read_text() == "theirs"
+    await answer(Read(seen=seen), {"path": "a.txt"}, context)
+    await answer(tool, {"path": "a.txt", "content": "mine again"}, context)
+    assert path.read_text() == "mine again"
+
+
+async def test_a_file_that_is_gone_is_written_anew(context: ToolContext, tmp_path: Path) -> None:
+    tool = Write()
+    await answer(tool, {"path": "a.txt", "content": "mine"}, context)
+    (tmp_path / "a.txt").unlink()
+    assert await answer(tool, {"path": "a.txt", "content": "x"}, context) == "created a.txt: 1 bytes, 1 line"
+
+
+async def test_a_binary_file_of_ours_has_no_form_to_lose(context: ToolContext) -> None:
+    tool = Write()
+    await answer(tool, {"path": "a.bin", "content": "\0\x01\x02"}, context)
+    assert await answer(tool, {"path": "a.bin", "content": "x"}, context) == "replaced a.bin: 1 bytes, 1 line"
+
+
+async def test_a_file_that_may_not_be_read_is_replaced(
+    context: ToolContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if path == "a.txt":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return real(path, flags, mode, dir_fd=dir_fd)
+
+    (tmp_path / "a.txt").touch(0o200)
+    real = os.open
+    monkeypatch.setattr(os, "open", open_)
+    assert await write("a.txt", "new", context) == "replaced a.txt: 3 bytes, 1 line"
+    assert stat.S_IMODE((tmp_path / "a.txt").stat().st_mode) == 0o200
+
+
+async def test_a_file_never_seen_is_replaced(context: ToolContext, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("theirs")
+    assert await write("a.txt", "mine", context) == "replaced a.txt: 4 bytes, 1 line"
 
 
 async def test_a_reader_of_the_old_file_goes_on_reading_it(context: ToolContext, tmp_path: Path) -> None:

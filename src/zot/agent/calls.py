@@ -97,18 +97,17 @@ class CallRunner:
     async def _run_group(self, run: Run, group: Sequence[tuple[CallBlock, Prepared]]) -> None:
         if len(group) == 1:
             ((call, prepared),) = group
-            output, is_error = await self._outcome(
-                prepared, ToolContext(self._cwd, self._env, lambda text: run.progressed(call, text))
-            )
+            context = ToolContext(self._cwd, self._env, lambda text: run.progressed(call, text), run.owners)
+            output, is_error = await self._outcome(prepared, context)
             run.result(call, output, is_error=is_error)
             return
-        for (call, _), outcome in zip(group, await self._together(group), strict=True):
+        for (call, _), outcome in zip(group, await self._together(run, group), strict=True):
             output, is_error = outcome
             run.result(call, output, is_error=is_error)
 
-    async def _together(self, group: Sequence[tuple[CallBlock, Prepared]]) -> list[tuple[Output, bool]]:
+    async def _together(self, run: Run, group: Sequence[tuple[CallBlock, Prepared]]) -> list[tuple[Output, bool]]:
         """Run calls side by side. They show no progress: it would stand among the results of the others."""
-        context = ToolContext(self._cwd, self._env, _no_progress)
+        context = ToolContext(self._cwd, self._env, _no_progress, run.owners)
         try:
             async with asyncio.TaskGroup() as tasks:
                 running = [

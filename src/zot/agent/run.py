@@ -88,8 +88,10 @@ class Phase(enum.Enum):
 class Run:
     """What one prompt or compact says and records."""
 
-    def __init__(self, recorder: Recorder, *, now: Callable[[], str] = timestamp) -> None:
+    def __init__(self, recorder: Recorder, *, owners: tuple[str, ...] = (), now: Callable[[], str] = timestamp) -> None:
         self.recorder = recorder
+        #: The keys by which what its tools leave running is known: its session's, and its own.
+        self.owners = owners
         self.now = now
         self._phase = Phase.BETWEEN
         self._partial: Callable[[], Reply] | None = None

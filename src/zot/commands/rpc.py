@@ -27,9 +27,9 @@ _FLAGS = (
 )
 _SUMMARY = "Speak zot RPC v1, newline-delimited JSON, on standard input and output."
 #: How long a stop may take before we leave without the rest: together less than 3 s.
-_ABORT_S = 1.5
+_ABORT_S = 1.2
 _FLUSH_S = 0.5
-_CLOSE_S = 0.5
+_CLOSE_S = 1.0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -69,8 +69,10 @@ async def _serve(
     from zot.serve.lifetime import Lifetime
     from zot.serve.rpc import RpcServer, Unwelcome
     from zot.serve.streams import Writer, pump, read_chunks
+    from zot.tools.process import protect_process
 
     incoming, outgoing = descriptors
+    protect_process()
     output = Writer(outgoing)
     lifetime = Lifetime(outgoing)
     output.on_broken(lifetime.end)

@@ -13,11 +13,15 @@ Output: TypeAlias = tuple[TextBlock | ImageBlock, ...]
 
 
 class ToolContext(msgspec.Struct, frozen=True):
-    """Where a call runs. ``progress`` shows text while the tool is still running, and waits for slow watchers."""
+    """Where a call runs. ``progress`` shows text while the tool is still running, and waits for slow watchers.
+
+    What a call leaves running ends with the first of its ``owners``: keys for a session and a run, see `Processes`.
+    """
 
     cwd: str
     env: Mapping[str, str]
     progress: Callable[[str], Awaitable[None]]
+    owners: tuple[str, ...] = ()
 
 
 class Tool(Protocol):

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from zot.tools.encoding import UTF_8, Encoding
+from zot.tools.lines import line_end, line_start, split
+
 CONTEXT_LINES = 3
 MAX_ROW_CHARACTERS = 500
 
 
 class Change(NamedTuple):
-    """The bytes from ``start`` to ``end``, at least one, become ``new``."""
+    """The bytes from ``start`` to ``end`` become ``new``."""
 
     start: int
     end: int
@@ -26,23 +29,13 @@ def apply(data: bytes, changes: Sequence[Change]) -> bytes:
     return b"".join([*parts, data[position:]])
 
 
-def diff(data: bytes, changes: Sequence[Change]) -> Iterator[bytes]:
-    """Show what ``changes`` do to the lines of ``data``, row by row, each ended by LF.
+def diff(data: bytes, changes: Sequence[Change], encoding: Encoding = UTF_8) -> Iterator[bytes]:
+    """Show what ``changes`` do to the lines of ``data``, row by row, as UTF-8, each ended by LF.
 
     A row begins with a blank, ``-`` or ``+``; three lines around each change are shown, and ``...`` stands for
     what is left out between them and behind the last.
     """
-    blocks = list(_blocks(data, changes))
-    for number, block in enumerate(blocks):
-        before = blocks[number - 1] if number else None
-        after = blocks[number + 1] if number + 1 < len(blocks) else None
-        yield from _rows(b" ", _context_before(data, block, before))
-        yield from _rows(b"-", data[block.start : block.end])
-        yield from _rows(b"+", block.new)
-        context_end = _down(data, block.end, after.start if after else len(data))
-        yield from _rows(b" ", data[block.end : context_end])
-        if context_end < (_up(data, after.start, context_end) if after else len(data)):
-            yield b"...\n"
+    return _Diff(data, changes, encoding).rows()
 
 
 def common_start(one: Sequence[object], other: Sequence[object]) -> int:
@@ -53,69 +46,74 @@ def common_start(one: Sequence[object], other: Sequence[object]) -> int:
     return min(len(one), len(other))
 
 
-def _context_before(data: bytes, block: Change, before: Change | None) -> bytes:
-    """Return the lines above a block that the context below the block before has not shown."""
-    shown = _down(data, before.end, block.start) if before else 0
-    return data[_up(data, block.start, shown) : block.start]
+class _Diff:
+    def __init__(self, data: bytes, changes: Sequence[Change], encoding: Encoding) -> None:
+        self._data = data
+        self._changes = changes
+        self._encoding = encoding
+        self._lf = encoding.encode("\n")
 
+    def rows(self) -> Iterator[bytes]:
+        blocks = list(self._blocks())
+        for number, block in enumerate(blocks):
+            before = blocks[number - 1] if number else None
+            after = blocks[number + 1] if number + 1 < len(blocks) else None
+            yield from self._show(b" ", self._context_before(block, before))
+            yield from self._show(b"-", self._data[block.start : block.end])
+            yield from self._show(b"+", block.new)
+            context_end = self._down(block.end, after.start if after else len(self._data))
+            yield from self._show(b" ", self._data[block.end : context_end])
+            if context_end < (self._up(after.start, context_end) if after else len(self._data)):
+                yield b"...\n"
 
-def _blocks(data: bytes, changes: Sequence[Change]) -> Iterator[Change]:
-    """Widen changes to whole lines, and make one of those that touch the same line."""
-    position = 0
-    while position < len(changes):
-        group = [changes[position]]
-        start, end = _whole_lines(data, group[0])
-        while position + len(group) < len(changes) and changes[position + len(group)].start < end:
-            group.append(changes[position + len(group)])
-            end = _whole_lines(data, group[-1])[1]
-        position += len(group)
-        moved = [Change(one.start - start, one.end - start, one.new) for one in group]
-        yield _trimmed(data, Change(start, end, apply(data[start:end], moved)))
+    def _context_before(self, block: Change, before: Change | None) -> bytes:
+        """Return the lines above a block that the context below the block before has not shown."""
+        shown = self._down(before.end, block.start) if before else 0
+        return self._data[self._up(block.start, shown) : block.start]
 
+    def _blocks(self) -> Iterator[Change]:
+        """Widen changes to whole lines, and make one of those that touch the same line."""
+        changes, position = self._changes, 0
+        while position < len(changes):
+            group = [changes[position]]
+            start, end = self._whole_lines(group[0])
+            while position + len(group) < len(changes) and changes[position + len(group)].start < end:
+                group.append(changes[position + len(group)])
+                end = self._whole_lines(group[-1])[1]
+            position += len(group)
+            moved = [Change(one.start - start, one.end - start, one.new) for one in group]
+            yield self._trimmed(Change(start, end, apply(self._data[start:end], moved)))
 
-def _whole_lines(data: bytes, change: Change) -> tuple[int, int]:
-    start = data.rfind(b"\n", 0, change.start) + 1
-    end = data.find(b"\n", change.end) + 1
-    return start, end or len(data)
+    def _whole_lines(self, change: Change) -> tuple[int, int]:
+        return line_start(self._data, self._lf, change.start), line_end(self._data, self._lf, change.end)
 
+    def _trimmed(self, block: Change) -> Change:
+        """Take away the whole lines at both ends that the change leaves as they are."""
+        old, new = split(self._data[block.start : block.end], self._lf), split(block.new, self._lf)
+        head = common_start(old, new)
+        tail = common_start(old[head:][::-1], new[head:][::-1])
+        start = block.start + sum(map(len, old[:head]))
+        end = block.end - sum(map(len, old[len(old) - tail :]))
+        return Change(start, end, b"".join(new[head : len(new) - tail]))
 
-def _trimmed(data: bytes, block: Change) -> Change:
-    """Take away the whole lines at both ends that the change leaves as they are."""
-    old, new = _lines(data[block.start : block.end]), _lines(block.new)
-    head = common_start(old, new)
-    tail = common_start(old[head:][::-1], new[head:][::-1])
-    start = block.start + sum(map(len, old[:head]))
-    end = block.end - sum(map(len, old[len(old) - tail :]))
-    return Change(start, end, b"".join(new[head : len(new) - tail]))
+    def _show(self, prefix: bytes, data: bytes) -> Iterator[bytes]:
+        for line in split(data, self._lf):
+            text = self._encoding.decode(line.removeprefix(self._encoding.bom)).rstrip("\r\n")
+            if len(text) > MAX_ROW_CHARACTERS:
+                text = f"{text[:MAX_ROW_CHARACTERS]}..."
+            yield prefix + text.encode() + b"\n"
 
+    def _up(self, position: int, limit: int) -> int:
+        """Go up from the start of a line, as far as the context reaches but not above ``limit``."""
+        for _ in range(CONTEXT_LINES):
+            if position <= limit:
+                break
+            position = line_start(self._data, self._lf, position - len(self._lf), limit)
+        return max(position, limit)
 
-def _lines(data: bytes) -> list[bytes]:
-    """Cut at LF, which stays with its line. A last line without one counts."""
-    lines = [line + b"\n" for line in data.split(b"\n")]
-    lines[-1] = lines[-1][:-1]
-    return lines if lines[-1] else lines[:-1]
-
-
-def _rows(prefix: bytes, data: bytes) -> Iterator[bytes]:
-    for line in _lines(data):
-        text = line.rstrip(b"\r\n").decode(errors="replace")
-        if len(text) > MAX_ROW_CHARACTERS:
-            text = f"{text[:MAX_ROW_CHARACTERS]}..."
-        yield prefix + text.encode() + b"\n"
-
-
-def _up(data: bytes, position: int, limit: int) -> int:
-    """Go up from the start of a line, as far as the context reaches but not above ``limit``."""
-    for _ in range(CONTEXT_LINES):
-        if position <= limit:
-            break
-        position = data.rfind(b"\n", limit, position - 1) + 1 or limit
-    return max(position, limit)
-
-
-def _down(data: bytes, position: int, limit: int) -> int:
-    for _ in range(CONTEXT_LINES):
-        if position >= limit:
-            break
-        position = data.find(b"\n", position, limit) + 1 or limit
-    return position
+    def _down(self, position: int, limit: int) -> int:
+        for _ in range(CONTEXT_LINES):
+            if position >= limit:
+                break
+            position = line_end(self._data, self._lf, position, limit)
+        return position

@@ -21,6 +21,20 @@ class Excerpt:
         self._bytes = 0
         self._lines = 0
 
+    @property
+    def is_complete(self) -> bool:
+        """True while everything so far fits into the budget."""
+        return not self.overflows_with(b"")
+
+    def overflows_with(self, data: bytes) -> bool:
+        """Tell if something will have been left out once ``data`` has been taken."""
+        lines = self._lines + data.count(b"\n")
+        return self._bytes + len(data) > 2 * self._half_bytes or lines > 2 * self._half_lines
+
+    def whole(self) -> bytes:
+        """Return the stream as it came; only while it is complete."""
+        return bytes(self._head + self._tail)
+
     def feed(self, data: bytes) -> None:
         """Take the next part of the stream."""
         self._bytes += len(data)
@@ -32,19 +46,20 @@ class Excerpt:
         if len(self._tail) > 4 * self._half_bytes:
             del self._tail[: -self._half_bytes]
 
-    def text(self) -> str:
-        """Return what was kept, invalid UTF-8 replaced, with a note where something was left out."""
+    def text(self, whereabouts: str | None = None) -> str:
+        """Return what was kept, invalid UTF-8 replaced, with a note where something was left out, and where it is."""
         if self._bytes > 2 * self._half_bytes:
             head, tail = bytes(self._head), bytes(self._tail[-self._half_bytes :])
         else:
-            head = tail = bytes(self._head + self._tail)
-            if self._lines <= 2 * self._half_lines:
+            head = tail = self.whole()
+            if self.is_complete:
                 return head.decode(errors="replace")
         head, tail = _first_lines(head, self._half_lines), _last_lines(tail, self._half_lines)
         left_bytes = self._bytes - len(head) - len(tail)
         left_lines = self._lines - head.count(b"\n") - tail.count(b"\n")
         gap = "" if head.endswith(b"\n") else "\n"
-        note = f"{gap}[... {left_bytes} bytes, {left_lines} lines left out ...]\n"
+        place = "" if whereabouts is None else f"; {whereabouts}"
+        note = f"{gap}[... {left_bytes} bytes, {left_lines} lines left out{place} ...]\n"
         return decode_start(head) + note + tail.decode(errors="replace")
 
 

@@ -1,40 +1,138 @@
-"""Files as the tools see them: found from the session's directory, opened safely, replaced whole or not at all."""
+"""A file as the tools see it: a name in an open directory, read by descriptor, replaced whole or not at all.
+
+Nothing here follows a symbolic link: who found the place has done so (`paths.py`, `lock.py`). What happens at a place
+happens there, whatever becomes of the path that led to it.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple, Self
 
 from zot.errors import ToolFailed
+from zot.tools.attributes import keep
+from zot.tools.seen import Key
+
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK | os.O_NOFOLLOW
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
-def resolve(path: str, cwd: str) -> str:
-    """Return ``path`` as an absolute path. Raise ToolFailed if no file can have that name."""
-    if not path:
-        raise ToolFailed("path must not be empty")
-    if "\0" in path:
-        raise ToolFailed("path must not contain a NUL character")
-    try:
-        os.fsencode(path)
-    except UnicodeEncodeError as exc:
-        raise ToolFailed(f"path cannot be a file name: {exc.reason}") from exc
-    return os.path.join(cwd, path)
+class Replaced(NamedTuple):
+    """What came of a replacement: if the file is new, what could not be kept of the old one, and the new state."""
+
+    created: bool
+    notes: tuple[str, ...]
+    about: os.stat_result
 
 
-def open_to_read(path: str, shown: str) -> int:
-    """Open a file or directory and return its descriptor. Raise ToolFailed, naming it ``shown``.
+class Place:
+    """Where a file or directory is, or may be made. Owns ``directory``, an open descriptor.
 
-    Pipes, sockets and devices are refused: reading them may never end.
+    ``shown`` is what the model called it, and what errors call it.
     """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
-    except OSError as exc:
-        raise failure("read", shown, exc) from exc
-    mode = os.fstat(fd).st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        os.close(fd)
-        raise ToolFailed(f"cannot read {shown}: not a regular file")
-    return fd
+
+    def __init__(self, directory: int, name: str, shown: str) -> None:
+        self._directory = directory
+        self._name = name
+        self._shown = shown
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        os.close(self._directory)
+
+    @property
+    def key(self) -> Key:
+        """What names this place, whichever path leads here."""
+        about = os.fstat(self._directory)
+        return about.st_dev, about.st_ino, self._name
+
+    @contextmanager
+    def open(self) -> Iterator[int]:
+        """Open the file or directory to read it. Raise ToolFailed, also for what the system refuses meanwhile.
+
+        Pipes, sockets and devices are refused: reading them may never end.
+        """
+        try:
+            fd = self._descriptor()
+            try:
+                mode = os.fstat(fd).st_mode
+                if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                    raise ToolFailed(f"cannot read {self._shown}: not a regular file")
+                yield fd
+            finally:
+                os.close(fd)
+        except OSError as exc:
+            raise failure("read", self._shown, exc) from exc
+
+    def exists(self) -> bool:
+        """Tell if something is here. Raise ToolFailed if it is something that cannot be replaced by a file."""
+        return self._existing() is not None
+
+    def replace(self, data: bytes, *, expected: os.stat_result | None = None) -> Replaced:
+        """Make ``data`` the whole content of the file.
+
+        Whoever looks sees the old content or the new, never a part. An existing file keeps its mode, owner and
+        extended attributes, a new one gets what the umask leaves. Raises ToolFailed, and then nothing has changed;
+        also if the file is no longer the one that ``expected`` tells about.
+
+        A direct call and not a thread: a cancelled call could not stop the thread, so the file would change after
+        the model was told that it did not. Nothing waits for the disk, since we rename without fsync.
+        """
+        try:
+            return self._write_and_rename(data, expected)
+        except OSError as exc:
+            raise failure("write", self._shown, exc) from exc
+
+    def _descriptor(self) -> int:
+        return os.open(self._name, _READ, dir_fd=self._directory)
+
+    def _existing(self) -> os.stat_result | None:
+        try:
+            about = os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        if stat.S_ISDIR(about.st_mode):
+            raise ToolFailed(f"cannot write {self._shown}: it is a directory")
+        if not stat.S_ISREG(about.st_mode):
+            # Renaming over it would put a file where the device or pipe was.
+            raise ToolFailed(f"cannot write {self._shown}: not a regular file")
+        return about
+
+    def _write_and_rename(self, data: bytes, expected: os.stat_result | None) -> Replaced:
+        old = self._existing()
+        temp = f".zot-{os.urandom(8).hex()}.tmp"
+        # The kernel applies the umask to 0666; asking for the umask would change it for other threads.
+        fd = os.open(temp, _CREATE, 0o666 if old is None else 0o600, dir_fd=self._directory)
+        try:
+            try:
+                _write_all(fd, data)
+                notes = [] if old is None else self._keep(old, fd)
+                about = os.fstat(fd)
+            finally:
+                os.close(fd)
+            if expected is not None and _differ(expected, self._existing()):
+                raise ToolFailed(f"{self._shown} was changed by somebody else at the same time; read it again")
+            os.replace(temp, self._name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+        except BaseException:
+            with suppress(FileNotFoundError):  # the whole directory may be gone
+                os.unlink(temp, dir_fd=self._directory)
+            raise
+        return Replaced(old is None, tuple(notes), about)
+
+    def _keep(self, about: os.stat_result, new: int) -> list[str]:
+        try:
+            old = self._descriptor()
+        except PermissionError:
+            return keep(None, about, new)
+        try:
+            return keep(old, about, new)
+        finally:
+            os.close(old)
 
 
 def read_at(fd: int, size: int, position: int) -> bytes:
@@ -47,68 +145,15 @@ def read_at(fd: int, size: int, position: int) -> bytes:
     return b"".join(parts)
 
 
-def make_parents(path: str, shown: str) -> None:
-    """Create the directories that a file, or the target of a link, is to be in. Raise ToolFailed."""
-    try:
-        os.makedirs(os.path.dirname(os.path.realpath(path)), exist_ok=True)
-    except FileExistsError as exc:  # "File exists" would send the model looking in the wrong place
-        raise ToolFailed(f"cannot write {shown}: Not a directory") from exc
-    except OSError as exc:
-        raise failure("write", shown, exc) from exc
-
-
-def replace(path: str, data: bytes, shown: str) -> bool:
-    """Make ``data`` the whole content of a file; return True if the file is new.
-
-    Whoever looks sees the old content or the new, never a part. Symbolic links stay and their target is written;
-    an existing file keeps its mode, a new one gets what the umask leaves. Raises ToolFailed, naming the file
-    ``shown``, and then nothing has changed.
-
-    A direct call and not a thread: a cancelled call could not stop the thread, so the file would change after
-    the model was told that it did not. Nothing waits for the disk, since we rename without fsync.
-    """
-    try:
-        target = os.path.realpath(path)
-        mode = _existing_mode(target, shown)
-        _write_and_rename(target, data, mode)
-    except OSError as exc:
-        raise failure("write", shown, exc) from exc
-    return mode is None
-
-
 def failure(verb: str, shown: str, exc: OSError) -> ToolFailed:
     """Return what the model hears when the system refuses."""
     return ToolFailed(f"cannot {verb} {shown}: {exc.strerror or exc}")
 
 
-def _existing_mode(target: str, shown: str) -> int | None:
-    try:
-        mode = os.stat(target).st_mode
-    except FileNotFoundError:
-        return None
-    if stat.S_ISDIR(mode):
-        raise ToolFailed(f"cannot write {shown}: it is a directory")
-    if not stat.S_ISREG(mode):
-        # Renaming over it would put a file where the device or pipe was.
-        raise ToolFailed(f"cannot write {shown}: not a regular file")
-    return stat.S_IMODE(mode)
-
-
-def _write_and_rename(target: str, data: bytes, mode: int | None) -> None:
-    temp = os.path.join(os.path.dirname(target), f".zot-{os.urandom(8).hex()}.tmp")
-    # The kernel applies the umask to 0666; asking for the umask would change it for other threads.
-    fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666 if mode is None else 0o600)
-    try:
-        try:
-            _write_all(fd, data)
-            if mode is not None:
-                os.fchmod(fd, mode)
-        finally:
-            os.close(fd)
-        os.replace(temp, target)
-    except BaseException:
-        os.unlink(temp)
-        raise
+def _differ(one: os.stat_result, other: os.stat_result | None) -> bool:
+    if other is None:
+        return True
+    return (one.st_ino, one.st_size, one.st_mtime_ns) != (other.st_ino, other.st_size, other.st_mtime_ns)
 
 
 def _write_all(fd: int, data: bytes) -> None:

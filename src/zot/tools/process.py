@@ -1,66 +1,93 @@
-"""A command and what it starts: spawned in its own session, heard while it runs, ended as a group."""
+"""A command and what it starts: heard while it runs, listed when it stays, ended as a whole.
+
+How that is done depends on the system: `open_processes` picks, and nobody else needs to know.
+"""
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import os
-import signal
-import threading
+import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import subprocess
+from typing import Any, Protocol
 
 #: How long we listen for the last words of what a command left behind, once it has exited itself.
 DRAIN_S = 0.1
 #: How long a killed process may take to be gone. Only one that hangs inside the kernel takes any time at all.
 REAP_S = 1.0
-#: How often we look whether a group has ended: soon at first, then less and less often.
-_FIRST_LOOK_S = 0.001
-_LAST_LOOK_S = 0.05
+#: What is told to end has this long when nobody said how long.
+CLOSE_GRACE_S = 0.5
+#: Why nobody knows how a command ended.
+KILLED = "the process that kept it was killed"
 _CHUNK_BYTES = 64 * 1024
 
 
-def spawn(argv: Sequence[str | bytes], *, cwd: str, env: Mapping[str, str]) -> Child:
-    """Start a program with exactly ``env``, no input and none of our descriptors. Raise OSError.
+class Processes(Protocol):
+    """Starts commands and knows those that run. Belongs to one event loop."""
 
-    It leads a new session and process group. Whoever spawns a child ends and closes it, or releases it.
+    async def spawn(
+        self, argv: Sequence[str | bytes], *, cwd: str, env: Mapping[str, str], owners: Sequence[str] = ()
+    ) -> Child:
+        """Start a program with exactly ``env``, no input and none of our descriptors. Raise OSError or ValueError.
+
+        It leads a new session and process group, and ends at the latest with the first of its ``owners``. When
+        cancelled, leaves nothing running.
+        """
+
+    async def end_all(self, owner: str, *, grace_s: float) -> None:
+        """End everything that was spawned for ``owner``. When cancelled, kills at once."""
+
+    async def close(self) -> None:
+        """End everything. Any number of times; afterwards nothing can be spawned."""
+
+
+def open_processes() -> Processes:
+    """Return what keeps processes best on this system: a `Guardian`, or `Groups` where there can be none."""
+    if _can_guard():
+        from zot.tools.guardian import Guardian
+
+        return Guardian()
+    from zot.tools.groups import Groups
+
+    return Groups()
+
+
+def protect_process() -> None:
+    """Keep the commands of this user out of our memory, environment and descriptors, as far as the system can.
+
+    For a program of our own, before its first command; an embedding program decides for itself, since it then leaves no
+    core dumps and cannot be debugged. Against commands of the super-user only a sandbox helps.
     """
-    import subprocess
+    if sys.platform == "linux":
+        from zot.tools.warden.kernel import hide_memory
 
-    ours, theirs = os.pipe()
-    try:
-        process = subprocess.Popen(
-            argv,
-            cwd=cwd,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-        )
-    except BaseException:
-        os.close(ours)
-        raise
-    finally:
-        os.close(theirs)
-    os.set_blocking(ours, False)
-    return Child(process, ours)
+        hide_memory()
 
 
-class Child:
+def _can_guard() -> bool:
+    """Tell if orphans can be adopted and trees walked here, and if there is an interpreter to do it."""
+    is_python = bool(sys.executable) and not getattr(sys, "frozen", False)
+    return sys.platform == "linux" and is_python and os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+
+
+class Child(abc.ABC):
     """A running command. Its output is one pipe; its exit is noticed apart from that pipe's end.
 
     A background job may hold the pipe for hours after the command itself has exited, so neither event waits
-    for the other.
+    for the other. Whoever spawns a child ends and closes it, or releases it.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], output: int) -> None:
-        self.pid = process.pid
+    #: The command's process, which leads a session and a group of the same number.
+    pid: int
+
+    def __init__(self, output: int, owners: Sequence[str]) -> None:
+        self.owners = frozenset(owners)
+        #: The exit status, or None if whoever would have known it was killed.
+        self._exit: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._output: int | None = output
-        self._exit = _exit_of(process)
         self._silent_at: float | None = None
+        os.set_blocking(output, False)
 
     async def read(self) -> bytes:
         """Return what the command or its children said next; b"" when it has exited and been heard out.
@@ -82,28 +109,32 @@ class Child:
         return b""
 
     def status(self) -> int:
-        """Return the exit status, negative for the signal that ended the command; only after it has exited."""
-        return self._exit.result()
+        """Return the exit status, negative for the signal that ended the command; only after it has exited.
 
-    async def end(self, *, grace_s: float) -> None:
-        """Ask the whole group to end, and kill what is left after ``grace_s``.
-
-        Afterwards nothing of the group runs and the command has been reaped. When cancelled, kills at once.
+        Raise ChildProcessError if it cannot be known.
         """
-        try:
-            if _signal_group(self.pid, signal.SIGTERM):
-                await self._group_ended(grace_s)
-        finally:
-            _signal_group(self.pid, signal.SIGKILL)
-            await asyncio.wait({self._exit}, timeout=REAP_S)
+        status = self._exit.result()
+        if status is None:
+            raise ChildProcessError(KILLED)
+        return status
 
+    @abc.abstractmethod
+    async def end(self, *, grace_s: float) -> None:
+        """Ask the command and all it started to end, and kill what is left after ``grace_s``.
+
+        Afterwards nothing of it runs. When cancelled, kills at once.
+        """
+
+    @abc.abstractmethod
+    async def background(self) -> list[tuple[int, str]]:
+        """Return what still runs of it, by pid and command line."""
+
+    @abc.abstractmethod
     def release(self) -> None:
         """Let go of the command. What it left running goes on, and what that says is thrown away.
 
         Closing the pipe instead would kill a background server with its next line of log.
         """
-        if self._output is not None:
-            asyncio.get_running_loop().add_reader(self._output, self._discard, self._output)
 
     def close(self) -> None:
         """Stop listening. Safe any number of times."""
@@ -123,7 +154,7 @@ class Child:
         """Wait until there is output, or the command exits, or the time to listen is over."""
         loop = asyncio.get_running_loop()
         readable: asyncio.Future[None] = loop.create_future()
-        loop.add_reader(output, _resolve, readable)
+        loop.add_reader(output, resolve, readable)
         try:
             if self._silent_at is None:
                 events: set[asyncio.Future[Any]] = {readable, self._exit}
@@ -133,84 +164,17 @@ class Child:
         finally:
             loop.remove_reader(output)
 
-    async def _group_ended(self, within_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + within_s
-        await asyncio.wait({self._exit}, timeout=within_s)
-        pause_s = _FIRST_LOOK_S
-        while _runs(self.pid) and loop.time() < deadline:
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LAST_LOOK_S)
 
-    def _discard(self, output: int) -> None:
-        if not os.read(output, _CHUNK_BYTES):
-            asyncio.get_running_loop().remove_reader(output)
-            self.close()
+async def end_each(children: Sequence[Child], *, grace_s: float) -> None:
+    """End several children at the same time."""
+    async with asyncio.TaskGroup() as group:
+        for child in children:
+            group.create_task(child.end(grace_s=grace_s), name=f"zot end {child.pid}")
+    for child in children:
+        child.close()
 
 
-def _signal_group(pid: int, number: int) -> bool:
-    """Send a signal to a process group; False if nobody there can take it.
-
-    The number of a group that has ended is not given to another before all others have been used, so a look at
-    a group that ended a moment ago does not hit a stranger.
-    """
-    try:
-        os.killpg(pid, number)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
-
-
-def _runs(group: int) -> bool:
-    """Tell if any process of a group still runs.
-
-    One that has ended but was not yet reaped by its new parent still takes signals, and nobody knows how long
-    that parent sleeps; only its state tells it from a living one.
-    """
-    if not _signal_group(group, 0):
-        return False
-    try:
-        pids = [name for name in os.listdir("/proc") if name.isdigit()]
-    except OSError:  # no such thing on this system
-        return True
-    return any(_is_alive_in(group, pid) for pid in pids)
-
-
-def _is_alive_in(group: int, pid: str) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name comes second, in brackets, and may itself contain anything.
-            state, _, its_group = file.read().rpartition(b")")[2].split()[:3]
-    except OSError:  # it ended while we looked
-        return False
-    return int(its_group) == group and state not in (b"Z", b"X")
-
-
-def _exit_of(process: subprocess.Popen[bytes]) -> asyncio.Future[int]:
-    """Return a future for the exit status. The process is reaped by the time it is known."""
-    loop = asyncio.get_running_loop()
-    exited: asyncio.Future[int] = loop.create_future()
-    try:
-        pidfd = os.pidfd_open(process.pid)
-    except (AttributeError, OSError):
-        # Not Linux, or a sandbox that forbids it. The default executor would run out of threads.
-        threading.Thread(target=_wait_for, args=(process, loop, exited), daemon=True).start()
-    else:
-        loop.add_reader(pidfd, _reap, process, pidfd, exited)
-    return exited
-
-
-def _wait_for(process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop, exited: asyncio.Future[int]) -> None:
-    status = process.wait()
-    loop.call_soon_threadsafe(exited.set_result, status)
-
-
-def _reap(process: subprocess.Popen[bytes], pidfd: int, exited: asyncio.Future[int]) -> None:
-    asyncio.get_running_loop().remove_reader(pidfd)
-    os.close(pidfd)
-    exited.set_result(process.wait())
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
+def resolve(future: asyncio.Future[None]) -> None:
+    """Mark a future as done, if it is not yet."""
     if not future.done():
         future.set_result(None)

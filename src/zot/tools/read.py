@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import codecs
 import os
 import stat
+from itertools import islice
 from typing import Annotated, Any
 
 import msgspec
@@ -14,18 +14,23 @@ from zot.errors import ToolFailed
 from zot.messages import ImageBlock, TextBlock, ToolSpec
 from zot.tools.arguments import decode_args
 from zot.tools.base import Output, ToolContext
-from zot.tools.excerpt import MAX_BYTES, MAX_LINES, decode_start, end_of_line
-from zot.tools.files import open_to_read, read_at, resolve
+from zot.tools.encoding import PROBE_BYTES, Encoding, detect
+from zot.tools.excerpt import MAX_BYTES, MAX_LINES
+from zot.tools.files import read_at
+from zot.tools.images import MAX_IMAGE_BYTES, MAX_IMAGE_SIDE, image_name, image_size, image_type
+from zot.tools.magic import is_surely_binary, kind_of
+from zot.tools.paths import Anywhere, Paths, link_target
+from zot.tools.seen import Seen, version
+from zot.tools.window import Window
 
-MAX_IMAGE_BYTES = 5_000_000
 MAX_ENTRIES = 500
+#: Of a larger directory only so many entries are looked at, in no order.
+MAX_LISTED_ENTRIES = 100_000
 #: Beyond this many bytes behind the window we do not count lines: it would cost more than knowing is worth.
 MAX_COUNTED_BYTES = 256 * 1024 * 1024
 #: Files are read in slices, and between them other work and an abort get their turn. A thread could not be
 #: stopped, and a slice this small costs less than handing it to one.
 SLICE_BYTES = 256 * 1024
-#: A file with a NUL character in this much of its beginning is binary.
-_PROBE_BYTES = 8 * 1024
 
 _PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -37,13 +42,13 @@ class ReadArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Read:
-    """Shows files to the model."""
+    """Shows files to the model: those that ``paths`` leads to. ``seen`` is told which version it saw."""
 
     spec = ToolSpec(
         name="read",
         description=(
-            "Read a file. Text is returned as it is, at most "
-            f"{MAX_LINES} lines or {MAX_BYTES // 1024} KiB at a time; a note at the end says how to go on. "
+            f"Read a file. Returns at most {MAX_LINES} lines or {MAX_BYTES // 1024} KiB of its text; "
+            "notes in square brackets at the end say how to go on and what is unusual about it. "
             "PNG, JPEG, GIF and WebP images are returned as images. For a directory its entries are listed."
         ),
         schema={
@@ -59,124 +64,98 @@ class Read:
     )
     read_only = True
 
+    def __init__(self, paths: Paths | None = None, seen: Seen | None = None) -> None:
+        self._paths = Anywhere() if paths is None else paths
+        self._seen = Seen() if seen is None else seen
+
     async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
         """Return one window of the file. Raise ToolFailed if it is missing, binary or too large an image."""
         wanted = decode_args(args, ReadArgs)
         first, limit = wanted.offset or 1, wanted.limit or MAX_LINES
-        fd = open_to_read(resolve(wanted.path, context.cwd), wanted.path)
-        try:
+        with self._paths.find(wanted.path, context.cwd) as place, place.open() as fd:
             if stat.S_ISDIR(os.fstat(fd).st_mode):
                 return (TextBlock(_listing(fd, first, limit)),)
-            probe = read_at(fd, _PROBE_BYTES, 0)
-            if mime_type := _image_type(probe):
-                return (ImageBlock(mime_type, _image(fd, wanted.path)),)
-            if b"\0" in probe:
-                raise ToolFailed(f"{wanted.path} is a binary file of {os.fstat(fd).st_size} bytes")
-            return (TextBlock(await _window(fd, first, limit)),)
-        finally:
-            os.close(fd)
+            start = read_at(fd, PROBE_BYTES, 0)
+            if mime_type := image_type(start):
+                return (ImageBlock(mime_type, _image(fd, mime_type, wanted.path)),)
+            encoding = _encoding(fd, start, wanted.path)
+            # The version first: what changes while we read was not seen.
+            seen = await version(fd)
+            text = await _window(fd, encoding, first, limit)
+            self._seen.note(place.key, seen)
+            return (TextBlock(text),)
 
 
-def _image_type(probe: bytes) -> str | None:
-    if probe.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "image/png"
-    if probe.startswith(b"\xff\xd8\xff"):
-        return "image/jpeg"
-    if probe.startswith((b"GIF87a", b"GIF89a")):
-        return "image/gif"
-    if probe.startswith(b"RIFF") and probe[8:12] == b"WEBP":
-        return "image/webp"
-    return None
+def _image(fd: int, mime_type: str, shown: str) -> bytes:
+    """Return the image. Raise ToolFailed if a service would refuse it, and with it the conversation from then on."""
+    about = f"{shown} is a {image_name(mime_type)} image"
+    size_bytes = os.fstat(fd).st_size
+    data = read_at(fd, min(size_bytes, MAX_IMAGE_BYTES), 0)
+    size = image_size(data, mime_type)
+    if size is None:
+        raise ToolFailed(f"{about} whose header is damaged; it cannot be shown")
+    if max(size) > MAX_IMAGE_SIDE or size_bytes > MAX_IMAGE_BYTES:
+        raise ToolFailed(
+            f"{about} of {size.width} x {size.height} pixels and {size_bytes} bytes; at most {MAX_IMAGE_SIDE} pixels "
+            f"a side and {MAX_IMAGE_BYTES} bytes can be shown. Make a smaller copy with bash and read that"
+        )
+    return data
 
 
-def _image(fd: int, shown: str) -> bytes:
+def _encoding(fd: int, start: bytes, shown: str) -> Encoding:
+    """Return how a file is text. Raise ToolFailed, saying what it is instead, if it is none."""
     size = os.fstat(fd).st_size
-    if size > MAX_IMAGE_BYTES:
-        raise ToolFailed(f"{shown} is an image of {size} bytes; at most {MAX_IMAGE_BYTES} can be shown")
-    return read_at(fd, size, 0)
+    encoding = None if is_surely_binary(start) else detect(start, is_whole=size <= len(start))
+    if encoding is None:
+        kind = kind_of(start)
+        known = f" ({kind})" if kind else ""
+        raise ToolFailed(f"{shown} is a binary file{known} of {size} bytes; look into it with bash")
+    return encoding
 
 
 def _listing(fd: int, first: int, limit: int) -> str:
     with os.scandir(fd) as entries:
-        names = sorted(_entry_name(entry) for entry in entries)
+        names = sorted(_entry_name(entry, fd) for entry in islice(entries, MAX_LISTED_ENTRIES))
+        total = f"more than {len(names)}" if next(entries, None) else str(len(names))
     if not names:
         return "[the directory is empty]"
     if first > len(names):
-        return f"[the directory has only {len(names)} entries]"
+        return f"[the directory has only {total} entries]"
     shown = names[first - 1 : first - 1 + min(limit, MAX_ENTRIES)]
     last = first - 1 + len(shown)
-    more = f"[entries {first}-{last} of {len(names)}; go on with offset={last + 1}]\n" if last < len(names) else ""
+    more = f"[entries {first}-{last} of {total}; go on with offset={last + 1}]\n" if last < len(names) else ""
     return "".join(f"{name}\n" for name in shown) + more
 
 
-def _entry_name(entry: os.DirEntry[str]) -> str:
+def _entry_name(entry: os.DirEntry[str], directory: int) -> str:
+    """Return a name as the listing shows it. What a link leads to is not looked at: it may be out of bounds."""
+    name = _printable(entry.name)
+    if entry.is_symlink() and (target := link_target(entry.name, directory)) is not None:
+        return f"{name} -> {_printable(target)}"
+    return f"{name}/" if entry.is_dir(follow_symlinks=False) else name
+
+
+def _printable(name: str) -> str:
     # File names are bytes; what is not UTF-8 in them cannot be sent to anyone.
-    name = os.fsencode(entry.name).decode(errors="replace")
-    return f"{name}/" if entry.is_dir() else name
+    return os.fsencode(name).decode(errors="replace")
 
 
-async def _window(fd: int, first: int, limit: int) -> str:
-    start, skipped = await _skip_lines(fd, first - 1)
-    block = read_at(fd, MAX_BYTES + 1, start)
-    if not block:
-        return f"[the file has only {skipped} lines]" if start else "[the file is empty]"
-    end = _window_end(block, limit)
-    whole_lines = end == len(block) or block[end - 1 : end] == b"\n"
-    last = first - 1 + _count_lines(block[:end])
-    shown = block[:end] if start else block[:end].removeprefix(codecs.BOM_UTF8)
-    text = shown.decode(errors="replace") if whole_lines else decode_start(shown)
-    if not text.endswith("\n"):
-        text += "\n"
-    if end == len(block):
-        return text
-    return text + await _note(fd, start + end, first, last, whole_lines=whole_lines)
-
-
-def _window_end(block: bytes, limit: int) -> int:
-    """Return where to cut a block that is one byte longer than the budget if the file goes on."""
-    end = end_of_line(block[:MAX_BYTES], limit)
-    if end != -1:
-        return end
-    if len(block) <= MAX_BYTES:
-        return len(block)
-    return block.rfind(b"\n", 0, MAX_BYTES) + 1 or MAX_BYTES
-
-
-async def _note(fd: int, end: int, first: int, last: int, *, whole_lines: bool) -> str:
-    """Return what to say below a window that ends at byte ``end`` in the middle of the file."""
-    size = os.fstat(fd).st_size
-    if size - end > MAX_COUNTED_BYTES:
-        total = f"a file of {size} bytes"
-    else:
-        total = str(last + await _lines_behind(fd, end) - (not whole_lines))
-    cut = "" if whole_lines else f"line {last} is cut after {MAX_BYTES} bytes; "
-    return f"[{cut}lines {first}-{last} of {total}; go on with offset={last + 1}]\n"
-
-
-async def _skip_lines(fd: int, count: int) -> tuple[int, int]:
-    """Return where the line behind ``count`` lines begins; in a shorter file its end, and how many lines it has."""
-    position = skipped = 0
-    unended = False
-    while skipped < count and (data := os.pread(fd, SLICE_BYTES, position)):
-        found = data.count(b"\n")
-        if skipped + found >= count:
-            return position + end_of_line(data, count - skipped), count
-        skipped += found
+async def _window(fd: int, encoding: Encoding, first: int, limit: int) -> str:
+    window = Window(encoding, first=first, limit=limit)
+    size, position = os.fstat(fd).st_size, 0
+    is_counted = True
+    while data := read_at(fd, SLICE_BYTES, position):
+        window.feed(data)
         position += len(data)
-        unended = not data.endswith(b"\n")
+        if window.is_full and size - position > MAX_COUNTED_BYTES:
+            is_counted = False
+            break
         await asyncio.sleep(0)
-    return position, skipped + unended
-
-
-async def _lines_behind(fd: int, position: int) -> int:
-    lines, unended = 0, False
-    while data := os.pread(fd, SLICE_BYTES, position):
-        lines += data.count(b"\n")
-        unended = not data.endswith(b"\n")
-        position += len(data)
-        await asyncio.sleep(0)
-    return lines + unended
-
-
-def _count_lines(data: bytes) -> int:
-    return data.count(b"\n") + (not data.endswith(b"\n"))
+    window.finish()
+    if not window.total:
+        return "[the file is empty]"
+    if window.last < first:
+        return f"[the file has only {window.total} lines]"
+    total = str(window.total) if is_counted else f"a file of {size} bytes"
+    more = f"[lines {first}-{window.last} of {total}; go on with offset={window.last + 1}]\n"
+    return window.text() + (more if window.last < window.total or not is_counted else "")

@@ -6,10 +6,14 @@ from typing import Any
 
 import msgspec
 
+from zot.errors import ToolFailed
 from zot.messages import TextBlock, ToolSpec
 from zot.tools.arguments import decode_args, to_utf8
 from zot.tools.base import Output, ToolContext
-from zot.tools.files import make_parents, replace, resolve
+from zot.tools.encoding import PROBE_BYTES, UTF_8, detect
+from zot.tools.files import Place, read_at
+from zot.tools.paths import Anywhere, Paths
+from zot.tools.seen import Seen, version, version_of
 
 
 class WriteArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -18,12 +22,12 @@ class WriteArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Write:
-    """Writes whole files for the model."""
+    """Writes whole files for the model: those that ``paths`` leads to, unless ``seen`` knows another version."""
 
     spec = ToolSpec(
         name="write",
         description=(
-            "Write a whole file, replacing what was in it. Missing directories are created. "
+            "Write a whole file in UTF-8, replacing what was in it. Missing directories are created. "
             "To change a part of a file, use edit."
         ),
         schema={
@@ -38,13 +42,43 @@ class Write:
     )
     read_only = False
 
+    def __init__(self, paths: Paths | None = None, seen: Seen | None = None) -> None:
+        self._paths = Anywhere() if paths is None else paths
+        self._seen = Seen() if seen is None else seen
+
     async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
         """Write the file and say how large it is. Raise ToolFailed, and then the file is as it was."""
         wanted = decode_args(args, WriteArgs)
         data = to_utf8(wanted.content, "content")
-        path = resolve(wanted.path, context.cwd)
-        make_parents(path, wanted.path)
-        created = replace(path, data, wanted.path)
+        with self._paths.find(wanted.path, context.cwd, make_parents=True) as place:
+            changed = await self._look(place, wanted.path, data) if place.exists() else []
+            replaced = place.replace(data)
+            self._seen.note(place.key, version_of(data, replaced.about))
         lines = data.count(b"\n") + (not data.endswith(b"\n") and data != b"")
-        verb = "created" if created else "replaced"
-        return (TextBlock(f"{verb} {wanted.path}: {len(data)} bytes, {lines} lines"),)
+        summary = (
+            f"{'created' if replaced.created else 'replaced'} {wanted.path}: "
+            f"{len(data)} bytes, {lines} line{'' if lines == 1 else 's'}"
+        )
+        return (TextBlock("".join([summary, *(f"\n[{note}]" for note in [*changed, *replaced.notes])])),)
+
+    async def _look(self, place: Place, shown: str, data: bytes) -> list[str]:
+        """Say what changes in the form of a file. Raise ToolFailed if the model has not seen what is in it now."""
+        if place.key not in self._seen:
+            return []
+        with place.open() as fd:
+            if self._seen.is_stale(place.key, await version(fd)):
+                raise ToolFailed(f"{shown} has changed since you last saw it; read it again before you replace it")
+            return _changed_form(read_at(fd, PROBE_BYTES, 0), data)
+
+
+def _changed_form(old: bytes, new: bytes) -> list[str]:
+    """Say how a text that began with ``old`` was written otherwise than ``new`` is."""
+    encoding = detect(old, is_whole=len(old) < PROBE_BYTES)
+    if encoding is None:
+        return []
+    notes = []
+    if encoding is not UTF_8:
+        notes.append(f"it was {encoding.name} and is now UTF-8")
+    if encoding.encode("\r\n") in old and b"\n" in new and b"\r\n" not in new:
+        notes.append("its lines ended in CRLF and now end in LF")
+    return notes

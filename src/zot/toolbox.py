@@ -1,0 +1,115 @@
+"""The tools of one session, the skills it knows, and what its commands have running."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from zot.config import Config, tool_names, zot_home
+
+if TYPE_CHECKING:
+    from zot.skills import SkillFile
+    from zot.tools.base import Tool
+    from zot.tools.paths import Paths
+    from zot.tools.process import Processes
+    from zot.tools.seen import Seen
+
+log = logging.getLogger("zot")
+
+#: What is told to end because its run was aborted or its session closed has this long.
+_GRACE_S = 0.5
+
+
+class Toolbox:
+    """What a session works with. ``key`` is the session's."""
+
+    def __init__(self, config: Config, *, cwd: str, key: str) -> None:
+        self._config = config
+        self._cwd = cwd
+        self._home = zot_home(config.environment)
+        self._spill_dir = os.path.join(self._home, "spill", key) if self._home is not None else None
+        self._processes: Processes | None = None
+        names = tool_names(config)
+        skills = self._skills() if "skill" in names else ()
+        makers = self._makers(skills)
+        self.tools: list[Tool] = [makers[name]() for name in names]
+        self.manifest = _manifest(skills)
+
+    async def end(self, owner: str) -> None:
+        """End what was started for ``owner``, a run or the session."""
+        if self._processes is not None:
+            await self._processes.end_all(owner, grace_s=_GRACE_S)
+
+    async def close(self) -> None:
+        """End everything and remove what was kept only for the session. Any number of times."""
+        if self._processes is not None:
+            await self._processes.close()
+        if self._spill_dir is not None:
+            _remove(self._spill_dir)
+
+    def _makers(self, skills: Sequence[SkillFile]) -> Mapping[str, Callable[[], Tool]]:
+        from zot.tools.edit import Edit
+        from zot.tools.read import Read
+        from zot.tools.seen import Seen
+        from zot.tools.skill import Skill
+        from zot.tools.write import Write
+
+        seen: Seen = Seen()
+        paths: Paths = self._paths()
+        return {
+            "bash": self._bash,
+            "edit": lambda: Edit(paths, seen),
+            "read": lambda: Read(paths, seen),
+            "skill": lambda: Skill(skills),
+            "write": lambda: Write(paths, seen),
+        }
+
+    def _paths(self) -> Paths:
+        from zot.tools.lock import Lock
+        from zot.tools.paths import Anywhere
+
+        return Lock(self._cwd) if self._config.lock else Anywhere()
+
+    def _bash(self) -> Tool:
+        from zot.tools.bash import Bash
+        from zot.tools.process import open_processes
+
+        self._processes = open_processes()
+        hidden = (self._home,) if self._home is not None else ()
+        return Bash(self._processes, spill_dir=self._spill_dir, lock=self._config.lock, hidden=hidden)
+
+    def _skills(self) -> tuple[SkillFile, ...]:
+        from zot.skills import discover
+
+        found = discover(cwd=self._cwd, home=self._home, explicit=self._config.skills, is_trusted=self._is_trusted)
+        for problem in found.problems:
+            log.warning("%s", problem)
+        for directory in found.untrusted:
+            log.warning("%s is not trusted and was not loaded; --trust-project loads it", directory)
+        return tuple(found.skills)
+
+    def _is_trusted(self, directory: str) -> bool:
+        if self._config.trust_project:
+            return True
+        if self._home is None:
+            return False
+        from zot.trust import TrustStore
+
+        return TrustStore(self._home).is_trusted(directory)
+
+
+def _remove(directory: str) -> None:
+    if os.path.isdir(directory):
+        from shutil import rmtree
+
+        rmtree(directory, ignore_errors=True)
+
+
+def _manifest(skills: Sequence[SkillFile]) -> str:
+    if not skills:
+        return ""
+    from zot.skills import manifest
+
+    return manifest(skills)

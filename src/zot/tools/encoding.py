@@ -1,0 +1,120 @@
+"""How the bytes of a file are text: found out from the bytes, and kept when some of them change."""
+
+from __future__ import annotations
+
+import codecs
+
+import msgspec
+
+#: A file with a NUL character in this much of its beginning is UTF-16, UTF-32 or no text at all.
+PROBE_BYTES = 8 * 1024
+
+_HIGH_BYTES = bytes(range(0x80, 0x100))
+#: Control characters that text does not have. Terminal escapes and form feeds do occur in it.
+_CONTROLS = bytes({*range(0x20), 0x7F} - {*b"\b\t\n\v\f\r\x1b"})
+_MOST_CONTROLS = 0.05
+#: With less of it, text with a NUL character is rather something else.
+_LEAST_ASCII = 0.4
+
+
+class Encoding(msgspec.Struct, frozen=True):
+    """One way to write text as bytes. ``name`` is for people; characters take multiples of ``unit`` bytes."""
+
+    name: str
+    codec: str
+    bom: bytes = b""
+    unit: int = 1
+
+    def encode(self, text: str) -> bytes:
+        """Return ``text`` as bytes, without byte order mark. Raise UnicodeEncodeError if it cannot be written so."""
+        return text.encode(self.codec)
+
+    def decode(self, data: bytes) -> str:
+        """Return the text of ``data``, with U+FFFD for what is none."""
+        return data.decode(self.codec, "replace")
+
+    def decode_start(self, data: bytes) -> str:
+        """Decode what may have been cut inside its last character; that character is dropped."""
+        return codecs.getincrementaldecoder(self.codec)("replace").decode(data)
+
+
+UTF_8 = Encoding("UTF-8", "utf-8")
+BROKEN_UTF_8 = Encoding("UTF-8 with invalid bytes", "utf-8")
+LATIN_1 = Encoding("Latin-1", "latin-1")
+WINDOWS_1252 = Encoding("Windows-1252", "cp1252")
+
+#: The mark of UTF-32 LE begins with that of UTF-16 LE, so the order matters.
+_MARKED = (
+    Encoding("UTF-8 with BOM", "utf-8", codecs.BOM_UTF8),
+    Encoding("UTF-32 LE with BOM", "utf-32-le", codecs.BOM_UTF32_LE, 4),
+    Encoding("UTF-32 BE with BOM", "utf-32-be", codecs.BOM_UTF32_BE, 4),
+    Encoding("UTF-16 LE with BOM", "utf-16-le", codecs.BOM_UTF16_LE, 2),
+    Encoding("UTF-16 BE with BOM", "utf-16-be", codecs.BOM_UTF16_BE, 2),
+)
+_UNMARKED_WIDE = (Encoding("UTF-16 LE", "utf-16-le", unit=2), Encoding("UTF-16 BE", "utf-16-be", unit=2))
+
+
+def detect(data: bytes, *, is_whole: bool = True) -> Encoding | None:
+    """Return the encoding of a file from its content, or from its first `PROBE_BYTES`; None if it is not text.
+
+    Marks and NUL characters prove an encoding. Without them, bytes that are not UTF-8 are taken for the 8-bit
+    encoding of Western Europe, which is a guess.
+    """
+    for encoding in _MARKED:
+        if data.startswith(encoding.bom):
+            return encoding
+    start = data[:PROBE_BYTES]
+    if b"\0" in start:
+        return _wide(start)
+    found = detect_narrow(data, is_whole=is_whole)
+    if found is not UTF_8 and _share(start, _CONTROLS) > _MOST_CONTROLS:
+        return None
+    return found
+
+
+def detect_narrow(data: bytes, *, is_whole: bool = True) -> Encoding:
+    """Return the encoding of text whose ASCII characters take one byte each; part of a file will do.
+
+    Text that is UTF-8 but for a few bytes stays UTF-8: what is valid by accident is rare in other encodings.
+    """
+    try:
+        codecs.utf_8_decode(data, "strict", is_whole)
+    except UnicodeDecodeError:
+        valid = data.decode(errors="ignore").encode()
+        if _count(valid, _HIGH_BYTES) > len(data) - len(valid):
+            return BROKEN_UTF_8
+        return _eight_bit(data)
+    return UTF_8
+
+
+def _eight_bit(data: bytes) -> Encoding:
+    """Tell the two apart by the bytes 80 to 9F: printable in the one, hardly ever used in the other."""
+    if not _count(data, bytes(range(0x80, 0xA0))):
+        return LATIN_1
+    return LATIN_1 if _count(data, b"\x81\x8d\x8f\x90\x9d") else WINDOWS_1252
+
+
+def _wide(start: bytes) -> Encoding | None:
+    """Return the UTF-16 without a mark that ``start`` is; None if it is neither.
+
+    Read the wrong way round, ASCII characters become others, and numbers read as text become control characters.
+    """
+    if len(start) % 2:
+        return None
+    for encoding in _UNMARKED_WIDE:
+        try:
+            text = codecs.getincrementaldecoder(encoding.codec)().decode(start)
+        except UnicodeDecodeError:
+            continue
+        ascii_only = text.encode("ascii", "ignore")
+        if len(ascii_only) >= _LEAST_ASCII * len(text) and not _count(ascii_only, _CONTROLS):
+            return encoding
+    return None
+
+
+def _share(data: bytes, which: bytes) -> float:
+    return _count(data, which) / len(data) if data else 0.0
+
+
+def _count(data: bytes, which: bytes) -> int:
+    return len(data) - len(data.translate(None, which))

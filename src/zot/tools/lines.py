@@ -1,0 +1,63 @@
+"""Where lines end, in text of any encoding.
+
+``lf`` is LF in that encoding. Its length is the unit of the text, and only what stands at a multiple of the unit is
+a line end: the halves of two neighbours may look like one.
+"""
+
+from __future__ import annotations
+
+
+def find(data: bytes, wanted: bytes, unit: int, start: int = 0, end: int | None = None) -> int:
+    """Return where ``wanted`` is first found at a multiple of ``unit``, wholly within the limits; -1 if nowhere."""
+    at = data.find(wanted, start, end)
+    while at != -1 and at % unit:
+        at = data.find(wanted, at + 1, end)
+    return at
+
+
+def rfind(data: bytes, wanted: bytes, unit: int, start: int, end: int) -> int:
+    """Return where ``wanted`` is last found, as `find` does."""
+    at = data.rfind(wanted, start, end)
+    while at != -1 and at % unit:
+        at = data.rfind(wanted, start, at + len(wanted) - 1)
+    return at
+
+
+def line_start(data: bytes, lf: bytes, position: int, limit: int = 0) -> int:
+    """Return where the line that has ``position`` begins, not before ``limit``."""
+    at = rfind(data, lf, len(lf), limit, position)
+    return limit if at == -1 else at + len(lf)
+
+
+def line_end(data: bytes, lf: bytes, position: int, limit: int | None = None) -> int:
+    """Return where the line that has ``position`` ends, behind its LF; at the latest ``limit``, or the end."""
+    at = find(data, lf, len(lf), position, limit)
+    if at != -1:
+        return at + len(lf)
+    return len(data) if limit is None else limit
+
+
+def count(data: bytes, wanted: bytes, unit: int) -> int:
+    """Return how often ``wanted`` is found, as `find` does, without overlap."""
+    if unit == 1:
+        return data.count(wanted)
+    found, at = 0, find(data, wanted, unit)
+    while at != -1:
+        found += 1
+        at = find(data, wanted, unit, at + len(wanted))
+    return found
+
+
+def count_ends(data: bytes, lf: bytes) -> int:
+    """Return how many line ends there are."""
+    return count(data, lf, len(lf))
+
+
+def split(data: bytes, lf: bytes) -> list[bytes]:
+    """Cut behind every line end. A last line without one counts, if there is anything of it."""
+    lines, position = [], 0
+    while position < len(data):
+        end = line_end(data, lf, position)
+        lines.append(data[position:end])
+        position = end
+    return lines

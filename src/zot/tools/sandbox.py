@@ -1,0 +1,105 @@
+"""The sandbox that `--lock` puts commands in: everything can be read, only the working directory can be written.
+
+Bubblewrap builds it from namespaces. Nothing in it sees or signals a process outside; the network is as it is outside.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from zot.errors import ToolFailed
+from zot.tools.base import ToolContext
+from zot.tools.process import Processes
+
+#: What a super-user needs for files that belong to others. Everything else, such as mounting, is taken away.
+_ROOT_KEEPS = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER")
+#: Where services have their sockets, which a read-only file system stops nobody from using.
+_SERVICES = ("/run", "/var/run")
+#: What looking up host names needs of those.
+_NAME_SERVICES = ("/run/systemd/resolve", "/run/nscd", "/run/resolvconf")
+
+
+class Sandbox:
+    """Puts commands into a sandbox. What is ``hidden`` is empty there, except for what is ``shown``."""
+
+    def __init__(self, *, hidden: Sequence[str] = (), shown: Sequence[str] = ()) -> None:
+        self._hidden = hidden
+        self._shown = shown
+        self._works = False
+
+    async def confine(
+        self, argv: Sequence[str | bytes], processes: Processes, context: ToolContext
+    ) -> list[str | bytes]:
+        """Return the command line that runs ``argv`` confined. Raise ToolFailed if nothing can be confined here."""
+        bwrap = find_bwrap(context.env.get("PATH"), outside=context.cwd)
+        if bwrap is None:
+            raise ToolFailed("not run: under --lock commands need bubblewrap, and there is no bwrap on the PATH")
+        if not self._works:
+            await self._try(bwrap, processes, context)
+        return self._wrap(argv, bwrap, context.cwd)
+
+    def _wrap(self, argv: Sequence[str | bytes], bwrap: str, cwd: str) -> list[str | bytes]:
+        return sandboxed(argv, bwrap=bwrap, cwd=cwd, hidden=self._hidden, shown=self._shown)
+
+    async def _try(self, bwrap: str, processes: Processes, context: ToolContext) -> None:
+        """See if it works: a kernel or a container may forbid it, and a command's own failure looks the same."""
+        argv = self._wrap(["/bin/sh", "-c", ":"], bwrap, context.cwd)
+        child = await processes.spawn(argv, cwd=context.cwd, env=context.env, owners=context.owners)
+        said = b""
+        try:
+            while data := await child.read():
+                said += data
+        finally:
+            await child.end(grace_s=0)
+            child.close()
+        if child.status() != 0:
+            reason = said.decode(errors="replace").strip() or f"it exits with {child.status()}"
+            raise ToolFailed(f"not run: under --lock commands need bubblewrap, which does not work here: {reason}")
+        self._works = True
+
+
+def find_bwrap(path: str | None, *, outside: str) -> str | None:
+    """Return where bubblewrap is, looking in ``path`` as in the variable of that name; None if it is nowhere.
+
+    One inside of ``outside`` does not count: who is to be confined could have put it there.
+    """
+    fence = os.path.join(os.path.realpath(outside), "")
+    for directory in (path or os.defpath).split(os.pathsep):
+        found = os.path.realpath(os.path.join(directory, "bwrap"))
+        is_ours = os.path.isabs(directory) and not found.startswith(fence)
+        if is_ours and os.path.isfile(found) and os.access(found, os.X_OK):
+            return found
+    return None
+
+
+def sandboxed(
+    argv: Sequence[str | bytes], *, bwrap: str, cwd: str, hidden: Sequence[str] = (), shown: Sequence[str] = ()
+) -> list[str | bytes]:
+    """Return the command line that runs ``argv`` in a sandbox whose only writable directory is ``cwd``.
+
+    Directories in ``hidden`` are empty there, except for those in ``shown``, which can be read. It does not die with
+    its parent, since a background job outlives the command; whoever keeps the command ends it.
+    """
+    words: list[str | bytes] = [bwrap, "--unshare-pid", "--unshare-ipc", "--cap-drop", "ALL"]
+    if os.geteuid() == 0:
+        for capability in _ROOT_KEEPS:
+            words += ["--cap-add", capability]
+    for mount in _mounts(os.path.realpath(cwd), hidden, shown):
+        words += mount
+    return [*words, "--setenv", "TMPDIR", "/tmp", "--chdir", cwd, "--", *argv]
+
+
+def _mounts(cwd: str, hidden: Sequence[str], shown: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return what is mounted where: a directory before what is in it, so that nothing covers what is to be seen."""
+    places: dict[str, tuple[str, ...]] = {"/dev": ("--dev",), "/proc": ("--proc",)}
+    places |= dict.fromkeys(_existing(("/tmp", *_SERVICES, *hidden)), ("--tmpfs",))
+    places |= {path: ("--ro-bind", path) for path in _existing((*_NAME_SERVICES, *shown))}
+    places[cwd] = ("--bind", cwd)
+    ordered = sorted(places, key=lambda path: len(path.rstrip("/").split("/")))
+    return [("--ro-bind", "/", "/"), *((*places[path], path) for path in ordered)]
+
+
+def _existing(paths: Sequence[str]) -> list[str]:
+    """Return the real names of the directories among ``paths``."""
+    return [os.path.realpath(path) for path in paths if os.path.isdir(path)]

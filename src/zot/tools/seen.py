@@ -1,0 +1,60 @@
+"""What the model knows of files, so that it does not change what it has not seen."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from typing import TypeAlias
+
+#: A file: the device and number of its directory, and its name there. It stays the same when it is replaced.
+Key: TypeAlias = tuple[int, int, str]
+
+#: The version of a small file is its content; of a larger one what the system knows about it, which is cheaper
+#: but also changes when the same content is written again.
+MAX_HASHED_BYTES = 4 * 1024 * 1024
+MAX_FILES = 10_000
+_SLICE_BYTES = 256 * 1024
+
+
+class Seen:
+    """The version of each file that the model last read or wrote in a session."""
+
+    def __init__(self) -> None:
+        self._versions: dict[Key, bytes] = {}
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._versions
+
+    def note(self, key: Key, version: bytes) -> None:
+        """Remember what the model has now seen. Of very many files the oldest are forgotten."""
+        self._versions.pop(key, None)
+        self._versions[key] = version
+        if len(self._versions) > MAX_FILES:
+            del self._versions[next(iter(self._versions))]
+
+    def is_stale(self, key: Key, version: bytes) -> bool:
+        """Tell if the model has seen the file, and another version of it. What it never saw is not stale."""
+        return self._versions.get(key, version) != version
+
+
+async def version(fd: int) -> bytes:
+    """Return the version of an open file. Other work goes on meanwhile."""
+    about = os.fstat(fd)
+    if about.st_size > MAX_HASHED_BYTES:
+        return _outside(about)
+    digest, position = hashlib.sha256(), 0
+    while data := os.pread(fd, _SLICE_BYTES, position):
+        digest.update(data)
+        position += len(data)
+        await asyncio.sleep(0)
+    return digest.digest()
+
+
+def version_of(data: bytes, about: os.stat_result) -> bytes:
+    """Return the version of a file whose whole content is ``data``; the same that `version` finds."""
+    return _outside(about) if len(data) > MAX_HASHED_BYTES else hashlib.sha256(data).digest()
+
+
+def _outside(about: os.stat_result) -> bytes:
+    return f"{about.st_ino} {about.st_size} {about.st_mtime_ns}".encode()

@@ -1,0 +1,212 @@
+"""A keeper: runs one command after the other, and ends each to the last process it started.
+
+A keeper adopts the orphans of its tree, so whatever a descendant does (new sessions, double forks), it stays below
+the keeper. The tree has ended exactly when the keeper has no child any more.
+
+Its control socket carries, to the keeper: a `Request`, with the end of a pipe that the command writes to and the other
+end, for when zot has stopped listening; then lines: ``end SECONDS``, ``list``, ``drain``. From the keeper: ``taken
+KEEPER``; ``started PID`` or ``failed ERRNO WHERE``; ``jobs PID COMMAND\\0...``; ``abandoned`` when the guardian has
+died; ``exited STATUS``; ``gone`` at last, and then it is ready for the next request. The end of the input is an
+``end``: zot has died, or does not care any more.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from socket import socket
+
+from zot.tools.warden import kernel, tree
+from zot.tools.warden.request import Request, receive_request
+
+#: What a tree has to end itself when nobody is left to say how long it may take.
+ORPHAN_GRACE_S = 0.5
+_FIRST_LOOK_S = 0.001
+_LAST_LOOK_S = 0.05
+_MAX_JOBS = 50
+_RESETTABLE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+_DRAIN_BYTES = 1 << 20
+
+
+def keep(control: socket, guardian: int) -> None:
+    """Run the commands that ``control`` asks for, one after the other. Return when there will be no other.
+
+    The end of ``guardian`` is the guardian's.
+    """
+    os.setsid()
+    kernel.adopt_orphans()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    wakeups = kernel.wake_on_child_exit()
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    poll.register(guardian, select.POLLIN)
+    while guardian not in dict(poll.poll()):
+        try:
+            request, fds = receive_request(control)
+        except EOFError:
+            return
+        _run(request, control, fds, guardian, wakeups)
+        os.close(fds[1])
+
+
+def _run(request: Request, control: socket, output: Sequence[int], guardian: int, wakeups: int) -> None:
+    outlet, inlet = output
+    # First of all, since the command may stop us before we can say anything else.
+    _say(control, b"taken %d\n" % os.getpid())
+    try:
+        pid = _start(request, outlet)
+    except OSError as exc:
+        where = b"directory" if exc.filename == request.cwd else b"program"
+        _say(control, b"failed %d %s\ngone\n" % (exc.errno or 0, where))
+        return
+    finally:
+        os.close(outlet)
+    _say(control, b"started %d\n" % pid)
+    _Tree(pid, control, inlet, guardian, wakeups).run()
+
+
+def _start(request: Request, outlet: int) -> int:
+    """Start the command in its own session. Raise OSError, with the directory as its filename if that is at fault."""
+    os.chdir(request.cwd)
+    try:
+        return os.posix_spawn(
+            _found(request.argv[0], request.env),
+            request.argv,
+            request.env,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, outlet, 1),
+                (os.POSIX_SPAWN_DUP2, outlet, 2),
+            ],
+            setsid=True,
+            setsigmask=(),
+            setsigdef=_RESETTABLE,
+        )
+    finally:
+        os.chdir("/")
+
+
+def _found(name: bytes, env: dict[bytes, bytes]) -> bytes:
+    """Return where a program is, as its own environment says; a name with a slash is a place already."""
+    if b"/" in name:
+        return name
+    for directory in env.get(b"PATH", os.defpath.encode()).split(b":"):
+        path = os.path.join(directory or b".", name)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    return name
+
+
+def _say(control: socket, line: bytes) -> None:
+    with suppress(OSError):  # nobody listens; the end of the input will tell
+        control.sendall(line)
+
+
+class _Tree:
+    """One command that runs."""
+
+    def __init__(self, pid: int, control: socket, inlet: int, guardian: int, wakeups: int) -> None:
+        self._pid = pid
+        self._control = control
+        self._inlet = inlet
+        self._wakeups = wakeups
+        self._unread = b""
+        self._kill_at: float | None = None
+        self._pause_s = _FIRST_LOOK_S
+        self._poll = select.poll()
+        self._on: dict[int, Callable[[int], None]] = {}
+        self._watch(control.fileno(), self._hear)
+        self._watch(guardian, self._guardian_died)
+        self._watch(wakeups, lambda wakeups: None)
+
+    def run(self) -> None:
+        """Return when the tree has ended."""
+        while not self._reap():
+            for fd, _ in self._poll.poll(self._wait_ms()):
+                self._on[fd](fd)
+
+    def _watch(self, fd: int, on_ready: Callable[[int], None]) -> None:
+        self._poll.register(fd, select.POLLIN)
+        self._on[fd] = on_ready
+
+    def _reap(self) -> bool:
+        """Collect who has ended, and say so; True if nobody is left."""
+        kernel.clear(self._wakeups)
+        report = b""
+        try:
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                self._pause_s = _FIRST_LOOK_S
+                if ended[0] == self._pid:
+                    report += b"exited %d\n" % os.waitstatus_to_exitcode(ended[1])
+        except ChildProcessError:
+            _say(self._control, report + b"gone\n")
+            return True
+        if report:
+            _say(self._control, report)
+        return False
+
+    def _wait_ms(self) -> float | None:
+        """Kill what is due, and return how long it then makes sense to wait."""
+        if self._kill_at is None:
+            return None
+        left_s = self._kill_at - time.monotonic()
+        if left_s > 0:
+            return left_s * 1000
+        tree.kill(self._processes())
+        pause_s = self._pause_s
+        self._pause_s = min(2 * pause_s, _LAST_LOOK_S)
+        return pause_s * 1000
+
+    def _processes(self) -> list[int]:
+        return tree.descendants(tree.children(os.getpid()))
+
+    def _end(self, grace_s: float) -> None:
+        """Ask the whole tree to end; what is left after ``grace_s`` is killed. A shorter grace wins over a longer."""
+        kill_at = time.monotonic() + grace_s
+        if grace_s > 0:
+            tree.ask_to_end(self._processes())
+        self._kill_at = kill_at if self._kill_at is None else min(kill_at, self._kill_at)
+
+    def _hear(self, fd: int) -> None:
+        try:
+            data = self._control.recv(4096)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._forget(fd)
+            self._end(ORPHAN_GRACE_S)
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            self._obey(line)
+
+    def _obey(self, line: bytes) -> None:
+        match line.split():
+            case [b"end", seconds]:
+                self._end(float(seconds))
+            case [b"list"]:
+                jobs = tree.command_lines(self._processes())[:_MAX_JOBS]
+                _say(self._control, b"jobs " + b"\0".join(b"%d %s" % job for job in jobs) + b"\n")
+            case [b"drain"]:
+                self._watch(self._inlet, self._drain)
+            case _:
+                raise ValueError(f"not an order: {line!r}")
+
+    def _drain(self, inlet: int) -> None:
+        """Throw away what is said: a full pipe would stop a background job, a closed one would kill it."""
+        with suppress(BlockingIOError):  # zot has set it so
+            if not os.read(inlet, _DRAIN_BYTES):
+                self._forget(inlet)
+
+    def _guardian_died(self, fd: int) -> None:
+        self._forget(fd)
+        _say(self._control, b"abandoned\n")
+        self._end(ORPHAN_GRACE_S)
+
+    def _forget(self, fd: int) -> None:
+        self._poll.unregister(fd)
+        del self._on[fd]

@@ -1,0 +1,166 @@
+"""The guardian: the parent of every keeper, and the end of everything when zot ends.
+
+Zot sends one byte for each keeper it needs, and with it that keeper's control socket. The guardian forks the keeper and
+keeps a copy of the socket: when a keeper is killed, its orphans become the guardian's children, are killed, and
+``lost`` is said in its place.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+
+from zot.tools.warden import kernel, tree
+from zot.tools.warden.keeper import keep
+from zot.tools.warden.request import receive_with_descriptors
+
+#: How long keepers may take when zot has ended. Longer than the grace they give their commands.
+_WIND_DOWN_S = 2.0
+#: How often we look for our parent where it cannot be waited for.
+_LOOK_FOR_PARENT_S = 0.5
+_LOOK_FOR_STRAYS_S = 0.05
+
+
+def main() -> None:
+    """Serve the zot process whose number is the first argument, through the socket that is standard input."""
+    parent = int(sys.argv[1])
+    zot = socket.socket(fileno=os.dup(0))
+    null = os.open("/dev/null", os.O_RDWR)
+    os.dup2(null, 0)
+    os.close(null)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # A program may have blocked signals in the thread that started us, the one we wait for among them.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    kernel.adopt_orphans()
+    kernel.hide_memory()
+    _Guardian(zot, parent).run()
+
+
+class _Guardian:
+    def __init__(self, zot: socket.socket, parent: int) -> None:
+        self._zot = zot
+        self._parent = parent
+        self._keepers: dict[int, socket.socket] = {}
+        self._lost: list[socket.socket] = []
+        self._alive, self._our_life = os.pipe()
+        self._wakeups = kernel.wake_on_child_exit()
+        self._leave_at: float | None = None
+        self._poll = select.poll()
+        for fd in (zot.fileno(), self._wakeups):
+            self._poll.register(fd, select.POLLIN)
+        self._parent_exit = _exit_of(parent)
+        if self._parent_exit is not None:
+            self._poll.register(self._parent_exit, select.POLLIN)
+
+    def run(self) -> None:
+        """Return when zot has ended and so has everything it started."""
+        while not (self._reap() and self._leave_at is not None):
+            self._sweep()
+            for fd, _ in self._poll.poll(self._wait_ms()):
+                if fd == self._zot.fileno():
+                    self._serve()
+                elif fd == self._parent_exit:
+                    self._wind_down()
+            if os.getppid() != self._parent:
+                self._wind_down()
+
+    def _serve(self) -> None:
+        """Fork a keeper for zot; wind down if it will need none any more."""
+        try:
+            data, fds = receive_with_descriptors(self._zot, 1, 1)
+        except ConnectionError:
+            data, fds = b"", []
+        if not data:
+            self._wind_down()
+        for fd in fds:  # none if we have too many open already: the other end notices
+            self._fork(socket.socket(fileno=fd))
+
+    def _fork(self, control: socket.socket) -> None:
+        try:
+            pid = os.fork()
+        except OSError as exc:
+            control.sendall(b"failed %d program\ngone\n" % (exc.errno or 0))
+            control.close()
+        else:
+            if pid == 0:
+                self._become_keeper(control)
+            self._keepers[pid] = control
+
+    def _become_keeper(self, control: socket.socket) -> None:
+        """Never returns. What is the guardian's is closed first: a keeper must notice its end."""
+        status = 1
+        try:
+            os.close(self._our_life)
+            self._zot.close()
+            for other in (*self._keepers.values(), *self._lost):
+                other.close()
+            keep(control, self._alive)
+            status = 0
+        finally:
+            os._exit(status)
+
+    def _reap(self) -> bool:
+        """Collect who has ended, wake who was stopped; True if nobody is left."""
+        kernel.clear(self._wakeups)
+        try:
+            while (changed := os.waitpid(-1, os.WNOHANG | os.WUNTRACED))[0]:
+                self._note(*changed)
+        except ChildProcessError:
+            self._tell_lost()
+            return True
+        return False
+
+    def _note(self, pid: int, status: int) -> None:
+        if os.WIFSTOPPED(status):
+            tree.wake(pid)
+        elif (control := self._keepers.pop(pid, None)) is not None:
+            if status == 0:
+                control.close()
+            else:
+                self._lost.append(control)
+
+    def _sweep(self) -> None:
+        """Kill what keepers that were killed have left, and say so when it is gone."""
+        if self._leave_at is not None and time.monotonic() > self._leave_at:
+            tree.kill(list(self._keepers))
+        if self._lost:
+            strays = [pid for pid in tree.children(os.getpid()) if pid not in self._keepers]
+            tree.kill(tree.descendants(strays))
+            if not strays:
+                self._tell_lost()
+
+    def _tell_lost(self) -> None:
+        for control in self._lost:
+            with suppress(OSError):  # zot does not care any more
+                control.sendall(b"lost\n")
+            control.close()
+        self._lost.clear()
+
+    def _wait_ms(self) -> float | None:
+        if self._lost:
+            return _LOOK_FOR_STRAYS_S * 1000
+        if self._leave_at is not None or self._parent_exit is None:
+            return _LOOK_FOR_PARENT_S * 1000
+        return None
+
+    def _wind_down(self) -> None:
+        """Zot has ended: let every keeper end its command, and leave when they have."""
+        if self._leave_at is None:
+            self._leave_at = time.monotonic() + _WIND_DOWN_S
+            os.close(self._our_life)
+            self._poll.unregister(self._zot.fileno())
+            if self._parent_exit is not None:
+                self._poll.unregister(self._parent_exit)
+
+
+def _exit_of(pid: int) -> int | None:
+    """Return a descriptor that becomes readable when a process ends; None where there is no such thing."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None

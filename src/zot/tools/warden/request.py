@@ -1,0 +1,61 @@
+"""What a command is to be run with, as it goes from zot to a keeper."""
+
+from __future__ import annotations
+
+import os
+from socket import recv_fds, socket
+
+_MAX_DESCRIPTORS = 2
+_SIZE_BYTES = 4
+_CHUNK_BYTES = 1 << 20
+
+
+class Request:
+    """A program with its arguments, its whole environment, and the directory to run it in."""
+
+    def __init__(self, argv: list[bytes], cwd: bytes, env: dict[bytes, bytes]) -> None:
+        self.argv = argv
+        self.cwd = cwd
+        self.env = env
+
+
+def encode_request(request: Request) -> bytes:
+    """Return a request as bytes. Raise ValueError if no program can be given this."""
+    pairs = [b"%s=%s" % pair for pair in request.env.items()]
+    fields = [request.cwd, b"%d" % len(request.argv), *request.argv, *pairs]
+    if any(b"\0" in field for field in fields):
+        raise ValueError("a NUL character in an argument, a variable or the directory")
+    if any(b"=" in name for name in request.env):
+        raise ValueError("a variable's name has an = in it")
+    body = b"\0".join(fields)
+    return len(body).to_bytes(_SIZE_BYTES, "big") + body
+
+
+def receive_request(control: socket) -> tuple[Request, list[int]]:
+    """Read a request and the descriptors that come with it. Raise EOFError if it ends before its end."""
+    data, fds = b"", []
+    while len(data) < _SIZE_BYTES or len(data) < _SIZE_BYTES + int.from_bytes(data[:_SIZE_BYTES], "big"):
+        try:
+            part, more = receive_with_descriptors(control, _CHUNK_BYTES, _MAX_DESCRIPTORS)
+        except ConnectionError:
+            part, more = b"", []
+        if not part:
+            raise EOFError
+        data += part
+        fds += more
+    cwd, count, *rest = data[_SIZE_BYTES:].split(b"\0")
+    argv, pairs = rest[: int(count)], rest[int(count) :]
+    return Request(argv, cwd, dict(_pair(pair) for pair in pairs)), fds
+
+
+def receive_with_descriptors(source: socket, max_bytes: int, max_descriptors: int) -> tuple[bytes, list[int]]:
+    """Return what has come, and the descriptors that came with it, which no program that we start will inherit."""
+    data, fds, _, _ = recv_fds(source, max_bytes, max_descriptors)
+    for fd in fds:
+        os.set_inheritable(fd, False)  # recv_fds of Python 3.11 does not pass the flag for it on
+    return data, fds
+
+
+def _pair(text: bytes) -> tuple[bytes, bytes]:
+    name, _, value = text.partition(b"=")
+    return name, value

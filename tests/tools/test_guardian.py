@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from harness import read_some
+from zot.tools.base import ToolContext
+from zot.tools.groups import Groups
+from zot.tools.guardian import Guardian
+from zot.tools.process import open_processes
+
+from .calls import PATIENCE_S, eventually
+from .shells import MARK, Shell, children, is_alive, left, outcome, processes
+
+PR_GET_CHILD_SUBREAPER = 37
+
+
+def guardian_pid() -> int:
+    [pid] = children(os.getpid())
+    return pid
+
+
+async def test_it_is_started_with_the_first_command_and_ends_when_closed(kept: Shell) -> None:
+    assert children(os.getpid()) == {}
+    await kept.run("true")
+    [pid] = children(os.getpid())
+    await kept.processes.close()
+    assert not is_alive(pid)
+    assert children(os.getpid()) == {}
+
+
+async def test_it_leaves_our_process_as_it_was(kept: Shell) -> None:
+    before = signal.getsignal(signal.SIGCHLD)
+    await kept.run("setsid sleep 60 &")
+    adopts = ctypes.c_int(-1)
+    ctypes.CDLL(None).prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(adopts), 0, 0, 0)
+    assert adopts.value == 0
+    assert signal.getsignal(signal.SIGCHLD) is before
+
+
+async def test_signals_that_our_thread_blocks_are_not_blocked_for_it_or_its_commands(kept: Shell) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGTERM})
+    try:
+        assert await kept.fail("kill $$") == "$ kill $$\n\n[exit -15] (killed by SIGTERM)  Took T"
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+async def test_a_cancel_in_the_middle_of_a_long_request_starts_nothing(kept: Shell, tmp_path: Path) -> None:
+    # Longer than what a socket takes at once, so that the rest waits for the keeper.
+    env = {f"V{n}": "x" * 100_000 for n in range(12)}
+    context = msgspec.structs.replace(kept.context, env={**kept.context.env, **env})
+    tool = kept.tool()
+    await tool.run({"command": "touch ran"}, context)
+    assert (tmp_path / "ran").exists()
+    for ticks in range(1, 4):
+        call = asyncio.create_task(tool.run({"command": "touch ran-too; sleep 60"}, context))
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        call.cancel()
+        assert await outcome(call) == "cancelled"
+        assert eventually(lambda: kept.left() == [])
+    assert await kept.run("echo next") == "$ echo next\n\nnext\n\n[exit 0]  Took T"
+
+
+async def test_one_keeper_takes_one_command_after_the_other(kept: Shell) -> None:
+    keepers = {(await kept.run("echo $PPID")).split("\n")[2] for _ in range(5)}
+    assert len(keepers) == 1
+
+
+async def test_a_keeper_that_was_told_anything_takes_no_other_command(kept: Shell) -> None:
+    # An order that is still on its way would reach the next command.
+    first = (await kept.fail("echo $PPID; sleep 60", timeout=0.1)).split("\n")[2]
+    assert (await kept.run("echo $PPID")).split("\n")[2] != first
+
+
+async def test_commands_that_run_when_it_is_killed_fail_at_once_and_end(kept: Shell) -> None:
+    command = "setsid sleep 60 & echo up; sleep 60"
+    _, call = await kept.start(command)
+    os.kill(guardian_pid(), signal.SIGKILL)
+    begun = time.monotonic()
+    await asyncio.wait({call}, timeout=PATIENCE_S)
+    assert time.monotonic() - begun < 1.0
+    text = re.sub(r"Took .*", "Took T", str(call.exception()))
+    assert text == f"$ {command}\n\nup\n\n[exit -1] (the process that kept it was killed)  Took T"
+    assert eventually(lambda: kept.left() == [])
+    assert await kept.run("echo next") == "$ echo next\n\nnext\n\n[exit 0]  Took T"
+
+
+async def test_a_job_ends_when_it_is_killed(kept: Shell) -> None:
+    await kept.run("setsid sleep 60 &")
+    os.kill(guardian_pid(), signal.SIGKILL)
+    assert eventually(lambda: kept.left() == [])
+
+
+async def test_a_command_right_after_it_was_killed_gets_another(kept: Shell) -> None:
+    for _ in range(10):
+        await kept.run("true")
+        pid = guardian_pid()
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # dead, and still to be found so by who started it
+        assert await kept.run("echo next") == "$ echo next\n\nnext\n\n[exit 0]  Took T"
+
+
+async def test_a_command_that_kills_its_keeper_and_the_guardian_ends_with_its_session(kept: Shell) -> None:
+    command = "sleep 60 & parent=$(cut -d' ' -f4 /proc/$PPID/stat); kill -9 $parent $PPID; sleep 60"
+    text = await kept.fail(command)
+    assert text == f"$ {command}\n\n[exit -1] (the process that kept it was killed)  Took T"
+    assert eventually(lambda: kept.left() == [])
+
+
+async def test_one_that_does_not_answer_is_replaced(context: ToolContext) -> None:
+    guardian = Guardian(patience_s=0.2)
+    shell = Shell(guardian, context, uuid.uuid4().hex)
+    held = await guardian.spawn(["/bin/sleep", "60"], cwd="/", env={MARK: "held"})
+    os.kill(guardian_pid(), signal.SIGSTOP)
+    assert await shell.fail("true") == "cannot start the command: the guardian did not answer within 0.2 s"
+    assert await shell.run("echo next") == "$ echo next\n\nnext\n\n[exit 0]  Took T"
+    assert eventually(lambda: left("held") == [])
+    held.close()
+    await guardian.close()
+
+
+async def test_an_interpreter_that_is_none_is_a_clear_failure(context: ToolContext) -> None:
+    for python, reason in (
+        ("/bin/false", "the guardian ended before it could take it"),
+        ("/nonexistent", "[Errno 2] No such file or directory: '/nonexistent'"),
+    ):
+        guardian = Guardian(python=python)
+        assert await Shell(guardian, context, "").fail("true") == f"cannot start the command: {reason}"
+        await guardian.close()
+
+
+async def test_it_is_chosen_where_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(open_processes(), Guardian)
+    for target, name, value in ((sys, "platform", "darwin"), (sys, "frozen", True), (sys, "executable", "")):
+        with monkeypatch.context() as changed:
+            changed.setattr(target, name, value, raising=False)
+            assert isinstance(open_processes(), Groups)
+
+
+def test_it_loads_next_to_nothing() -> None:
+    program = (
+        "import sys; sys.path.append(sys.argv.pop()); import zot.tools.warden.main; import json;"
+        "print(json.dumps(sorted(sys.modules)))"
+    )
+    root = str(Path(sys.modules["zot"].__path__[0]).parent)
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program, root], capture_output=True, check=True)
+    loaded = set(json.loads(done.stdout))
+    assert {name for name in loaded if name.startswith("zot")} == {
+        "zot", "zot.tools", "zot.tools.warden", "zot.tools.warden.keeper", "zot.tools.warden.kernel",
+        "zot.tools.warden.main", "zot.tools.warden.request", "zot.tools.warden.tree",
+    }  # fmt: skip
+    assert not loaded & {"asyncio", "msgspec", "typing", "subprocess", "site"}
+
+
+FORKING_HOST = r"""if True:
+    import asyncio, os, sys
+    from zot.tools.guardian import Guardian
+    async def main():
+        guardian = Guardian()
+        env = {"ZOT_TEST_CALL": sys.argv[1], "PATH": os.environ["PATH"]}
+        child = await guardian.spawn(["/bin/sh", "-c", "setsid sleep 60 & echo up; sleep 60"], cwd="/", env=env)
+        await child.read()
+        if os.fork() == 0:
+            os.execv("/bin/sleep", ["sleep", "60"]) if sys.argv[2] == "exec" else os.read(0, 1)
+            os._exit(0)
+        os.write(1, b"up\n")
+        await asyncio.Event().wait()
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("way", ["fork", "exec"])
+def test_a_process_that_the_host_forked_does_not_keep_commands_alive(way: str) -> None:
+    mark = uuid.uuid4().hex
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKING_HOST, mark, way], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as host:
+        assert host.stdout is not None
+        assert read_some(host.stdout.fileno(), time.monotonic() + PATIENCE_S) == b"up\n"
+        [forked] = [pid for pid in children(host.pid) if _is_fork(pid)]
+        assert left(mark) != []
+        host.kill()
+        host.wait(PATIENCE_S)
+        try:
+            assert eventually(lambda: left(mark) == [])
+            assert is_alive(forked)
+        finally:
+            os.kill(forked, signal.SIGKILL)
+
+
+def _is_fork(pid: int) -> bool:
+    return b"zot.tools.warden" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+SECRETIVE_HOST = r"""if True:
+    import asyncio, os, sys, time
+    from zot.tools.guardian import Guardian
+    from zot.tools.process import protect_process
+    async def main():
+        if sys.argv[1] == "protected":
+            protect_process()
+        guardian = Guardian()
+        command = f"tr '\\0' '\\n' < /proc/{os.getpid()}/environ"
+        child = await guardian.spawn(["/bin/sh", "-c", command], cwd="/", env={"PATH": os.environ["PATH"]})
+        while data := await child.read():
+            os.write(1, data)
+        await guardian.close()
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("way", ["protected", "bare"])
+def test_a_command_cannot_read_the_secrets_of_a_protected_host(way: str) -> None:
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), "A_SECRET": "s3cret"}
+    # The super-user may read everything, so that it has to give up what makes it one.
+    become = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"] if os.geteuid() == 0 else []
+    host = [*become, sys.executable, "-c", SECRETIVE_HOST, way]
+    done = subprocess.run(host, env=env, capture_output=True, text=True, timeout=30, check=True)
+    assert ("s3cret" in done.stdout) == (way == "bare")
+    assert ("Permission denied" in done.stdout) == (way == "protected")
+
+
+async def test_it_is_gone_when_nobody_needs_it(kept: Shell) -> None:
+    await asyncio.gather(*(kept.run("sleep 0.05") for _ in range(12)))
+    pid = guardian_pid()
+    # Those beyond a few leave as soon as they have nothing to do.
+    assert eventually(lambda: len(children(pid)) == 4)
+    keepers = children(pid)
+    await kept.processes.close()
+    assert eventually(lambda: not {pid, *keepers} & {*processes()})
+
+
+async def test_a_call_that_is_cancelled_while_it_starts_leaves_no_keeper_behind(kept: Shell) -> None:
+    call = asyncio.create_task(kept.tool().run({"command": "sleep 60"}, kept.context))
+    await asyncio.sleep(0)
+    call.cancel()
+    assert await outcome(call) == "cancelled"
+    assert kept.left() == []
+    assert await kept.run("echo next") == "$ echo next\n\nnext\n\n[exit 0]  Took T"

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+
+from zot.tools.images import Size, image_size, image_type
+
+from .pictures import KINDS, image, jpeg, segment, webp, webp_extended, webp_lossless, webp_lossy
+
+SIZED = {
+    "PNG": ("image/png", image("image/png", 300, 70_000), Size(300, 70_000)),
+    "GIF": ("image/gif", image("image/gif", 300, 65_000), Size(300, 65_000)),
+    "JPEG": ("image/jpeg", jpeg(300, 65_000), Size(300, 65_000)),
+    "JPEG with a camera's notes": ("image/jpeg", jpeg(7, 9, between=segment(0xE1, 60_000) * 3), Size(7, 9)),
+    "JPEG with tables first": ("image/jpeg", jpeg(7, 9, between=segment(0xC4, 20)), Size(7, 9)),
+    "JPEG with fill bytes": ("image/jpeg", jpeg(7, 9, between=b"\xff\xff"), Size(7, 9)),
+    "JPEG with a restart": ("image/jpeg", jpeg(7, 9, between=b"\xff\xd0"), Size(7, 9)),
+    "JPEG, progressive": ("image/jpeg", jpeg(7, 9, frame=0xC2), Size(7, 9)),
+    "WebP, lossy": ("image/webp", webp_lossy(300, 16_000), Size(300, 16_000)),
+    "WebP, lossless": ("image/webp", webp_lossless(300, 16_384), Size(300, 16_384)),
+    "WebP, extended": ("image/webp", webp_extended(70_000, 300), Size(70_000, 300)),
+}
+
+
+@pytest.mark.parametrize(("mime_type", "data", "size"), SIZED.values(), ids=SIZED.keys())
+def test_the_header_says_how_large_an_image_is(mime_type: str, data: bytes, size: Size) -> None:
+    assert image_type(data) == mime_type
+    assert image_size(data + bytes(100), mime_type) == size
+
+
+@pytest.mark.parametrize(("mime_type", "data", "size"), SIZED.values(), ids=SIZED.keys())
+def test_a_header_cut_anywhere_says_nothing(mime_type: str, data: bytes, size: Size) -> None:
+    found = {image_size(data[:end], mime_type) for end in range(min(len(data), 40))}
+    assert found <= {None, size}
+    assert None in found
+
+
+@pytest.mark.parametrize(
+    ("mime_type", "data"),
+    [
+        ("image/png", b"\x89PNG\r\n\x1a\n\0\0\0\x0dIDAT" + bytes(20)),
+        ("image/jpeg", b"\xff\xd8\xff\xe0\0\x02no marker here"),
+        ("image/webp", webp(b"ICCP", bytes(30))),
+        *((kind, image(kind, 0, 0)) for kind in KINDS),
+    ],
+)
+def test_a_damaged_header_says_nothing(mime_type: str, data: bytes) -> None:
+    assert image_size(data, mime_type) is None
+
+
+@pytest.mark.parametrize("data", [b"", b"GIF", b"RIFF\0\0\0\0WAVE", b"BM", b"\xff\xd8"])
+def test_other_files_are_no_images(data: bytes) -> None:
+    assert image_type(data) is None

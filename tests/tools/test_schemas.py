@@ -1,0 +1,112 @@
+"""What the model is told about each tool, word for word: it is the interface that the model programs against."""
+
+from __future__ import annotations
+
+import msgspec
+from inline_snapshot import snapshot
+
+from zot.tools.edit import Edit
+from zot.tools.read import Read
+from zot.tools.skill import Skill
+from zot.tools.write import Write
+
+
+def test_read() -> None:
+    assert msgspec.to_builtins(Read().spec) == snapshot(
+        {
+            "name": "read",
+            "description": (
+                "Read a file. Returns at most 2000 lines or 50 KiB of its text; notes in square brackets at the end "
+                "say how to go on and what is unusual about it. PNG, JPEG, GIF and WebP images are returned as images. "
+                "For a directory its entries are listed."
+            ),
+            "schema": {
+                "type": "object",
+                "properties": {
+                    "path": {"type": "string", "description": "File or directory, absolute or relative to the cwd"},
+                    "offset": {"type": "integer", "minimum": 1, "description": "First line to read, counted from 1"},
+                    "limit": {"type": "integer", "minimum": 1, "description": "How many lines, 2000 by default"},
+                },
+                "required": ["path"],
+                "additionalProperties": False,
+            },
+        }
+    )
+
+
+def test_write() -> None:
+    assert msgspec.to_builtins(Write().spec) == snapshot(
+        {
+            "name": "write",
+            "description": (
+                "Write a whole file in UTF-8, replacing what was in it. Missing directories are created. "
+                "To change a part of a file, use edit."
+            ),
+            "schema": {
+                "type": "object",
+                "properties": {
+                    "path": {"type": "string", "description": "File, absolute or relative to the cwd"},
+                    "content": {"type": "string", "description": "The complete new content"},
+                },
+                "required": ["path", "content"],
+                "additionalProperties": False,
+            },
+        }
+    )
+
+
+def test_edit() -> None:
+    assert msgspec.to_builtins(Edit().spec) == snapshot(
+        {
+            "name": "edit",
+            "description": (
+                "Replace exact text in a file. Each oldText must occur exactly once in the file as it is now, "
+                "and no two may overlap; either all edits are made or none. "
+                "The encoding and the line ends of the file are kept. Returns a diff."
+            ),
+            "schema": {
+                "type": "object",
+                "properties": {
+                    "path": {"type": "string", "description": "File, absolute or relative to the cwd"},
+                    "edits": {
+                        "type": "array",
+                        "minItems": 1,
+                        "items": {
+                            "type": "object",
+                            "properties": {
+                                "oldText": {
+                                    "type": "string",
+                                    "description": "Text to replace, with its exact whitespace",
+                                },
+                                "newText": {"type": "string", "description": "What to put in its place"},
+                            },
+                            "required": ["oldText", "newText"],
+                            "additionalProperties": False,
+                        },
+                    },
+                },
+                "required": ["path", "edits"],
+                "additionalProperties": False,
+            },
+        }
+    )
+
+
+def test_skill() -> None:
+    assert msgspec.to_builtins(Skill([]).spec) == snapshot(
+        {
+            "name": "skill",
+            "description": "Load the instructions of a skill. The skills are listed in the system prompt.",
+            "schema": {
+                "type": "object",
+                "properties": {"name": {"type": "string", "description": "Name of the skill"}},
+                "required": ["name"],
+                "additionalProperties": False,
+            },
+        }
+    )
+
+
+def test_only_those_that_change_nothing_may_run_at_once() -> None:
+    tools = (Read(), Write(), Edit(), Skill([]))
+    assert {tool.spec.name for tool in tools if tool.read_only} == {"read", "skill"}
