@@ -104,7 +104,7 @@ class Look:
 async def main(turns: int) -> list[float]:
     """Return how long each turn took, in seconds."""
     agent = Agent(
-        Service("bench", AnthropicMessages("bench", base_url="http://model", api_key="key"), InstantModel()),
+        Service("bench", AnthropicMessages(base_url="http://model", api_key="key"), InstantModel()),
         models_of("anthropic"),
         model_id=default_model("anthropic"),
         system="You help with code.",

@@ -234,6 +234,10 @@ class ListStore(MemoryStore):
         self.rows.extend(rows)
         return super().append(rows, run=run)
 
+    def mend(self) -> None:
+        """Take everything from now on."""
+        self._error = None
+
 
 class SlowStore:
     """A store that makes nothing safe until it is told to, as a disk would: `commit` and `lose` are the disk."""
@@ -289,7 +293,7 @@ async def no_sleep(seconds: float) -> None:
 
 def service(transport: FakeTransport, **settings: Any) -> Service:
     """The real provider over a fake network: it never sleeps, and its dice always show the middle."""
-    api = AnthropicMessages("anthropic", base_url="https://api.test", api_key="sk-test-1234")
+    api = AnthropicMessages(base_url="https://api.test", api_key="sk-test-1234")
     return Service("anthropic", api, transport, **{"sleep": no_sleep, "jitter": lambda: 0.5, **settings})
 
 

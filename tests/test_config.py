@@ -85,10 +85,16 @@ def test_no_tools_wins_over_a_list_of_tools(tmp_path: Path) -> None:
     assert resolve(settings, {}).tools == ()
 
 
-@pytest.mark.parametrize("flag", ["--no-ext", "--no-extensions", "--no-skill", "--no-skills", "--no-session"])
+@pytest.mark.parametrize("flag", ["--no-ext", "--no-extensions", "--no-session"])
 def test_flags_of_the_seed_that_mean_nothing_here_are_accepted(flag: str) -> None:
     settings, _ = parse([flag], AGENT_FLAGS)
     assert resolve(settings, {}) == Config(env={})
+
+
+@pytest.mark.parametrize("flag", ["--no-skill", "--no-skills"])
+def test_both_spellings_of_no_skills_mean_it(flag: str) -> None:
+    settings, _ = parse([flag], AGENT_FLAGS)
+    assert resolve(settings, {}) == Config(no_skill=True, env={})
 
 
 @pytest.mark.parametrize("flag", LATER_FLAGS, ids=lambda flag: flag.name)

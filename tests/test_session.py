@@ -27,6 +27,7 @@ from fakes import (
     talk,
 )
 from zot.agent.hooks import MessageDecision
+from zot.agent.transcript import repaired
 from zot.errors import (
     AuthFailed,
     ConnectionFailed,
@@ -198,7 +199,7 @@ async def test_an_error_before_the_answer_begins() -> None:
 
 async def test_retries_are_told_with_their_reason() -> None:
     session = open_session(FakeTransport([ConnectionFailed("refused"), FINE]))
-    assert (await talk(session))[1:4] == [TurnStart(1), Retry("refused", 1, 500), AssistantStart()]
+    assert (await talk(session))[1:4] == [TurnStart(1), Retry("anthropic: refused", 1, 500), AssistantStart()]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +212,7 @@ async def test_retries_are_told_with_their_reason() -> None:
             ["a", "b"],
             "anthropic: overloaded_error: Overloaded",
         ),
-        ([claude.start(), *claude.text("ab")(0), ConnectionFailed("reset")], ["ab"], "reset"),
+        ([claude.start(), *claude.text("ab")(0), ConnectionFailed("reset")], ["ab"], "anthropic: reset"),
     ],
     ids=["empty", "an error event", "a reset"],
 )  # fmt: skip
@@ -701,6 +702,18 @@ async def test_a_store_that_is_broken_for_good_still_lets_everybody_hear_the_end
     assert listener.events[-2:] == [Error("the disk is gone"), Done()]
     assert (kinds(listener.events).count("done"), session.busy) == (1, False)
     assert isinstance(job.error, StoreFailed)
+
+
+@pytest.mark.parametrize("fails_at", range(1, 12))
+async def test_a_store_that_failed_in_the_middle_leaves_a_conversation_that_goes_on(fails_at: int) -> None:
+    store = ListStore(fails_at=fails_at, error=StoreFailed("the disk was full"), for_good=True)
+    reply = claude.reply(claude.text("a"), claude.tool("c1", "shout"), claude.tool("c2", "shout"), ends="tool_use")
+    session = open_session(FakeTransport([reply]), tools=[SHOUT], store=store)
+    session.prompt("hi")
+    await finish(session)
+    store.mend()
+    assert (await talk(session, "again"))[-2:] == [TurnEnd("end_turn"), Done()]
+    assert repaired(session.transcript.messages) == list(session.transcript.messages)
 
 
 # Subscribers.

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from zot.errors import AgentError as AgentError
     from zot.errors import ConfigError as ConfigError
     from zot.errors import ProviderError as ProviderError
+    from zot.errors import RunCancelled as RunCancelled
     from zot.errors import RuntimeBusy as RuntimeBusy
     from zot.errors import RuntimeClosed as RuntimeClosed
     from zot.errors import UserError as UserError
@@ -38,7 +39,15 @@ if TYPE_CHECKING:
 _HOMES = {
     "zot.blocking": ("BlockingRuntime", "run"),
     "zot.config": ("Config",),
-    "zot.errors": ("AgentError", "ConfigError", "ProviderError", "RuntimeBusy", "RuntimeClosed", "UserError"),
+    "zot.errors": (
+        "AgentError",
+        "ConfigError",
+        "ProviderError",
+        "RunCancelled",
+        "RuntimeBusy",
+        "RuntimeClosed",
+        "UserError",
+    ),
     "zot.events": ("AgentEvent", "decode", "encode"),
     "zot.messages": ("ImageBlock", "Message", "TextBlock", "show"),
     "zot.sdk": ("Answer", "Events", "Runtime"),

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Self, TypeVar
 
 from zot.config import Config
-from zot.errors import RuntimeClosed
-from zot.events import AgentEvent
-from zot.messages import ImageBlock
+from zot.errors import RunCancelled, RuntimeClosed
+from zot.events import AgentEvent, CompactDone
+from zot.messages import ImageBlock, Message
+from zot.providers.base import Model
 from zot.sdk import Answer, Events, Runtime
+from zot.session import State
 
 T = TypeVar("T")
 
@@ -58,13 +60,58 @@ class BlockingRuntime:
             if not self._closed and threading.current_thread() is not self._thread:
                 self._wait(events.aclose())
 
+    def compact(self) -> str:
+        """Summarise the conversation and return the summary. Raise what made it fail."""
+
+        async def compact() -> str:
+            async with self._inner.compact() as events:
+                summaries = [event.summary async for event in events if isinstance(event, CompactDone)]
+            if events.error is not None:
+                raise events.error
+            if events.cancelled:
+                raise RunCancelled("the compaction was cancelled before it was done")
+            return "".join(summaries)
+
+        return self._wait(compact())
+
+    def steer(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
+        """Say something to the running prompt, from another thread."""
+        self._call(lambda runtime: runtime.steer(text, images))
+
+    def approve(self, request_id: str, decision: str) -> None:
+        """Answer an `ApprovalRequest`."""
+        self._call(lambda runtime: runtime.approve(request_id, decision))
+
     def cancel(self) -> None:
         """End the running prompt, from any thread."""
+        self._call(lambda runtime: runtime.cancel())
 
-        async def cancel() -> None:
-            self._inner.cancel()
+    def set_model(self, model_id: str) -> None:
+        """Use another model of the same provider from the next model call on."""
+        self._call(lambda runtime: runtime.set_model(model_id))
 
-        self._wait(cancel())
+    def list_models(self) -> Sequence[Model]:
+        """Return the models known for the provider."""
+        return self._call(lambda runtime: runtime.list_models())
+
+    @property
+    def state(self) -> State:
+        """A snapshot."""
+        return self._call(lambda runtime: runtime.state)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The conversation, complete."""
+        return self._call(lambda runtime: runtime.messages)
+
+    def set_messages(self, messages: Sequence[Message]) -> None:
+        """Make ``messages`` the conversation."""
+        self._call(lambda runtime: runtime.set_messages(messages))
+
+    @property
+    def cost(self) -> float | None:
+        """What the conversation has cost so far, in US dollars; None if a price is not known."""
+        return self._call(lambda runtime: runtime.cost)
 
     def close(self) -> None:
         """Cancel what runs, let go of everything and end the thread. Any number of times, from any thread."""
@@ -88,6 +135,14 @@ class BlockingRuntime:
         # What other threads wait for comes to its end now, and they must hear of it.
         if others := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(others)
+
+    def _call(self, action: Callable[[Runtime], T]) -> T:
+        """Do something in the runtime's own thread."""
+
+        async def call() -> T:
+            return action(self._inner)
+
+        return self._wait(call())
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         with self._lock:

@@ -8,13 +8,15 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import NoReturn
 
 _OBJECTS_PER_COLLECTION = 30_000
 _USAGE = """\
 usage: zot COMMAND [flags]
 
   zot rpc          speak zot RPC v1 (newline-delimited JSON) on standard input and output
-  zot lab serve    serve a scripted model over HTTP, for tests
+  zot lab serve    serve a scripted model over HTTP, for tests; zot lab check looks for mistakes in a script
+  zot skills list  which skills there are; trust and untrust those of a project
   zot --version    print the version
 
 `zot COMMAND --help` tells more. `--provider lab` needs no key and no network."""
@@ -24,7 +26,24 @@ def main() -> None:
     """Run the command line and exit."""
     # What is imported is no garbage: looking for some as often as usual would take a twentieth of every start.
     gc.set_threshold(_OBJECTS_PER_COLLECTION)
-    sys.exit(run(sys.argv[1:]))
+    try:
+        code = run(sys.argv[1:])
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as problem:
+        # Only our own output is written without care: the reader went away, or there is no room for it.
+        _leave(problem)
+    sys.exit(code)
+
+
+def _leave(problem: OSError) -> NoReturn:
+    """Exit without the interpreter's attempt to flush once more what cannot be written."""
+    import os
+
+    if isinstance(problem, BrokenPipeError):
+        os._exit(0)
+    sys.stderr.write(f"zot: {problem}\n")
+    os._exit(1)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -57,7 +76,13 @@ def _lab(argv: Sequence[str]) -> int:
     return main(argv)
 
 
-_COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {"rpc": _rpc, "--rpc": _rpc, "lab": _lab}
+def _skills(argv: Sequence[str]) -> int:
+    from zot.commands.skills import main
+
+    return main(argv)
+
+
+_COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {"rpc": _rpc, "--rpc": _rpc, "lab": _lab, "skills": _skills}
 
 
 def _run(command: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:

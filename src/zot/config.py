@@ -10,10 +10,20 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from zot.errors import ConfigError
-from zot.flags import Flag, choice, positive
+from zot.flags import Flag, choice, positive, seconds
 
-#: Names that never reach a tool or an extension.
-SECRET_NAMES = frozenset({"ZOTCORE_RPC_TOKEN", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "OPENAI_API_KEY"})
+#: Where each provider's key is looked for, in order.
+KEY_NAMES: Mapping[str, tuple[str, ...]] = {"anthropic": ("ANTHROPIC_API_KEY",), "lab": ()}
+
+#: Names that never reach a tool or an extension: our token, and the keys of all providers.
+SECRET_NAMES = frozenset(
+    (
+        "ZOTCORE_RPC_TOKEN",
+        "ANTHROPIC_AUTH_TOKEN",
+        "OPENAI_API_KEY",
+        *(key for keys in KEY_NAMES.values() for key in keys),
+    )
+)
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -27,10 +37,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     system_prompt: str | None = None
     append_system_prompt: tuple[str, ...] = ()
     reasoning: Literal["off", "low", "medium", "high"] = "off"
-    max_steps: int = 50
+    max_steps: Annotated[int, msgspec.Meta(ge=1)] = 50
     tools: tuple[str, ...] | None = None
     policy: tuple[str, ...] = ()
-    approval_timeout_s: float = 120.0
+    approval_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 120.0
     approvals: bool = False
     lock: bool = False
     skills: tuple[str, ...] = ()
@@ -62,6 +72,10 @@ class _AgentTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reasoning: Literal["off", "low", "medium", "high"] | None = None
     max_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
     tools: tuple[str, ...] | None = None
+    append_system_prompt: tuple[str, ...] | None = None
+    lock: bool | None = None
+    skills: tuple[str, ...] | None = None
+    no_skill: bool | None = None
     policy: tuple[str, ...] | None = None
     approval_timeout_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
 
@@ -89,6 +103,8 @@ AGENT_FLAGS: Sequence[Flag] = (
     Flag("--tools", "exactly these tools", value="A,B", parse=_names),
     Flag("--no-tools", "no tools at all"),
     Flag("--policy", "TOOL[:PATTERN]=allow, deny or ask; the first rule that matches decides", value="RULE", many=True),
+    Flag("--approval-timeout", "how long a person has to answer (120)", value="SECONDS", parse=seconds,
+         setting="approval_timeout_s"),
     Flag("--lock", "keep the tools inside the directory; bash needs bubblewrap for it"),
     Flag("--skill", "a directory with a SKILL.md", value="DIR", many=True, setting="skills"),
     Flag("--trust-project", "use the skills of the directory without having been asked"),
@@ -120,7 +136,9 @@ def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None) -
     for flag in LATER_FLAGS:
         if flag.key in given:
             raise ConfigError(f"{flag.name} is not available in this version of zot")
-    directory = given.pop("config_dir", None) or zot_home(os.environ if env is None else env)
+    if (named := given.pop("config_dir", None)) is not None and not os.path.isdir(named):
+        raise ConfigError(f"--config-dir {named}: no such directory")
+    directory = named or zot_home(os.environ if env is None else env)
     if given.pop("no_tools", False):
         given["tools"] = ()
     for accepted in ("no_ext", "no_session"):
@@ -158,6 +176,19 @@ def zot_home(env: Mapping[str, str]) -> str | None:
     if sys.platform == "darwin":
         return os.path.join(user, "Library", "Application Support", "zot")
     return os.path.join(user, ".local", "state", "zot")
+
+
+def credential(provider: str, given: str | None, env: Mapping[str, str]) -> str:
+    """Return the key for ``provider``. Raise ConfigError that says how to give one."""
+    names = KEY_NAMES[provider]
+    key = given or next((env[name] for name in names if env.get(name)), "")
+    if names and not key:
+        raise ConfigError(
+            f"no key for {provider}: set {' or '.join(names)}, or pass --api-key; --provider lab needs none"
+        )
+    if not key.isascii() or not key.isprintable():
+        raise ConfigError(f"the key for {provider} has characters that no key has; was it copied whole?")
+    return key
 
 
 def tool_environment(env: Mapping[str, str]) -> dict[str, str]:

@@ -27,6 +27,10 @@ class QueueFull(UserError):
     """Too many prompts are waiting on one session."""
 
 
+class RunCancelled(AgentError):
+    """A prompt was ended before it was done, because somebody wanted it to."""
+
+
 class StepsExhausted(AgentError):
     """A prompt made as many model calls as it may and was still not done."""
 
@@ -45,10 +49,6 @@ class ProtocolError(AgentError):
         super().__init__(message)
         self.frame_id = frame_id
         self.frame_type = frame_type
-
-
-class OutputBroken(AgentError):
-    """Nobody reads what we write any more."""
 
 
 class ToolFailed(AgentError):

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from zot.messages import Counters, ShownBlock, ShownImage, Stop, TextBlock
+from zot.surrogates import without_halves
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, tag_field="type", omit_defaults=True):
@@ -193,8 +194,7 @@ def _decoder() -> msgspec.json.Decoder[AgentEvent]:
 def _without_surrogates(value: Any) -> Any:
     match value:
         case str():
-            # "surrogatepass" pairs up halves that belong together; what is left over has no meaning.
-            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            return without_halves(value)
         case dict():
             return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
         case list() | tuple():

@@ -76,6 +76,14 @@ def positive(text: str) -> int:
     return number
 
 
+def seconds(text: str) -> float:
+    """Read a number of seconds above 0."""
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise ValueError("must be above 0")
+    return number
+
+
 def choice(*choices: str) -> Callable[[str], str]:
     """Read one of ``choices``."""
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from zot.config import Config, tool_environment, tool_names
+from zot.config import Config, credential, tool_environment, tool_names
 from zot.errors import ConfigError
-from zot.providers.models import credential, default_model, models_of
+from zot.providers.models import default_model, models_of
 
 if TYPE_CHECKING:
     from zot.providers.base import Provider
@@ -32,7 +32,11 @@ def check(config: Config) -> str:
     if config.script and config.provider != "lab":
         raise ConfigError("--script is for --provider lab")
     if config.script and not os.path.exists(config.script):
-        raise ConfigError(f"{config.script}: no such file")  # Not read yet: a pipe can be read only once.
+        raise ConfigError(f"{config.script}: no such file")
+    if config.script and os.path.isfile(config.script):  # A pipe can be read only once, so it is read later.
+        from zot.providers.lab.script import Script
+
+        Script.load(config.script)
     if config.policy:
         from zot.agent.policy import Policy
 
@@ -40,6 +44,13 @@ def check(config: Config) -> str:
     if config.frozen_time is not None:
         _clock(config.frozen_time)
     return model
+
+
+def protect() -> None:
+    """Keep the commands that tools run out of this process's memory and environment. For a program of our own."""
+    from zot.tools.process import protect_process
+
+    protect_process()
 
 
 def open_session(config: Config, store: Store | None = None) -> Session:
@@ -100,7 +111,7 @@ def _anthropic(config: Config) -> Provider:
 
     key = credential(config.provider, config.api_key, config.environment)
     base_url = config.base_url or config.environment.get("ANTHROPIC_BASE_URL") or "https://api.anthropic.com"
-    api = AnthropicMessages("anthropic", base_url=base_url, api_key=key)
+    api = AnthropicMessages(base_url=base_url, api_key=key)
     return Service("anthropic", api, HttpTransport(config.environment))
 
 
@@ -111,7 +122,7 @@ def _lab(config: Config) -> Provider:
     from zot.providers.service import Service
 
     script = Script.load(config.script) if config.script else demo()
-    api = AnthropicMessages("lab", base_url="http://lab.invalid", api_key="")
+    api = AnthropicMessages(base_url="http://lab.invalid", api_key="")
     return Service("lab", api, LabTransport(script))
 
 
@@ -133,8 +144,11 @@ def checked(settings: Mapping[str, Any], base: Config | None = None) -> Config:
     """Return ``base`` with ``settings``. Raise ConfigError if one is unknown or of the wrong type."""
     import msgspec
 
+    if not isinstance(base, Config | None):
+        raise ConfigError("the configuration must be a zot.Config; settings are given by name")
     fields = {} if base is None else msgspec.structs.asdict(base)
+    paths = {name: os.fspath(value) for name, value in settings.items() if isinstance(value, os.PathLike)}
     try:
-        return msgspec.convert({**fields, **settings}, Config)
+        return msgspec.convert({**fields, **settings, **paths}, Config)
     except msgspec.ValidationError as problem:
         raise ConfigError(str(problem)) from None

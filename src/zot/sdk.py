@@ -10,13 +10,14 @@ from typing import Any, Self
 import msgspec
 
 from zot.config import Config
-from zot.errors import AgentError, RuntimeBusy, RuntimeClosed
+from zot.errors import AgentError, RunCancelled, RuntimeBusy, RuntimeClosed
 from zot.events import AgentEvent, AssistantMessage, Done, Usage
 from zot.history import Batch
+from zot.job import Job
 from zot.messages import ZERO, Counters, ImageBlock, Message, text_of
 from zot.providers.base import Model
 from zot.runtime import checked, open_session
-from zot.session import Job, Session, State
+from zot.session import Session, State
 
 #: How many events may wait for a consumer before the run waits for it.
 _MAX_UNREAD = 10_000
@@ -54,7 +55,7 @@ class Runtime:
         return Events(inbox, session.prompt(text, images, started=inbox.open, dropped=inbox.drop))
 
     async def run(self, text: str, images: Sequence[ImageBlock] = ()) -> Answer:
-        """Run a prompt to its end and return the answer. Raise what made it fail, or AgentError if it was cancelled."""
+        """Run a prompt to its end and return the answer. Raise what made it fail, or RunCancelled."""
         last, usage = "", ZERO
         async with self.prompt(text, images) as events:
             async for event in events:
@@ -68,7 +69,7 @@ class Runtime:
         if events.error is not None:
             raise events.error
         if events.cancelled:
-            raise AgentError("the prompt was cancelled before it was done")
+            raise RunCancelled("the prompt was cancelled before it was done")
         return Answer(last, usage)
 
     def compact(self) -> Events:
@@ -131,7 +132,7 @@ class Runtime:
 
     def _idle(self) -> Session:
         session = self._open()
-        if session.busy and not session.aborting:
+        if session.busy and not (session.aborting and not session.waiting):
             raise RuntimeBusy("a prompt or compact is running; wait for its done, cancel it, or use another Runtime")
         return session
 

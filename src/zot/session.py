@@ -6,19 +6,20 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from zot.agent.compaction import compact
-from zot.agent.hooks import Question
+from zot.agent.hooks import Jobs, NoJobs, Question
 from zot.agent.loop import Agent
 from zot.agent.questions import Questions
 from zot.agent.run import Run
 from zot.agent.transcript import Transcript, repaired
-from zot.errors import AgentError, QueueFull, RuntimeClosed, StoreFailed, UserError
+from zot.errors import AgentError, QueueFull, RuntimeBusy, RuntimeClosed, StoreFailed, UserError
 from zot.events import Done, Error
 from zot.history import History, Subscriber
+from zot.job import Job, checked_prompt
 from zot.messages import Counters, ImageBlock, Message, timestamp
 from zot.store import MemoryStore, Spliced, Store
 
@@ -37,57 +38,6 @@ class State(msgspec.Struct, frozen=True):
     message_count: int
     busy: bool
     usage: Counters
-
-
-class Job:
-    """A prompt or compact: waiting, running or over. Whoever asked hears when it starts, or that it never will.
-
-    When it is over, ``error`` says why it failed and ``aborted`` that somebody ended it.
-    """
-
-    def __init__(
-        self,
-        text: str | None,
-        images: Sequence[ImageBlock],
-        *,
-        started: Callable[[], None],
-        dropped: Callable[[str], None],
-    ) -> None:
-        self.text = text
-        self.images = images
-        self.started = started
-        self.dropped = dropped
-        self.error: AgentError | None = None
-        self.aborted = False
-
-    @property
-    def is_compact(self) -> bool:
-        return self.text is None
-
-    def drop(self, reason: str) -> None:
-        """It will never run."""
-        self.aborted = True
-        self.dropped(reason)
-
-
-class Jobs(Protocol):
-    """What tools have left running."""
-
-    async def end(self, owner: str) -> None:
-        """End what was started for ``owner``, a run or a session."""
-
-    async def close(self) -> None:
-        """End everything. Any number of times."""
-
-
-class NoJobs:
-    """Nothing is ever left running."""
-
-    async def end(self, owner: str) -> None:
-        return
-
-    async def close(self) -> None:
-        return
 
 
 class Session:
@@ -160,7 +110,7 @@ class Session:
 
         ``started`` is called right before its first event, ``dropped`` with the reason if it will never run.
         """
-        return self._accept(Job(_checked(text, images), images, started=started, dropped=dropped))
+        return self._accept(Job(*checked_prompt(text, images), started=started, dropped=dropped))
 
     def steer(
         self,
@@ -174,8 +124,8 @@ class Session:
 
         If the run ends before it can be said, it becomes a prompt of its own, ahead of the others.
         """
-        job = Job(_checked(text, images), images, started=started, dropped=dropped)
-        if self._running is None or self._running.is_compact:
+        job = Job(*checked_prompt(text, images), started=started, dropped=dropped)
+        if self._closed or self._running is None or self._running.is_compact:
             self._accept(job)
         else:
             self._check_room()
@@ -205,6 +155,11 @@ class Session:
         """True while the running job is on its way to its end because somebody wanted it to."""
         return self.busy and self._aborting
 
+    @property
+    def waiting(self) -> int:
+        """How many jobs wait behind the running one."""
+        return len(self._waiting)
+
     def cancel(self, job: Job) -> None:
         """End ``job``: abort it if it runs, and what was to steer it; drop it if it waits; else leave it be."""
         if job is self._running:
@@ -224,8 +179,10 @@ class Session:
 
     def replace_messages(self, messages: Sequence[Message]) -> None:
         """Make ``messages`` the conversation, repaired where a provider would refuse it. Raise UserError while busy."""
+        if not all(isinstance(message, Message) for message in messages):
+            raise UserError("messages must be a list of Message")
         if self.busy:
-            raise UserError("the conversation cannot be changed while a prompt or compact is running; abort it first")
+            raise RuntimeBusy("the conversation cannot be changed while a prompt or compact is running; abort it first")
         self._history.say([], Spliced(0, len(self.transcript), tuple(repaired(messages))))
 
     def use_model(self, model_id: str) -> None:
@@ -372,12 +329,6 @@ class Session:
 def _drop(jobs: deque[Job], reason: str) -> None:
     while jobs:
         jobs.popleft().drop(reason)
-
-
-def _checked(text: str, images: Sequence[ImageBlock]) -> str:
-    if not text.strip() and not images:
-        raise UserError("the prompt is empty; give it a message or images")
-    return text
 
 
 async def _fail(problem: AgentError) -> None:

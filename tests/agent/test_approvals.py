@@ -191,3 +191,14 @@ async def test_an_unforeseen_error_in_one_of_several_calls_ends_the_run_under_it
     await finish(session)
     assert "ZeroDivisionError" in str(job.error)
     assert [event.is_error for event in listener.events if isinstance(event, ToolResult)] == [True, True]
+
+
+async def test_a_tool_that_the_world_fails_is_an_answer_too() -> None:
+    async def fail(args: dict[str, Any], context: ToolContext) -> Output:
+        raise PermissionError(13, "Permission denied", "x")
+
+    reply = claude.reply(claude.tool("a", "look"), ends="tool_use")
+    events = await talk(open_session(FakeTransport([reply]), tools=[FakeTool("look", fail)]))
+    (result,) = [event for event in events if isinstance(event, ToolResult)]
+    assert (result.is_error, result.content) == (True, (TextBlock("failed: [Errno 13] Permission denied: 'x'"),))
+    assert kinds(events)[-2:] == ["turn_end end_turn", "done"]

@@ -82,8 +82,8 @@ async def test_an_image_from_a_tool_is_shown_as_a_count_and_sent_whole() -> None
     ("call", "text"),
     [
         (("c1", "nothing", "{}"), "there is no tool named 'nothing'; there are: break, work"),
-        (("c1", "work", '{"a'), 'not run: the arguments are not a JSON object. What was sent: {"a'),
-        (("c1", "work", "[1]"), "not run: the arguments are not a JSON object. What was sent: [1]"),
+        (("c1", "work", '{"a'), 'not run: the arguments are not a usable JSON object. What was sent: {"a'),
+        (("c1", "work", "[1]"), "not run: the arguments are not a usable JSON object. What was sent: [1]"),
         (("c1", "break", "{}"), "it broke"),
     ],
 )

@@ -8,13 +8,24 @@ import pytest
 from .markdown import anchors
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("docs/rpc.md", "docs/sdk.md", "examples/README.md")
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "examples" / "README.md", *DOCS]
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_link_leads_somewhere(page: str) -> None:
-    path = ROOT / page
-    for file, _, anchor in re.findall(r"\]\(([^)#]*)(#?)([^)]*)\)", path.read_text()):
-        target = path.parent / file if file else path
-        assert target.exists(), file
-        assert not anchor or anchor in anchors(target.read_text()), f"{file}#{anchor}"
+def links(page: Path) -> list[tuple[Path, str]]:
+    """Return where the links of a page lead: a file, and an anchor in it or ""."""
+    found = re.findall(r"\]\(([^)#]*)#?([^)]*)\)", page.read_text())
+    return [((page.parent / file).resolve() if file else page, anchor) for file, anchor in found]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target, anchor in links(page):
+        assert target.exists(), target
+        assert not anchor or anchor in anchors(target.read_text()), f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_page_is_in_an_index(page: Path) -> None:
+    indexes = (ROOT / "README.md", ROOT / "docs" / "decisions" / "README.md")
+    assert page in {target for index in indexes for target, _ in links(index)}

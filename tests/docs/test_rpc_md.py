@@ -1,4 +1,4 @@
-"""Every conversation in docs/rpc.md is held with the real program, and everything there is has its place in it."""
+"""Every conversation in docs/rpc.md and docs/tools.md is held with the real program; the former leaves nothing out."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from .markdown import Block, blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "rpc.md"
 TEXT = PAGE.read_text()
+CONVERSATIONS = [*blocks(TEXT, "rpc"), *blocks(PAGE.with_name("tools.md").read_text(), "rpc")]
 
 
-@pytest.mark.parametrize("block", blocks(TEXT, "rpc"), ids=Block.id)
+@pytest.mark.parametrize("block", CONVERSATIONS, ids=Block.id)
 def test_a_conversation_goes_as_it_is_written(block: Block, zot: Callable[..., Zot]) -> None:
     hold(block.text, zot)
 

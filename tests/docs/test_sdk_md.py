@@ -11,6 +11,7 @@ import pytest
 
 import zot
 from harness import PATIENCE_S, environment
+from zot import errors
 
 from .markdown import Block, blocks
 
@@ -36,6 +37,11 @@ def test_a_program_prints_what_stands_below_it(program: Block, output: Block, tm
 @pytest.mark.parametrize("setting", zot.Config.__struct_fields__)
 def test_every_setting_is_described(setting: str) -> None:
     assert f"\n| `{setting}` |" in TEXT
+
+
+@pytest.mark.parametrize("error", sorted(name for name, kind in vars(errors).items() if isinstance(kind, type)))
+def test_every_error_is_described(error: str) -> None:
+    assert f"`{error}`" in TEXT or f"`zot.{error}`" in TEXT
 
 
 @pytest.mark.parametrize("member", [name for name in dir(zot.Runtime) if not name.startswith("_")])

@@ -46,7 +46,7 @@ class Outcome(msgspec.Struct):
 
 def outcome(pieces: Iterable[bytes]) -> Outcome:
     """Feed a decoder as a service does."""
-    decoder = AnthropicDecoder("acme")
+    decoder = AnthropicDecoder()
     events: list[StreamEvent] = []
     try:
         for piece in pieces:
@@ -61,6 +61,11 @@ def outcome(pieces: Iterable[bytes]) -> Outcome:
 
 def said(*blocks: TranscriptBlock, stop: Stop = "end_turn", counters: Counters = USED) -> Reply:
     return Reply(blocks, counters, stop)
+
+
+def nested(depth: int) -> str:
+    """An object with so many levels, itself included."""
+    return '{"a":' + "[" * (depth - 1) + "]" * (depth - 1) + "}"
 
 
 GOLDEN: dict[str, tuple[list[bytes], Outcome]] = {
@@ -146,6 +151,58 @@ GOLDEN: dict[str, tuple[list[bytes], Outcome]] = {
             said(CallBlock("c1", "bash", None, malformed='{"a":' + "[" * 5000), stop="tool_use"),
         ),
     ),
+    "arguments nested too deep": (
+        claude.reply(claude.tool("c1", "bash", nested(101)), ends="tool_use"),
+        Outcome(
+            [ToolUseStart("c1", "bash"), ToolUseArgs("c1", nested(101)), ToolUseEnd("c1")],
+            said(CallBlock("c1", "bash", None, malformed=nested(101)), stop="tool_use"),
+        ),
+    ),
+    "arguments nested as deep as they may be": (
+        claude.reply(claude.tool("c1", "bash", nested(100)), ends="tool_use"),
+        Outcome(
+            [ToolUseStart("c1", "bash"), ToolUseArgs("c1", nested(100)), ToolUseEnd("c1")],
+            said(CallBlock("c1", "bash", json.loads(nested(100))), stop="tool_use"),
+        ),
+    ),
+    "arguments nested too deep in the head of their block": (
+        [
+            claude.start(),
+            *claude.block(0, {"type": "tool_use", "id": "c1", "name": "t", "input": json.loads(nested(101))}),
+            *claude.stop("tool_use", output_tokens=20),
+        ],
+        Outcome([ToolUseStart("c1", "t"), ToolUseEnd("c1")], said(CallBlock("c1", "t", None), stop="tool_use")),
+    ),
+    "calls without an id, with that of another, with a strange one, and with one we might have made up": (
+        claude.reply(
+            claude.tool("", "t", "{}"),
+            claude.tool("c-A_1", "t"),
+            claude.tool("c-A_1", "t", "{}"),
+            claude.tool("functions.t:0é", "t"),
+            claude.tool("call_1", "t"),
+            ends="tool_use",
+        ),
+        Outcome(
+            [
+                ToolUseStart("call_1", "t"),
+                ToolUseArgs("call_1", "{}"),
+                ToolUseEnd("call_1"),
+                ToolUseStart("c-A_1", "t"),
+                ToolUseEnd("c-A_1"),
+                ToolUseStart("call_3", "t"),
+                ToolUseArgs("call_3", "{}"),
+                ToolUseEnd("call_3"),
+                ToolUseStart("functions_t_0_", "t"),
+                ToolUseEnd("functions_t_0_"),
+                ToolUseStart("call_5", "t"),
+                ToolUseEnd("call_5"),
+            ],
+            said(
+                *(CallBlock(call_id, "t", {}) for call_id in ("call_1", "c-A_1", "call_3", "functions_t_0_", "call_5")),
+                stop="tool_use",
+            ),
+        ),
+    ),
     "citations, pings, comments and what is new since": (
         [
             b": welcome\n\n",
@@ -222,19 +279,19 @@ GOLDEN: dict[str, tuple[list[bytes], Outcome]] = {
         Outcome(
             [TextDelta("a"), TextDelta("b")],
             said(TextBlock("ab"), counters=Counters(100, 1, 0, 0, 0.0)),
-            "Overloaded: acme: overloaded_error: Overloaded",
+            "Overloaded: overloaded_error: Overloaded",
         ),
     ),
     "an error without a word": (
         [claude.start(), claude.event("error", error={})],
-        Outcome([], said(counters=Counters(100, 1, 0, 0, 0.0)), "ServiceFailed: acme: api_error: "),
+        Outcome([], said(counters=Counters(100, 1, 0, 0, 0.0)), "ServiceFailed: api_error: "),
     ),
     "no end": (
         [claude.start(), *claude.text("half an")(0)],
         Outcome(
             [TextDelta("half an")],
             said(TextBlock("half an"), counters=Counters(100, 1, 0, 0, 0.0)),
-            "StreamBroken: acme: the answer ended without its final event",
+            "StreamBroken: the answer ended without its final event",
         ),
     ),
     "an end in the middle of a call": (
@@ -246,7 +303,7 @@ GOLDEN: dict[str, tuple[list[bytes], Outcome]] = {
         Outcome(
             [TextDelta("I will"), ToolUseStart("c1", "bash"), ToolUseArgs("c1", '{"command": "ls"}')],
             said(TextBlock("I will"), counters=Counters(100, 1, 0, 0, 0.0)),
-            "StreamBroken: acme: the answer ended without its final event",
+            "StreamBroken: the answer ended without its final event",
         ),
     ),
     "a delta from nowhere": (
@@ -254,7 +311,7 @@ GOLDEN: dict[str, tuple[list[bytes], Outcome]] = {
         Outcome(
             [],
             said(counters=Counters(100, 1, 0, 0, 0.0)),
-            "StreamBroken: acme: a delta for a block that never began",
+            "StreamBroken: a delta for a block that never began",
         ),
     ),
     "an end of a block from nowhere": (
@@ -266,7 +323,7 @@ GOLDEN: dict[str, tuple[list[bytes], Outcome]] = {
         Outcome(
             [TextDelta("I cannot")],
             said(TextBlock("I cannot")),
-            "ContentRefused: acme: the model refused to answer this",
+            "ContentRefused: the model refused to answer this",
         ),
     ),
     "not an Anthropic stream at all": (
@@ -329,14 +386,14 @@ def test_every_stop_reason_has_its_meaning(reason: str, stop: Stop) -> None:
     ("code", "kind"), [("overloaded_error", Overloaded), ("api_error", ServiceFailed), ("novel_error", ServiceFailed)]
 )
 def test_an_error_inside_a_stream_has_its_type(code: str, kind: type[ProviderError]) -> None:
-    decoder = AnthropicDecoder("acme")
-    with pytest.raises(kind, match=f"^acme: {code}: No$") as caught:
+    decoder = AnthropicDecoder()
+    with pytest.raises(kind, match=f"^{code}: No$") as caught:
         decoder.feed(claude.event("error", error={"type": code, "message": "No"}))
-    assert (caught.value.code, caught.value.provider, caught.value.status) == (code, "acme", 0)
+    assert (caught.value.code, caught.value.provider, caught.value.status) == (code, "", 0)
 
 
 def test_a_refusal_is_an_error_of_its_own() -> None:
-    decoder = AnthropicDecoder("acme")
+    decoder = AnthropicDecoder()
     decoder.feed(b"".join(claude.reply(ends="refusal")))
     with pytest.raises(ContentRefused) as caught:
         decoder.finish()
@@ -346,12 +403,12 @@ def test_a_refusal_is_an_error_of_its_own() -> None:
 @pytest.mark.parametrize("payload", [b"{", b"7", b'{"type":"content_block_delta","index":0}', b'{"type":"error"}'])
 def test_an_event_that_cannot_be_read_breaks_the_stream(payload: bytes) -> None:
     with pytest.raises(StreamBroken, match="cannot be read"):
-        AnthropicDecoder("acme").feed(b"data: " + payload + b"\n\n")
+        AnthropicDecoder().feed(b"data: " + payload + b"\n\n")
 
 
 def test_what_was_received_is_available_at_every_moment_and_a_half_written_call_never_is() -> None:
     parts = (claude.thinking("Hm", signature="s"), claude.text("A", "B"), claude.tool("c1", "t", "{}"))
-    decoder = AnthropicDecoder("acme")
+    decoder = AnthropicDecoder()
     contents: list[tuple[TranscriptBlock, ...]] = []
     for piece in claude.reply(*parts, ends="tool_use"):
         decoder.feed(piece)
@@ -370,7 +427,7 @@ def test_what_was_received_is_available_at_every_moment_and_a_half_written_call_
 
 
 def test_pings_and_comments_are_no_progress() -> None:
-    decoder = AnthropicDecoder("acme")
+    decoder = AnthropicDecoder()
     decoder.feed(b": hello\n\n" + claude.event("ping"))
     assert decoder.progress == 0
     decoder.feed(claude.start() + claude.event("ping"))
@@ -399,7 +456,7 @@ def ask(*messages: Message, **changes: Any) -> Request:
 
 
 def body_of(*messages: Message, **changes: Any) -> dict[str, Any]:
-    body = AnthropicMessages("acme", base_url="https://api.test", api_key="k").request(ask(*messages, **changes)).body
+    body = AnthropicMessages(base_url="https://api.test", api_key="k").request(ask(*messages, **changes)).body
     assert problems(body) == []
     parsed: dict[str, Any] = json.loads(body)
     return parsed
@@ -422,7 +479,7 @@ def _blocks(blocks: Sequence[TranscriptBlock | str]) -> tuple[TranscriptBlock, .
 
 
 def test_the_least_request() -> None:
-    request = AnthropicMessages("acme", base_url="https://api.test", api_key="k").request(ask(user("hi")))
+    request = AnthropicMessages(base_url="https://api.test", api_key="k").request(ask(user("hi")))
     assert (request.method, request.url) == ("POST", "https://api.test/v1/messages")
     assert request.headers == snapshot(
         {
@@ -448,7 +505,7 @@ def test_the_least_request() -> None:
     "base_url", ["https://api.test", "https://api.test/", "https://api.test/v1", "https://api.test/v1/"]
 )
 def test_the_address_may_be_written_with_or_without_its_version(base_url: str) -> None:
-    api = AnthropicMessages("acme", base_url=base_url, api_key="k")
+    api = AnthropicMessages(base_url=base_url, api_key="k")
     assert api.request(ask(user("hi"))).url == "https://api.test/v1/messages"
 
 
@@ -502,6 +559,41 @@ def test_thinking_has_a_budget_and_room_beyond_it(
 ) -> None:
     body = body_of(user("hi"), reasoning=reasoning, max_tokens=max_tokens)
     assert (body["max_tokens"], body.get("thinking")) == expected
+
+
+CALL = CallBlock("c1", "t", {})
+RESULT = results(ResultBlock("c1", False, (TextBlock("ok"),)))
+CALL_2 = CallBlock("c2", "t", {})
+RESULT_2 = results(ResultBlock("c2", False, (TextBlock("ok"),)))
+THOUGHT = ThinkingBlock("hm", "sig")
+
+
+@pytest.mark.parametrize(
+    ("conversation", "thinks"),
+    [
+        ([user("a")], True),
+        ([user("a"), assistant("b"), user("c")], True),
+        ([user("a"), assistant(THOUGHT, CALL), RESULT], True),
+        ([user("a"), assistant(ThinkingBlock(redacted="sealed"), CALL), RESULT], True),
+        ([user("a"), assistant(THOUGHT, CALL), RESULT, assistant(CALL_2), RESULT_2], True),
+        ([user("a"), assistant(CALL), RESULT], False),
+        ([user("a"), assistant("I will.", CALL), RESULT], False),
+        ([user("a"), assistant("I will.", THOUGHT, CALL), RESULT], False),
+        ([user("a"), assistant(ThinkingBlock("unsigned"), CALL), RESULT], False),
+        ([user("a"), assistant(CALL), RESULT, assistant(THOUGHT, CALL_2), RESULT_2], False),
+        ([user("a"), assistant(CALL), RESULT, user("b")], False),
+        ([user("a"), assistant(CALL), RESULT, assistant("done"), user("b")], True),
+        (
+            [user("a"), assistant(CALL), RESULT, assistant("done"), user("b"), assistant(THOUGHT, CALL_2), RESULT_2],
+            True,
+        ),
+    ],
+)
+def test_a_model_does_not_begin_to_think_in_the_middle_of_a_turn(conversation: list[Message], *, thinks: bool) -> None:
+    body = body_of(*conversation, reasoning="low", tools=TOOLS)
+    assert (body.get("thinking"), body["max_tokens"]) == (
+        ({"type": "enabled", "budget_tokens": 2048}, 6144) if thinks else (None, 1000)
+    )
 
 
 def test_thinking_goes_back_with_its_signature_and_not_without() -> None:

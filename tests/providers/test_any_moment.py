@@ -70,9 +70,7 @@ class Conversation:
     def _open(self, *, holds: bool) -> Session:
         tools = [FakeTool("look", self._look), FakeTool("break", self._break)]
         guard = Guard(holds=holds, points=self.points)
-        return open_session(
-            self.transport, tools=tools, extensions=guard, approver=Doorman(), reasoning="low"
-        )
+        return open_session(self.transport, tools=tools, extensions=guard, approver=Doorman(), reasoning="low")
 
     async def _look(self, args: dict[str, Any], context: ToolContext) -> Output:
         await context.progress("looking")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from local_server import OK, LocalServer, Peer, fetch, headers_of, networked, post, serving
 
-from zot.errors import ConnectionFailed
+from zot.errors import ConnectionFailed, ConnectionImpossible
 from zot.providers.base import Deadlines
 from zot.providers.tls import client_context
 
@@ -246,6 +246,18 @@ async def test_a_proxy_that_opens_no_tunnel_is_a_failed_connection(answer: bytes
                 await post(transport, "https://api.example.com/?key=secret")
     assert f"127.0.0.1:{proxy.port}" in str(refused.value)
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("status", "lasting"), [(302, False), (403, True), (407, True), (502, False), (503, False)])
+async def test_only_a_decision_of_the_proxy_is_not_worth_another_try(status: int, lasting: bool) -> None:
+    async def play(peer: Peer) -> None:
+        await peer.answer(b"HTTP/1.1 %d No\r\n\r\n" % status)
+
+    async with serving(play) as proxy:
+        async with networked({**TRUSTED, "HTTPS_PROXY": proxy.url()}) as transport:
+            with pytest.raises(ConnectionFailed) as refused:
+                await post(transport, "https://api.example.com/")
+    assert isinstance(refused.value, ConnectionImpossible) is lasting
 
 
 async def test_plain_http_goes_through_a_proxy_with_the_whole_url() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from zot.errors import (
     AuthFailed,
@@ -17,6 +20,9 @@ from zot.errors import (
     ServiceFailed,
 )
 from zot.providers.failures import in_stream, refusal
+
+#: Wed, 21 Oct 2026 07:28:00 GMT
+NOW = 1792567680.0
 
 BY_STATUS: dict[int, type[ProviderError]] = {
     400: BadRequest,
@@ -46,27 +52,31 @@ BY_CODE: dict[str, type[ProviderError]] = {
 }
 
 
+def refused(status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
+    return refusal(status, headers, body, now=NOW)
+
+
 @pytest.mark.parametrize("status", BY_STATUS)
 def test_a_status_alone_says_what_is_wrong(status: int) -> None:
-    error = refusal("acme", status, {}, b"nope")
-    assert (type(error), str(error)) == (BY_STATUS[status], f"acme: http {status}: nope")
-    assert (error.provider, error.status, error.code, error.retry_after_s) == ("acme", status, "", None)
+    error = refused(status, {}, b"nope")
+    assert (type(error), str(error)) == (BY_STATUS[status], f"http {status}: nope")
+    assert (error.provider, error.status, error.code, error.retry_after_s) == ("", status, "", None)
 
 
 @pytest.mark.parametrize("status", BY_STATUS)
 @pytest.mark.parametrize("code", [*BY_CODE, "another_error"])
 def test_the_vendors_word_counts_more_than_the_status(status: int, code: str) -> None:
     body = json.dumps({"type": "error", "error": {"type": code, "message": "No."}}).encode()
-    error = refusal("acme", status, {}, body)
+    error = refused(status, {}, body)
     assert type(error) is BY_CODE.get(code, BY_STATUS[status])
-    assert (str(error), error.status, error.code) == (f"acme: http {status}: No.", status, code)
+    assert (str(error), error.status, error.code) == (f"http {status}: No.", status, code)
 
 
 @pytest.mark.parametrize("code", [*BY_CODE, "api_error", ""])
 def test_an_error_inside_a_stream_has_no_status(code: str) -> None:
-    error = in_stream("acme", code, "No.")
+    error = in_stream(code, "No.")
     assert type(error) is BY_CODE.get(code, ServiceFailed)
-    assert (str(error), error.provider, error.status, error.code) == (f"acme: {code}: No.", "acme", 0, code)
+    assert (str(error), error.provider, error.status, error.code) == (f"{code}: No.", "", 0, code)
 
 
 @pytest.mark.parametrize(
@@ -84,19 +94,12 @@ def test_an_error_inside_a_stream_has_no_status(code: str) -> None:
         (b"", "", ""),
         (b"\xff\xfe", "", "��"),
         (b'{"error":"\xff"}', "", '{"error":"�"}'),
-        (b"[" * 3000, "", "[" * 2000 + " ..."),
-        (b"x" * 3000, "", "x" * 2000 + " ..."),
+        (b"[" * 3000, "", "[" * 3000),
     ],
 )
 def test_any_body_gives_a_readable_text(body: bytes, code: str, text: str) -> None:
-    error = refusal("acme", 400, {}, body)
-    assert (error.code, str(error)) == (code, f"acme: http 400: {text}")
-
-
-@pytest.mark.parametrize("key", ["error", "message"])
-def test_a_long_message_is_shortened_too(key: str) -> None:
-    error = refusal("acme", 400, {}, json.dumps({key: "x" * 60_000}).encode())
-    assert str(error) == f"acme: http 400: {'x' * 2000} ..."
+    error = refused(400, {}, body)
+    assert (error.code, str(error)) == (code, f"http 400: {text}")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +112,7 @@ def test_a_long_message_is_shortened_too(key: str) -> None:
     ],
 )
 def test_the_request_id_is_kept_for_their_support(headers: dict[str, str], body: bytes, request_id: str) -> None:
-    assert refusal("acme", 500, headers, body).request_id == request_id
+    assert refused(500, headers, body).request_id == request_id
 
 
 @pytest.mark.parametrize(
@@ -120,7 +123,17 @@ def test_the_request_id_is_kept_for_their_support(headers: dict[str, str], body:
         ({"retry-after-ms": "250"}, 0.25),
         ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
         ({"retry-after-ms": "soon", "retry-after": "9"}, 9.0),
-        ({"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}, None),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:30 GMT"}, 30.0),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:30"}, 30.0),
+        ({"retry-after": "Wednesday, 21-Oct-26 07:29:00 GMT"}, 60.0),
+        ({"retry-after": "Wed, 21 Oct 2026 07:27:00 GMT"}, 0.0),
+        ({"retry-after": "Thu, 22 Oct 2026 07:28:00 GMT"}, 86400.0),
+        ({"retry-after-ms": "soon", "retry-after": "Wed, 21 Oct 2026 07:28:09 GMT"}, 9.0),
+        ({"retry-after": "Wed, 41 Oct 2026 07:28:00 GMT"}, None),
+        ({"retry-after": "Wed, 21 Oct 99999 07:28:00 GMT"}, None),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:00 +99999999999999999999"}, None),
+        ({"retry-after": "10:00"}, None),
+        ({"retry-after": "tomorrow"}, None),
         ({"retry-after": "-1"}, None),
         ({"retry-after": "nan"}, None),
         ({"retry-after": "inf"}, None),
@@ -128,8 +141,10 @@ def test_the_request_id_is_kept_for_their_support(headers: dict[str, str], body:
     ],
 )
 def test_how_long_the_service_asked_us_to_wait(headers: dict[str, str], seconds: float | None) -> None:
-    assert refusal("acme", 429, headers, b"").retry_after_s == seconds
+    assert refused(429, headers, b"").retry_after_s == seconds
 
 
-def test_a_long_error_inside_a_stream_is_shortened_too() -> None:
-    assert str(in_stream("acme", "api_error", "x" * 60_000)) == f"acme: api_error: {'x' * 2000} ..."
+@given(st.text(st.sampled_from("0123456789 :,+-GMTOctWed"), max_size=40) | st.text())
+def test_no_date_is_too_strange(text: str) -> None:
+    seconds = refused(429, {"retry-after": text}, b"").retry_after_s
+    assert seconds is None or 0 <= seconds < float("inf")

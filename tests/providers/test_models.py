@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from zot.config import KEY_NAMES, credential
 from zot.errors import ConfigError, UserError
 from zot.messages import Counters
 from zot.providers.base import Model, Price
-from zot.providers.models import CATALOGUE, KEY_NAMES, credential, default_model, models_of
+from zot.providers.models import CATALOGUE, default_model, models_of
 
 SONNET = models_of("anthropic")[0]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from fakes import FINE, PATIENCE_S, Answer, FakeTransport, Piece, Points, servic
 from zot.errors import (
     AuthFailed,
     ConnectionFailed,
+    ConnectionImpossible,
     Overloaded,
     ProviderError,
     RateLimited,
@@ -114,14 +116,82 @@ async def test_an_answer_after_failures_is_as_good_as_any() -> None:
     heard = Heard()
     transport = FakeTransport([ConnectionFailed("refused"), refused(529, "overloaded_error"), FINE])
     assert await everything(call(transport, heard)) == [TextDelta("fine")]
-    assert heard.retries == [("refused", 1, 0.5), ("anthropic: http 529: No.", 2, 1.0)]
+    assert heard.retries == [("anthropic: refused", 1, 0.5), ("anthropic: http 529: No.", 2, 1.0)]
     assert len({request.body for request in transport.requests}) == 1
 
 
-async def test_a_failed_connection_says_whose_it_was() -> None:
-    with pytest.raises(ConnectionFailed) as caught:
-        await everything(call(FakeTransport([ConnectionFailed("refused") for _ in range(3)])))
-    assert caught.value.provider == "anthropic"
+async def test_every_retry_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    transport = FakeTransport([ConnectionFailed("refused"), refused(529, "overloaded_error"), FINE])
+    await everything(call(transport))
+    assert caplog.record_tuples == [
+        ("zot", logging.WARNING, "anthropic: refused (attempt 1; the next one in 0.50 s)"),
+        ("zot", logging.WARNING, "anthropic: http 529: No. (attempt 2; the next one in 1.00 s)"),
+    ]
+
+
+UNREADABLE = b"data: []\n\n"
+LONG_EVENT = itertools.repeat(b"x" * 1_000_000)
+FAULT = claude.event("error", error={"type": "overloaded_error", "message": "No."})
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (ConnectionImpossible("refused"), "refused"),
+        (Stalled("no answer"), "no answer"),
+        (refused(401), "http 401: No."),
+        (Answer([StreamBroken("cut")]), "cut"),
+        (Answer([claude.start(), ConnectionFailed("reset")]), "reset"),
+        (Answer([claude.start()]), "the answer ended without its final event"),
+        (Answer([UNREADABLE]), "the service sent an event that cannot be read: Expected `object`, got `array`"),
+        (Answer(LONG_EVENT), "one event of the stream is longer than 16777216 bytes"),
+        (Answer([FAULT]), "overloaded_error: No."),
+        (Answer([claude.start() + b"".join(claude.text("a")(0)) + FAULT]), "overloaded_error: No."),
+        (claude.reply(ends="refusal"), "the model refused to answer this"),
+    ],
+)
+async def test_every_failure_says_once_whose_it_is(answer: Answer | list[bytes] | Exception, text: str) -> None:
+    stream = call(FakeTransport([answer]))
+    with pytest.raises(ProviderError) as caught:
+        await everything(stream)
+    assert (str(caught.value), caught.value.provider) == (f"anthropic: {text}", "anthropic")
+
+
+async def test_a_failure_that_is_raised_again_says_it_still_only_once() -> None:
+    stream = call(FakeTransport([Answer([claude.start() + b"".join(claude.text("a")(0)) + FAULT])]))
+    async with asyncio.timeout(PATIENCE_S):
+        await stream.open()
+        await stream.read()
+        for _ in range(2):
+            with pytest.raises(Overloaded, match=r"^anthropic: overloaded_error: No\.$"):
+                await stream.read()
+
+
+async def test_a_reply_has_a_limit() -> None:
+    ping = claude.event("ping", padding="x" * 1_000_000)
+    transport = FakeTransport([Answer(itertools.chain([claude.start()], itertools.repeat(ping)))])
+    with pytest.raises(StreamBroken, match=r"^anthropic: the answer is longer than 64 MiB$"):
+        await everything(call(transport))
+    assert transport.responses[0].reads == 69
+
+
+async def test_a_long_message_is_shortened() -> None:
+    with pytest.raises(ProviderError) as caught:
+        await everything(call(FakeTransport([Answer([b"x" * 3000], status=400)])))
+    assert str(caught.value) == f"anthropic: http 400: {'x' * 1990} ..."
+
+
+async def test_a_key_at_the_place_where_a_message_is_shortened_is_not_shown_by_half() -> None:
+    body = b"x" * 1980 + b"sk-test-1234" + b"x" * 1000
+    with pytest.raises(ProviderError) as caught:
+        await everything(call(FakeTransport([Answer([body], status=400)])))
+    assert "sk-" not in str(caught.value)
+
+
+async def test_a_key_that_is_quoted_inside_a_stream_is_not_repeated_either() -> None:
+    fault = claude.event("error", error={"type": "api_error", "message": "bad sk-test-1234"})
+    with pytest.raises(ServiceFailed, match=r"^anthropic: api_error: bad \[key\]$"):
+        await everything(call(FakeTransport([Answer([claude.start(), fault])])))
 
 
 @pytest.mark.parametrize("error", [Stalled("no headers in time"), StreamBroken("not HTTP")])
@@ -152,6 +222,13 @@ async def test_we_wait_as_long_as_the_service_asks(headers: dict[str, str], slep
     heard = Heard()
     await everything(call(FakeTransport([refused(429, **headers), FINE]), heard))
     assert heard.slept == slept
+
+
+async def test_we_wait_until_the_time_that_the_service_names() -> None:
+    heard = Heard()
+    transport = FakeTransport([refused(429, retry_after="Thu, 01 Jan 1970 00:02:00 GMT"), FINE])
+    await everything(call(transport, heard, clock=lambda: 90.0))
+    assert heard.slept == [30.0]
 
 
 async def test_a_service_that_asks_for_more_than_a_minute_is_reported_instead() -> None:

@@ -58,7 +58,7 @@ def _set(*path: str | int, to: Any) -> Callable[[Any], None]:
     return change
 
 
-def _drop(*path: str | int) -> Callable[[Any], None]:
+def _drop(*path: str | int | slice) -> Callable[[Any], None]:
     def change(body: Any) -> None:
         for key in path[:-1]:
             body = body[key]
@@ -111,6 +111,7 @@ BROKEN: dict[str, tuple[Callable[[Any], None], str]] = {
     "an image that is not base64": (_set(M, 0, "content", 1, "source", "data", to="A"), "not base64"),
     "a thought without signature": (_set(M, 1, "content", 0, "signature", to=""), "signature"),
     "a sealed thought without data": (_set(M, 1, "content", 1, "data", to=""), "data"),
+    "a turn without a thought": (_drop(M, 1, "content", slice(0, 2)), "begin with a thought"),
     "a thought at the end": (_reversed(M, 1, "content"), "final block"),
     "a call without object": (_set(M, 1, "content", 2, "input", to=None), "not an object"),
     "a call without id": (_set(M, 1, "content", 2, "id", to=""), "a call with id"),
@@ -147,6 +148,26 @@ def test_a_call_id_may_be_used_once() -> None:
     body = copy.deepcopy(GOOD)
     body["messages"] += copy.deepcopy(body["messages"][1:])
     assert problems(json.dumps(body).encode()) == ["messages.3: a call id that was used before"]
+
+
+def test_a_turn_may_begin_without_a_thought_if_the_user_has_spoken_since() -> None:
+    body = copy.deepcopy(GOOD)
+    del body["messages"][1]["content"][:2]
+    said = [{"role": "assistant", "content": [{"type": "text", "text": "done"}]}, body["messages"][0]]
+    body["messages"] += said
+    assert problems(json.dumps(body).encode()) == []
+
+
+def test_only_the_first_message_of_a_turn_must_begin_with_a_thought() -> None:
+    body = copy.deepcopy(GOOD)
+    del body["messages"][2]["content"][1]
+    later = copy.deepcopy(body["messages"][1:])
+    later[0]["content"][:] = [{**later[0]["content"][2], "id": "c2"}]
+    later[1]["content"][0]["tool_use_id"] = "c2"
+    body["messages"] += later
+    assert problems(json.dumps(body).encode()) == []
+    del body["messages"][1]["content"][:2]
+    assert problems(json.dumps(body).encode()) == ["thinking is on, but the turn does not begin with a thought"]
 
 
 def test_more_than_four_cache_marks_are_too_many() -> None:

@@ -33,7 +33,7 @@ def problems(body: bytes) -> list[str]:
         request = json.loads(body.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant)
     except ValueError as problem:
         return [f"not strict JSON: {problem}"]
-    found = [*_top(request), *_messages(request.get("messages"))]
+    found = [*_top(request), *_messages(request.get("messages")), *_thinking(request)]
     marks = body.count(b'"cache_control"')
     return found if marks <= _MAX_CACHE_MARKS else [*found, f"{marks} cache marks"]
 
@@ -63,6 +63,22 @@ def _top(request: Object) -> Iterator[str]:
     thinking = request.get("thinking")
     if thinking is not None and not 1024 <= thinking["budget_tokens"] < request["max_tokens"]:
         yield "the thinking budget does not fit"
+
+
+def _thinking(request: Object) -> Iterator[str]:
+    """With thinking, whatever the model did with tools since the user spoke must begin with a thought.
+
+    Text behind the results of the last message is not taken for a prompt: there the API is vague.
+    """
+    opening: Object | None = None
+    for message in reversed(request.get("messages") or ()):
+        kinds = {block["type"] for block in message["content"]} if isinstance(message["content"], list) else set()
+        if message["role"] == "assistant":
+            opening = message
+        elif "tool_result" not in kinds or (opening is not None and kinds != {"tool_result"}):
+            break
+    if "thinking" in request and opening is not None and opening["content"][0]["type"] not in _THINKING:
+        yield "thinking is on, but the turn does not begin with a thought"
 
 
 def _tool(tool: Object) -> Iterator[str]:

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -20,7 +20,6 @@ from zot.errors import AgentError, ConfigError, Overloaded, ProviderError, UserE
 from zot.events import AgentEvent, Done, TextDelta, TurnEnd, UserMessage
 from zot.messages import ZERO, Counters, ShownImage, TextBlock
 from zot.providers.base import Model
-from zot.session import MAX_QUEUE
 from zot.session import State as SessionState
 
 
@@ -412,15 +411,46 @@ async def test_a_prompt_that_was_waiting_behind_an_abort_is_cancelled_by_closing
         assert kinds(await everything(first))[-1] == "done"
 
 
-async def test_only_so_many_prompts_wait_behind_an_abort(runtime: zot.Runtime) -> None:
+async def test_only_one_prompt_may_wait_behind_an_abort(runtime: zot.Runtime) -> None:
     first = runtime.prompt("!stall")
     runtime.cancel()
-    waiting = [runtime.prompt("!echo hi") for _ in range(MAX_QUEUE)]
-    with pytest.raises(UserError, match="waiting already"):
-        runtime.prompt("!echo one too many")
-    await everything(first)
-    for stream in waiting:
-        assert events.text(await everything(stream)) == "hi"
+    second = runtime.prompt("!echo hi")
+    with pytest.raises(zot.RuntimeBusy):
+        runtime.prompt("!echo no")
+    assert [event async for event in first][-1] == Done()
+    assert [event async for event in second][-1] == Done()
+
+
+@pytest.mark.parametrize(
+    ("text", "images"),
+    [
+        ("hi", zot.ImageBlock("image/png", b"x")),
+        ("hi", ["x"]),
+        ("hi", [zot.ImageBlock("image/png", cast(bytes, "aGk="))]),
+        ("hi", [zot.ImageBlock(cast(str, None), b"x")]),
+        (b"hi", []),
+        (None, []),
+        ("half \ud800 of it", []),
+    ],
+)
+async def test_what_cannot_be_a_prompt_is_refused_and_spoils_nothing(
+    runtime: zot.Runtime, text: Any, images: Any
+) -> None:
+    for ask in (runtime.prompt, runtime.run):
+        with pytest.raises(zot.UserError):
+            await result if asyncio.iscoroutine(result := ask(text, images)) else result
+    assert (runtime.state.busy, runtime.messages) == (False, ())
+    assert (await runtime.run("!echo next")).text == "next"
+
+
+async def test_messages_must_be_messages(runtime: zot.Runtime) -> None:
+    with pytest.raises(zot.UserError, match="list of Message"):
+        runtime.set_messages([{"role": "user"}])  # type: ignore[list-item]
+
+
+async def test_a_path_may_be_given_as_one(tmp_path: Path) -> None:
+    async with zot.Runtime(provider="lab", cwd=tmp_path) as runtime:
+        assert runtime.state.cwd == str(tmp_path)
 
 
 # Settings.
@@ -441,7 +471,7 @@ async def test_settings_come_by_name_or_as_a_config(tmp_path: Path) -> None:
         ({"provider": "acme"}, "unknown provider 'acme'"),
         ({"provider": "lab", "model": "x"}, "unknown model 'x'"),
         ({"provider": "anthropic", "env": {}}, "set ANTHROPIC_API_KEY"),
-        ({"provider": "lab", "tools": ("hammer",)}, "unknown tool 'hammer'; known: bash, edit, read, write"),
+        ({"provider": "lab", "tools": ("hammer",)}, "unknown tool 'hammer'; known: bash, edit, read, skill, write"),
         ({"provider": "lab", "cwd": "/no/such/place"}, "/no/such/place is not a directory"),
         ({"provider": "anthropic", "api_key": "k", "script": "x"}, "--script is for --provider lab"),
     ],

@@ -115,8 +115,8 @@ def test_an_id_is_echoed_verbatim_and_an_empty_one_is_none(raw: str, echoed: str
         (b'{"id":"7","type":"ping"} trailing', b"", ""),
         (b'{"id":"8","type":"ping"}{"type":"ping"}', b"", ""),
         (b'\xef\xbb\xbf{"id":"1","type":"ping"}', b"", ""),
-        (b'{"id":"1","type":"ping","x":"\xff"}', b"", ""),
-        (b'{"id":"\xff","type":"ping"}', b"", ""),
+        (b'{"id":"1","type":"ping","x":"\xff"}', b'"1"', "ping"),
+        (b'{"id":"\xff","type":"ping"}', b"", "ping"),
         (b'{"id":"1","type":"ping","type":"abort"}', b"", ""),
         (b'{"id":"17","type":"set_model","model":5}', b'"17"', "set_model"),
         (b'{"id":"22","type":"prompt","message":5}', b'"22"', "prompt"),
@@ -139,7 +139,10 @@ def test_what_is_no_command_is_refused_with_what_could_be_read(line: bytes, fram
 
 def test_a_refusal_says_what_is_wrong_in_words() -> None:
     assert refused(b"\xef\xbb\xbf{}")[0] == "not a JSON object: the line begins with a byte order mark"
-    assert refused(b'{"type":"ping","x":"\xff"}')[0] == "not a command: invalid UTF-8 at byte 20"
+    assert refused(b'{"type":"ping","x":"\xff"}')[0] == "ping: invalid UTF-8 at byte 20"
+    assert refused(b'{"type":"prompt","message":"\\ud83d"}')[0] == (
+        "prompt: half a character: an escape of a surrogate stands alone"
+    )
     assert refused(b'{"type":"ping","x":' + b"[" * 100_000)[0] == "not a command: the JSON is nested too deeply"
     assert refused(b'{"type":"nope"}')[0] == "unknown command 'nope'"
     assert "more than one type" in refused(b'{"type":"ping","type":"ping"}')[0]
@@ -296,3 +299,14 @@ def test_the_right_token_opens_the_door_for_good() -> None:
     assert not door.locked
     assert door.refusal(rpc.Ping()) is None
     assert door.refusal(rpc.Hello(token="wrong")) is None
+
+
+@pytest.mark.parametrize("line", [b'{"type":"ping","ty\\u0070e":"get_state"}', b'{"\\u0074ype":"ping","type":"ping"}'])
+def test_a_type_that_is_repeated_in_other_letters_is_found(line: bytes) -> None:
+    assert refused(line)[0] == "not a command: the frame has more than one type"
+    assert rpc.decode_greeting(line) is None
+
+
+def test_escapes_in_a_message_are_no_repeated_type() -> None:
+    command = rpc.decode_command(b'{"type":"prompt","message":"t\\u0079pe \\"type\\""}')
+    assert command == rpc.Prompt(message='type "type"')

@@ -79,7 +79,9 @@ class CallRunner:
             known = ", ".join(sorted(tools)) or "none"
             return Refused(f"there is no tool named {call.name!r}; there are: {known}")
         if call.args is None:
-            return Refused(f"not run: the arguments are not a JSON object. What was sent: {call.malformed}")
+            return Refused(
+                f"not run: the arguments are not a usable JSON object. What was sent: {call.malformed}"
+            )
         decision = run.decisions.get(call.id)
         if decision is None:
             decision = run.decisions[call.id] = await self._extensions.tool_called(call, call.args)
@@ -126,6 +128,9 @@ class CallRunner:
             output = await prepared.tool.run(prepared.args, context)
         except ToolFailed as problem:
             return (TextBlock(str(problem)),), True
+        except OSError as problem:
+            # The world is not as the tool expected it: the model's business, not the end of its run.
+            return (TextBlock(f"failed: {problem}"),), True
         return ((*output, TextBlock(prepared.note)) if prepared.note else output), False
 
 

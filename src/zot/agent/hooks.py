@@ -109,3 +109,23 @@ class AllowAll:
 
     def remember(self, question: Question) -> None:
         return
+
+
+class Jobs(Protocol):
+    """What tools have left running."""
+
+    async def end(self, owner: str) -> None:
+        """End what was started for ``owner``, a run or a session."""
+
+    async def close(self) -> None:
+        """End everything. Any number of times."""
+
+
+class NoJobs:
+    """Nothing is ever left running."""
+
+    async def end(self, owner: str) -> None:
+        return
+
+    async def close(self) -> None:
+        return

@@ -107,7 +107,7 @@ class Run:
         """The user said something: the beginning of a run, or steering in its middle."""
         blocks: tuple[TranscriptBlock, ...] = (*((TextBlock(text),) if text else ()), *images)
         message = Message("user", blocks, self.now())
-        self.recorder.say([UserMessage(show(message).content, message.time)], Said(message))
+        self.recorder.say([UserMessage(show(message).content, message.time)], *self._repairs(), Said(message))
 
     def turn_started(self) -> None:
         """A model call is about to be made."""
@@ -225,6 +225,12 @@ class Run:
             self.recorder.totals,
             priced.price_known,
         )
+
+    def _repairs(self) -> list[Change]:
+        """Return the results of calls that lost theirs because it could not be recorded."""
+        lost = (TextBlock("the result was lost: it could not be recorded"),)
+        calls = self.recorder.transcript.unanswered()
+        return [Said(Message("tool", (ResultBlock(call.id, True, lost),), self.now())) for call in calls]
 
     def _close_calls(self, text: str) -> None:
         """Give every call that has no result one: providers refuse a transcript with an open call."""

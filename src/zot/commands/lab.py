@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -11,17 +12,22 @@ from zot.providers.lab.script import Script, demo
 
 
 def _port(text: str) -> int:
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
     if not 0 <= number <= 65535:
-        raise ValueError("must be from 0 to 65535")
+        raise ValueError("must be a whole number from 0 to 65535")
     return number
 
 
+_CHECK_FLAGS = (flags.Flag("--script", "the script to look at", value="FILE"),)
 _FLAGS = (
     flags.Flag("--script", "what to play; without it, the built-in demonstration", value="FILE"),
     flags.Flag("--host", "where to listen (127.0.0.1)", value="ADDRESS"),
     flags.Flag("--port", "which port; 0, the default, takes a free one", value="N", parse=_port),
 )
+_CHECK_SUMMARY = "Look for mistakes in a lab script, and play nothing. The first one is reported with its line."
 _SUMMARY = """\
 Serve a scripted model that speaks Anthropic Messages, OpenAI Chat Completions and OpenAI Responses.
 The base URL is printed on standard output. `zot lab check --script FILE` only looks for mistakes in a script."""
@@ -31,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
     settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
     if settings.get("help"):
-        sys.stdout.write(flags.usage("zot lab serve", _SUMMARY, _FLAGS) + "\n")
+        sys.stdout.write(_usage(words) + "\n")
         return 0
     if words not in (["serve"], ["check"]):
         raise ConfigError("say what lab should do: zot lab serve, or zot lab check --script FILE")
@@ -40,12 +46,17 @@ def main(argv: Sequence[str]) -> int:
         return 0
     import asyncio
 
-    asyncio.run(_serve(script, settings.get("host", "127.0.0.1"), settings.get("port", 0)))
-    return 0
+    return asyncio.run(_serve(script, settings.get("host", "127.0.0.1"), settings.get("port", 0)))
 
 
-async def _serve(script: Script, host: str, port: int) -> None:
-    """Serve until a signal comes."""
+def _usage(words: Sequence[str]) -> str:
+    if words == ["check"]:
+        return flags.usage("zot lab check", _CHECK_SUMMARY, _CHECK_FLAGS)
+    return flags.usage("zot lab serve", _SUMMARY, _FLAGS)
+
+
+async def _serve(script: Script, host: str, port: int) -> int:
+    """Serve until a signal comes; return the exit code, 1 if nobody could be told where."""
     import asyncio
     import signal
 
@@ -53,15 +64,23 @@ async def _serve(script: Script, host: str, port: int) -> None:
 
     serving = asyncio.current_task()
     assert serving is not None
+    code = 0
+
+    def announce(url: str) -> None:
+        nonlocal code
+        try:
+            # Past the buffer of `sys.stdout`: what stays in there fails once more when Python exits.
+            os.write(1, f"{url}\n".encode())
+        except OSError as problem:
+            sys.stderr.write(f"zot: cannot print the address {url}: {problem}\n")
+            code = 1
+            serving.cancel()  # An exception would come back as a group of them.
+
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
     try:
-        await serve(script, host=host, port=port, ready=_announce)
+        await serve(script, host=host, port=port, ready=announce)
     except asyncio.CancelledError:
         if serving.uncancel() > 0:
             raise
-
-
-def _announce(url: str) -> None:
-    sys.stdout.write(f"{url}\n")
-    sys.stdout.flush()
+    return code

@@ -65,14 +65,13 @@ async def _serve(
     descriptors: tuple[int, int],
 ) -> int:
     """Serve the client until its input ends, a signal comes, or nobody reads us. Return the exit code."""
-    from zot.runtime import open_session
+    from zot.runtime import open_session, protect
     from zot.serve.lifetime import Lifetime
     from zot.serve.rpc import RpcServer, Unwelcome
     from zot.serve.streams import Writer, pump, read_chunks
-    from zot.tools.process import protect_process
 
     incoming, outgoing = descriptors
-    protect_process()
+    protect()
     output = Writer(outgoing)
     lifetime = Lifetime(outgoing)
     output.on_broken(lifetime.end)
@@ -95,6 +94,10 @@ async def _serve(
         sys.stderr.write(f"zot: rpc: {problem}\n")
         code = 1
     await _wind_down(session, output)
+    if output.problem is not None:
+        sys.stderr.write(f"zot: rpc: what was said could not be written: {output.problem.strerror}\n")
+        code = 1
+    output.close()
     return code
 
 

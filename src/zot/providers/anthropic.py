@@ -23,15 +23,16 @@ from zot.providers.base import Decoder, HttpRequest, Reasoning, Request
 _THINKING_TOKENS: Mapping[Reasoning, int] = {"low": 2048, "medium": 8192, "high": 16384}
 _ROOM_BEYOND_THINKING = 4096
 _IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+#: The API takes 5 MB of base64 at most.
+_MAX_IMAGE_BYTES = 3_750_000
 _THOUGHTS = frozenset({"thinking", "redacted_thinking"})
 _CACHE = {"cache_control": {"type": "ephemeral"}}
 
 
 class AnthropicMessages:
-    """The API. ``name`` is the vendor's, for error messages: others speak this dialect too."""
+    """The API, at Anthropic's address or at another that speaks it."""
 
-    def __init__(self, name: str, *, base_url: str, api_key: str) -> None:
-        self._name = name
+    def __init__(self, *, base_url: str, api_key: str) -> None:
         self._url = f"{base_url.rstrip('/').removesuffix('/v1')}/v1/messages"
         self._key = api_key
 
@@ -50,14 +51,14 @@ class AnthropicMessages:
 
     def decoder(self) -> Decoder:
         """Return a decoder for one reply."""
-        return AnthropicDecoder(self._name)
+        return AnthropicDecoder()
 
 
 def _body(request: Request) -> bytes:
     """Return the request body, made of the parts that were encoded before and those that are new."""
     head: dict[str, Any] = {"model": request.model, "max_tokens": request.max_tokens, "stream": True}
     budget = _THINKING_TOKENS.get(request.reasoning)
-    if budget is not None:
+    if budget is not None and _may_think(request.messages):
         head["thinking"] = {"type": "enabled", "budget_tokens": budget}
         head["max_tokens"] = max(request.max_tokens, budget + _ROOM_BEYOND_THINKING)
     if request.system:
@@ -66,6 +67,28 @@ def _body(request: Request) -> bytes:
         head["tools"] = list(_tools(request.tools))
     # One copy of what was said before, and no more: a long conversation is a megabyte.
     return b"".join([encode(head)[:-1], b',"messages":[', *_messages(request), b"]}"])
+
+
+def _may_think(messages: Sequence[Message]) -> bool:
+    """Whether the API lets the model think: while tools are at work, only if it began with a thought after the prompt.
+
+    It did not if it was another model then, or if thinking was off.
+    """
+    opening: Message | None = None
+    has_results = False
+    for message in reversed(messages):
+        if message.role == "tool":
+            has_results = True
+        elif message.role == "assistant":
+            if not has_results:
+                return True  # It has had its say: what comes now is a new turn.
+            opening = message
+        elif opening is not None:
+            break
+    if opening is None:
+        return True
+    first = next((shaped for block in opening.content if (shaped := _block(block)) is not None), None)
+    return first is not None and first["type"] in _THOUGHTS
 
 
 def _tools(tools: tuple[ToolSpec, ...]) -> Iterator[dict[str, Any]]:
@@ -146,7 +169,7 @@ def _block(block: TranscriptBlock) -> dict[str, Any] | None:
 
 def _image(block: ImageBlock) -> dict[str, Any]:
     # An image the API cannot take would make it refuse this and every later request.
-    if block.mime_type not in _IMAGE_TYPES or not block.data:
+    if block.mime_type not in _IMAGE_TYPES or not 0 < len(block.data) <= _MAX_IMAGE_BYTES:
         note = f"[an image was left out: {block.mime_type or 'unknown type'}, {len(block.data)} bytes]"
         return {"type": "text", "text": note}
     source = {"type": "base64", "media_type": block.mime_type, "data": b64encode(block.data).decode()}

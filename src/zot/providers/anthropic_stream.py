@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias, cast, get_args
 
@@ -23,6 +24,8 @@ _STOPS: Mapping[str, Stop] = {
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
 }
+#: Deeper arguments are no use to any tool, and whoever encodes them again would run out of stack.
+_MAX_NESTING = 100
 
 
 class _Usage(msgspec.Struct, gc=False):
@@ -140,10 +143,10 @@ class _Open:
 class AnthropicDecoder:
     """Turns the bytes of one streamed reply into events."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self) -> None:
         self._sse = SseParser()
         self._open: dict[int, _Open] = {}
+        self._call_ids: set[str] = set()
         self._usage = _Usage()
         self._stop_reason: str | None = None
         self.progress = 0
@@ -163,9 +166,9 @@ class AnthropicDecoder:
     def finish(self) -> list[StreamEvent]:
         """Raise StreamBroken if the reply is not whole, ContentRefused if the model would not give one."""
         if self._stop_reason is None:
-            raise StreamBroken(f"{self._name}: the answer ended without its final event", provider=self._name)
+            raise StreamBroken("the answer ended without its final event")
         if self._stop_reason == "refusal":
-            raise ContentRefused(f"{self._name}: the model refused to answer this", provider=self._name, code="refusal")
+            raise ContentRefused("the model refused to answer this", code="refusal")
         return []
 
     def reply(self) -> Reply:
@@ -199,7 +202,7 @@ class AnthropicDecoder:
     def _take_delta(self, frame: _BlockDelta, events: list[StreamEvent]) -> None:
         part = self._open.get(frame.index)
         if part is None:
-            raise StreamBroken(f"{self._name}: a delta for a block that never began", provider=self._name)
+            raise StreamBroken("a delta for a block that never began")
         delta = frame.delta
         if type(delta) is _Text:
             part.pieces.append(delta.text)
@@ -221,6 +224,7 @@ class AnthropicDecoder:
             case _BlockStart(index=index, content_block=part):
                 self._open[index] = _Open(part)
                 if part.type == "tool_use":
+                    part.id = self._call_id(part.id)
                     events.append(ToolUseStart(part.id, part.name))
                 elif part.text:
                     events.append(TextDelta(part.text))
@@ -233,9 +237,19 @@ class AnthropicDecoder:
                 self._count(usage)
                 self._stop_reason = ending.stop_reason or self._stop_reason
             case _ErrorEvent(error=fault):
-                raise in_stream(self._name, fault.type, fault.message)
+                raise in_stream(fault.type, fault.message)
             case _:
                 pass
+
+    def _call_id(self, given: str) -> str:
+        """Return the id under which a call is known: as the service gave it, unless nobody could answer to that."""
+        call_id = re.sub("[^a-zA-Z0-9_-]", "_", given)
+        number = len(self._call_ids)
+        while not call_id or call_id in self._call_ids:
+            number += 1
+            call_id = f"call_{number}"
+        self._call_ids.add(call_id)
+        return call_id
 
     def _count(self, usage: _Usage) -> None:
         # Usage may be told twice and grows; the last number of each counter counts, once.
@@ -261,9 +275,23 @@ def _finished(opened: _Open) -> TranscriptBlock | None:
 
 
 def _call(part: _Part, text: str) -> CallBlock:
-    if not text.strip():
-        return CallBlock(part.id, part.name, part.input or {})
-    try:
-        return CallBlock(part.id, part.name, msgspec.json.decode(text, type=dict[str, Any]))
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+    args: dict[str, Any] | None = part.input or {}
+    if text.strip():
+        try:
+            args = msgspec.json.decode(text, type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            args = None
+    if args is None or _is_too_deep(args):
         return CallBlock(part.id, part.name, None, malformed=text)
+    return CallBlock(part.id, part.name, args)
+
+
+def _is_too_deep(args: dict[str, Any]) -> bool:
+    """Look level by level, not by recursion: what this finds would break that."""
+    level: list[Any] = [args]
+    for _ in range(_MAX_NESTING):
+        children = (child for item in level for child in (item.values() if isinstance(item, dict) else item))
+        level = [child for child in children if isinstance(child, dict | list)]
+        if not level:
+            return False
+    return True

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from zot.errors import ConnectionFailed, StreamBroken
+from zot.errors import ConnectionFailed, ConnectionImpossible, StreamBroken
 from zot.providers import tls
 from zot.providers.address import Origin
 from zot.providers.connection import Connection
@@ -65,7 +65,8 @@ async def _open_tunnel(connection: Connection, origin: Origin, proxy: Proxy) -> 
         raise ConnectionFailed(f"{exc}: check that {proxy.label} is an HTTP proxy") from exc
     if not 200 <= answer.status < 300:
         advice = "its user name and password" if answer.status == 407 else "the proxy settings and NO_PROXY"
-        raise ConnectionFailed(
+        # 4xx is a decision of the proxy: it would be the same next time.
+        raise (ConnectionImpossible if 400 <= answer.status < 500 else ConnectionFailed)(
             f"the proxy {proxy.label} refused to connect to {origin.label} (HTTP {answer.status}): check {advice}"
         )
 

@@ -37,7 +37,6 @@ _BY_CODE: Mapping[str, type[ProviderError]] = {
     "invalid_request_error": BadRequest,
     "context_length_exceeded": ContextTooLong,
 }
-_MAX_TEXT = 2000
 
 
 class _Detail(msgspec.Struct):
@@ -52,24 +51,23 @@ class _Body(msgspec.Struct):
     request_id: str | None = None
 
 
-def refusal(provider: str, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
-    """Return the error for a response with a status that is not a success."""
+def refusal(status: int, headers: Mapping[str, str], body: bytes, *, now: float) -> ProviderError:
+    """Return the error for a response with a status that is not a success. ``now`` is in seconds since the epoch."""
     code, text, request_id = _read(body)
     kind = _BY_CODE.get(code) or _BY_STATUS.get(status) or (ServiceFailed if status >= 500 else BadRequest)
     return kind(
-        f"{provider}: http {status}: {_clip(text)}",
-        provider=provider,
+        f"http {status}: {text}",
         status=status,
         code=code,
         request_id=request_id or headers.get("request-id", "") or headers.get("x-request-id", ""),
-        retry_after_s=_retry_after(headers),
+        retry_after_s=_retry_after(headers, now),
     )
 
 
-def in_stream(provider: str, code: str, text: str) -> ProviderError:
+def in_stream(code: str, text: str) -> ProviderError:
     """Return the error for an error event inside a stream that had begun well."""
     kind = _BY_CODE.get(code, ServiceFailed)
-    return kind(f"{provider}: {code}: {_clip(text)}", provider=provider, code=code)
+    return kind(f"{code}: {text}", code=code)
 
 
 def _read(body: bytes) -> tuple[str, str, str]:
@@ -92,12 +90,8 @@ def _words(body: bytes) -> str:
     return " ".join(body.decode("utf-8", "replace").split())
 
 
-def _clip(text: str) -> str:
-    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]} ..."
-
-
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds the service asked for. The HTTP-date form is left to our own schedule."""
+def _retry_after(headers: Mapping[str, str], now: float) -> float | None:
+    """Return the seconds the service asked for, or those until the date it named."""
     for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
             seconds = float(headers[name]) * scale
@@ -105,4 +99,20 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
             continue
         if 0 <= seconds < float("inf"):
             return seconds
-    return None
+    date = _seconds_since_the_epoch(headers.get("retry-after", ""))
+    return None if date is None else max(0.0, date - now)
+
+
+def _seconds_since_the_epoch(date: str) -> float | None:
+    """Read the date of an HTTP header; None if it is none."""
+    if ":" not in date:
+        return None
+    from datetime import UTC
+    from email.utils import parsedate_to_datetime
+
+    try:
+        parsed = parsedate_to_datetime(date)
+    except (ValueError, OverflowError):
+        return None
+    # HTTP knows no other zone; a date that names none is meant so, too.
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()

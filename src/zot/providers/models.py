@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from zot.errors import ConfigError, UserError
+from zot.errors import UserError
 
 if TYPE_CHECKING:
     from zot.messages import Counters  # Only for its name: this file is read before hello is answered.
@@ -83,23 +83,6 @@ def models_of(provider: str) -> tuple[Model, ...]:
         raise UserError(f"unknown provider {provider!r}; known: {known}") from None
 
 
-#: Where each provider's key is looked for, in order.
-KEY_NAMES: Mapping[str, tuple[str, ...]] = {"anthropic": ("ANTHROPIC_API_KEY",), "lab": ()}
-
-
 def default_model(provider: str) -> str:
     """Return the id of the model that is used when nobody names one."""
     return models_of(provider)[0].id
-
-
-def credential(provider: str, given: str | None, env: Mapping[str, str]) -> str:
-    """Return the key for ``provider``. Raise ConfigError that says how to give one."""
-    names = KEY_NAMES[provider]
-    key = given or next((env[name] for name in names if env.get(name)), "")
-    if names and not key:
-        raise ConfigError(
-            f"no key for {provider}: set {' or '.join(names)}, or pass --api-key; --provider lab needs none"
-        )
-    if not key.isascii() or not key.isprintable():
-        raise ConfigError(f"the key for {provider} has characters that no key has; was it copied whole?")
-    return key

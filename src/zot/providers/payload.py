@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from zot.errors import StreamBroken
+from zot.surrogates import without_half_escapes
 
 T = TypeVar("T")
-#: Escapes of half a character, and, so as not to mistake them for one, all others: those are the group.
-_ESCAPE = (
-    rb"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\(?!u[dD][89a-fA-F]).)"
-    rb"|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
-)
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -39,8 +34,7 @@ class EventReader(Generic[T]):
         Half an emoji (a lone surrogate escape) becomes U+FFFD instead of costing the whole reply. Raise
         StreamBroken if it is not JSON, or not what its own type promises.
         """
-        text = payload.decode("utf-8", "replace").encode()
-        clean = re.sub(_ESCAPE, lambda escape: escape[1] or rb"\ufffd", text)
+        clean = without_half_escapes(payload.decode("utf-8", "replace").encode())
         try:
             return self.decode(clean)
         except _UNREADABLE as problem:

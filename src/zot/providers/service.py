@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import Awaitable, Callable
 
-from zot.errors import ProviderError, Stalled
+from zot.errors import ProviderError, Stalled, StreamBroken
 from zot.providers.base import (
     Api,
     Deadlines,
@@ -20,11 +22,18 @@ from zot.providers.base import (
 from zot.providers.failures import refusal
 from zot.providers.retry import retry_delay
 
+log = logging.getLogger("zot")
+
+_MAX_REPLY_BYTES = 64 * 1024 * 1024
 _MAX_ERROR_BODY = 64 * 1024
+_MAX_MESSAGE = 2000
 
 
 class Service:
-    """A model service. ``key`` is only known here so that it can be kept out of error messages."""
+    """A model service. Every error it raises says whose it is, shows no key and is of a bearable length.
+
+    ``clock`` tells the seconds since the epoch: a service may name the time at which to try again.
+    """
 
     def __init__(
         self,
@@ -35,6 +44,7 @@ class Service:
         deadlines: Deadlines | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.name = name
         self._api = api
@@ -42,6 +52,7 @@ class Service:
         self._deadlines = deadlines or Deadlines()
         self._sleep = sleep
         self._jitter = jitter or _random
+        self._clock = clock
 
     def call(self, request: Request, on_retry: OnRetry) -> _Call:
         """Prepare one model call; nothing happens before `open`."""
@@ -53,6 +64,7 @@ class Service:
             deadlines=self._deadlines,
             sleep=self._sleep,
             jitter=self._jitter,
+            clock=self._clock,
             on_retry=on_retry,
         )
 
@@ -74,6 +86,7 @@ class _Call:
         deadlines: Deadlines,
         sleep: Callable[[float], Awaitable[None]],
         jitter: Callable[[], float],
+        clock: Callable[[], float],
         on_retry: OnRetry,
     ) -> None:
         self._name = name
@@ -83,23 +96,29 @@ class _Call:
         self._deadlines = deadlines
         self._sleep = sleep
         self._jitter = jitter
+        self._clock = clock
         self._on_retry = on_retry
+        self._secrets: tuple[str, ...] = ()
         self._response: HttpResponse | None = None
         self._decoder = api.decoder()
+        self._received_bytes = 0
         self._ended = False
         self._quiet_since = 0.0
 
     async def open(self) -> None:
         """Send the request, again where that is safe, until an answer begins. Raise ProviderError."""
         http = self._api.request(self._request)
+        self._secrets = _secrets(http)
         attempt = 1
         while True:
             try:
                 self._response = await self._attempt(http)
             except ProviderError as error:
+                self._sign(error)
                 delay_s = retry_delay(error, attempt=attempt, jitter=self._jitter())
                 if delay_s is None:
                     raise
+                log.warning("%s (attempt %d; the next one in %.2f s)", error, attempt, delay_s)
                 self._on_retry(str(error), attempt=attempt, delay_s=delay_s)
                 await self._sleep(delay_s)
                 attempt += 1
@@ -109,13 +128,50 @@ class _Call:
     async def read(self) -> list[StreamEvent]:
         """Return the next events; an empty list at the end. Raise ProviderError."""
         assert self._response is not None, "read before open"
+        try:
+            return await self._next_events(self._response)
+        except ProviderError as error:
+            self._sign(error)
+            raise
+
+    def reply(self) -> Reply:
+        """Return what has been received."""
+        return self._decoder.reply()
+
+    def close(self) -> None:
+        """Let go of the connection; it dies unless the answer was read to its end."""
+        if self._response is not None:
+            self._response.close()
+
+    def _sign(self, error: ProviderError) -> None:
+        """Say whose error it is, without keys and in few words. Once: the same error may be raised again."""
+        if error.provider:
+            return
+        error.provider = self._name
+        text = str(error)
+        # Before it is shortened: half a key would not be recognised.
+        for secret in self._secrets:
+            text = text.replace(secret, "[key]")
+        error.args = (f"{self._name}: {text if len(text) <= _MAX_MESSAGE else f'{text[:_MAX_MESSAGE]} ...'}",)
+
+    async def _attempt(self, http: HttpRequest) -> HttpResponse:
+        response = await self._transport.send(http, self._deadlines)
+        if response.status == 200:
+            return response
+        try:
+            body = await self._error_body(response)
+        finally:
+            response.close()
+        raise refusal(response.status, response.headers, body, now=self._clock())
+
+    async def _next_events(self, response: HttpResponse) -> list[StreamEvent]:
         if self._decoder.failure is not None:
             raise self._decoder.failure
         # From here, not from the last event: how long we were busy with that is no silence of the service.
         self._quiet_since = asyncio.get_running_loop().time()
         while not self._ended:
             seen = self._decoder.progress
-            data = await self._next_bytes(self._response)
+            data = await self._next_bytes(response)
             if data:
                 events = self._decoder.feed(data)
             else:
@@ -127,38 +183,16 @@ class _Call:
                 return events
         return []
 
-    def reply(self) -> Reply:
-        """Return what has been received."""
-        return self._decoder.reply()
-
-    def close(self) -> None:
-        """Let go of the connection; it dies unless the answer was read to its end."""
-        if self._response is not None:
-            self._response.close()
-
-    async def _attempt(self, http: HttpRequest) -> HttpResponse:
-        try:
-            response = await self._transport.send(http, self._deadlines)
-        except ProviderError as error:
-            error.provider = error.provider or self._name
-            raise
-        if response.status == 200:
-            return response
-        try:
-            body = await self._error_body(response)
-        finally:
-            response.close()
-        raise _without_secrets(http, refusal(self._name, response.status, response.headers, body))
-
     async def _next_bytes(self, response: HttpResponse) -> bytes:
         try:
             async with asyncio.timeout_at(self._quiet_since + self._deadlines.silence_s):
-                return await response.read()
+                data = await response.read()
         except TimeoutError:
-            seconds = self._deadlines.silence_s
-            raise Stalled(
-                f"{self._name}: the answer stalled: nothing new for {seconds:g} s", provider=self._name
-            ) from None
+            raise Stalled(f"the answer stalled: nothing new for {self._deadlines.silence_s:g} s") from None
+        self._received_bytes += len(data)
+        if self._received_bytes > _MAX_REPLY_BYTES:
+            raise StreamBroken(f"the answer is longer than {_MAX_REPLY_BYTES // 1024**2} MiB")
+        return data
 
     async def _error_body(self, response: HttpResponse) -> bytes:
         """Read the body of a refusal: bounded, and whatever came of it is good enough."""
@@ -172,15 +206,10 @@ class _Call:
         return body[:_MAX_ERROR_BODY]
 
 
-def _without_secrets(http: HttpRequest, error: ProviderError) -> ProviderError:
-    """Services like to quote the key they refuse; nobody else needs to see it."""
-    text = str(error)
-    for name in http.secret_headers:
-        secret = http.headers.get(name, "").removeprefix("Bearer ")
-        if len(secret) >= 4:
-            text = text.replace(secret, "[key]")
-    error.args = (text,)
-    return error
+def _secrets(http: HttpRequest) -> tuple[str, ...]:
+    """Return what must not be repeated: services like to quote the key they refuse."""
+    values = (http.headers.get(name, "").removeprefix("Bearer ") for name in http.secret_headers)
+    return tuple(secret for secret in values if len(secret) >= 4)
 
 
 def _random() -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -13,6 +14,8 @@ from zot.messages import ImageBlock, show
 from zot.session import Session
 from zot.wire import rpc
 from zot.wire.lines import TooLong
+
+log = logging.getLogger("zot")
 
 
 class Output(Protocol):
@@ -77,6 +80,10 @@ class RpcServer:
             self._do(command)
         except AgentError as problem:
             self._output.write(rpc.fail(command, str(problem)))
+        except Exception:
+            # The outermost boundary: what we did not foresee costs this command, not the connection.
+            log.exception("unexpected error in %s", rpc.name_of(command))
+            self._output.write(rpc.fail(command, "internal error; standard error has the details"))
 
     def _do(self, command: rpc.AnyCommand) -> None:
         """Do what a command says; raise AgentError if it cannot be done."""
@@ -105,7 +112,9 @@ class RpcServer:
                 session.clear()
                 self._succeed(command)
             case rpc.SetModel(model=model):
-                session.use_model(model or "")
+                if not model:
+                    raise UserError("set_model needs a model")
+                session.use_model(model)
                 self._succeed(command, {"model": model})
             case rpc.GetModels():
                 models = msgspec.convert(session.agent.models, list[rpc.ModelData], from_attributes=True)

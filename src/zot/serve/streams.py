@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import stat
 import threading
 from collections.abc import AsyncIterator, Callable
 from select import PIPE_BUF
 
-from zot.errors import OutputBroken
 from zot.serve.stdio import readable, writable
 from zot.wire.lines import LineSplitter, TooLong
 
@@ -52,16 +52,27 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._watchable = _is_watchable(descriptor)
         self._pieces: list[bytes] = []
+        self._send, self._let_go = _sender(descriptor)
         self._unwritten = memoryview(b"")
         self._size = 0
         self._scheduled = False
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
-        self._problem: OutputBroken | None = None
+        self._problem: OSError | None = None
         self._on_broken: Callable[[], None] = lambda: None
 
     def on_broken(self, call: Callable[[], None]) -> None:
         """Let ``call`` be called, once, when nobody reads us any more."""
         self._on_broken = call
+
+    @property
+    def problem(self) -> OSError | None:
+        """What broke the output, unless it was only that the reader went away."""
+        gone = isinstance(self._problem, BrokenPipeError | ConnectionResetError)
+        return None if gone else self._problem
+
+    def close(self) -> None:
+        """Let go of what was opened to write; the descriptor itself is not ours to close."""
+        self._let_go()
 
     def write(self, data: bytes) -> None:
         """Take ``data``. What is given after the output broke is forgotten."""
@@ -108,9 +119,8 @@ class Writer:
         self._loop.remove_writer(self._descriptor)
         self._scheduled = False
         try:
-            while self._unwritten and writable(self._descriptor):
-                # Ready means ready for this much: more could block, and us with it.
-                self._wrote(os.write(self._descriptor, self._unwritten[:PIPE_BUF]))
+            while self._unwritten:
+                self._wrote(self._send(self._unwritten))
         except BlockingIOError:
             pass
         except OSError as problem:
@@ -162,10 +172,33 @@ class Writer:
                 self._waiters.append((size, waiter))
 
     def _break(self, problem: OSError) -> None:
-        self._problem = OutputBroken(f"the output is gone: {problem.strerror}")
+        self._problem = problem
         self._pieces, self._unwritten, self._size = [], memoryview(b""), 0
         self._wake()
         self._on_broken()
+
+
+def _sender(descriptor: int) -> tuple[Callable[[memoryview], int], Callable[[], None]]:
+    """Return how to write as much as fits without ever waiting (BlockingIOError if nothing does), and how to let go."""
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISSOCK(mode):
+        end = socket.socket(fileno=os.dup(descriptor))
+        return (lambda data: end.send(data, socket.MSG_DONTWAIT)), end.close
+    if stat.S_ISFIFO(mode):
+        try:
+            # The same pipe, opened anew: the flag is then ours alone.
+            own = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return (lambda data: _write_little(descriptor, data)), lambda: None
+        return (lambda data: os.write(own, data)), lambda: os.close(own)
+    return (lambda data: os.write(descriptor, data)), lambda: None
+
+
+def _write_little(descriptor: int, data: memoryview) -> int:
+    """Write as much as a pipe that is ready is sure to take: more could block, and us with it."""
+    if not writable(descriptor):
+        raise BlockingIOError
+    return os.write(descriptor, data[:PIPE_BUF])
 
 
 def _is_watchable(descriptor: int) -> bool:

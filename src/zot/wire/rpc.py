@@ -19,6 +19,7 @@ from zot.events import (
     encode,
     encode_lines,
 )
+from zot.surrogates import without_half_escapes
 
 PROTOCOL_VERSION: Final = 1
 
@@ -184,7 +185,7 @@ def decode_command(line: bytes) -> AnyCommand:
         command = _commands().decode(line)
     except _UNREADABLE as problem:
         command = _decode_leniently(line, problem)
-    if line.count(b'"type"') > 1:
+    if _may_repeat_type(line):
         _refuse_repeated_type(line)
     _check_id(command)
     return command
@@ -198,7 +199,7 @@ def decode_greeting(line: bytes) -> Hello | Ping | None:
         _check_id(command)
     except (*_UNREADABLE, ProtocolError):
         return None
-    return command if line.count(b'"type"') == 1 else None
+    return None if _may_repeat_type(line) else command
 
 
 @cache
@@ -209,21 +210,32 @@ def _commands() -> msgspec.json.Decoder[AnyCommand]:
 
 def _decode_leniently(line: bytes, problem: Exception) -> AnyCommand:
     """Read a command whose keys are spelled in another case, as the first zot allowed; else raise ProtocolError."""
+    clean = without_half_escapes(line.decode("utf-8", "replace").encode())
     try:
-        fields: dict[str, msgspec.Raw] = msgspec.json.decode(line.decode(), type=dict[str, msgspec.Raw])
+        fields: dict[str, msgspec.Raw] = msgspec.json.decode(clean, type=dict[str, msgspec.Raw])
     except _UNREADABLE:
         raise ProtocolError(_not_an_object(line, problem)) from None
     fields = {key.lower(): value for key, value in fields.items()}
     frame_id, kind = _readable_id(fields.get("id")), _readable_type(fields.get("type"))
+    if frame_id not in line:
+        frame_id = b""  # Cleaning has changed it, so it is not the client's any more.
     if kind is None:
         raise ProtocolError("unknown command: the frame has no type that is a string", frame_id=frame_id)
     if kind not in _NAMES:
         raise ProtocolError(f"unknown command {kind!r}" if kind else "unknown command", frame_id=frame_id,
                             frame_type=kind)  # fmt: skip
+    if clean != line:
+        raise ProtocolError(f"{kind}: {_not_text(problem)}", frame_id=frame_id, frame_type=kind)
     try:
         return _commands().decode(encode(fields))
     except _UNREADABLE as wrong:
         raise ProtocolError(f"{kind}: {wrong}", frame_id=frame_id, frame_type=kind) from None
+
+
+def _not_text(problem: Exception) -> str:
+    if isinstance(problem, UnicodeDecodeError):
+        return f"invalid UTF-8 at byte {problem.start}"
+    return "half a character: an escape of a surrogate stands alone"
 
 
 _NAMES: Final = frozenset(str(kind.__struct_config__.tag) for kind in Command.__subclasses__())
@@ -235,8 +247,17 @@ def _not_an_object(line: bytes, problem: Exception) -> str:
     if isinstance(problem, RecursionError):
         return "not a command: the JSON is nested too deeply"
     if isinstance(problem, UnicodeDecodeError):
-        return f"not a command: invalid UTF-8 at byte {problem.start}"
+        return f"not a command: {_not_text(problem)}"
     return f"not a JSON object: {problem}"
+
+
+def _may_repeat_type(line: bytes) -> bool:
+    """True if the word stands twice in the line; spelled with escapes, it may."""
+    return line.count(b'"type"') > 1 or any(escape in line for escape in _ESCAPED_LETTERS)
+
+
+#: The letters of "type" as escapes, of which at least one is needed to hide the word.
+_ESCAPED_LETTERS: Final = (b"\\u0074", b"\\u0079", b"\\u0070", b"\\u0065")
 
 
 def _refuse_repeated_type(line: bytes) -> None:
@@ -259,7 +280,7 @@ def _check_id(command: Command) -> None:
         _ids.decode(command.id or b"null")
     except _UNREADABLE:
         kind = name_of(command)
-        raise ProtocolError(f"{kind}: id must be a string or a number", frame_type=kind) from None
+        raise ProtocolError(f"{kind}: id must be a string or a number of usual size", frame_type=kind) from None
 
 
 def _readable_id(raw: msgspec.Raw | None) -> bytes:

@@ -14,8 +14,9 @@ from zot.providers.lab.api import Api, Ask
 from zot.providers.lab.openai_chat import ChatApi
 from zot.providers.lab.openai_responses import ResponsesApi
 from zot.providers.lab.plan import Broken, Silence
-from zot.providers.lab.script import Script
+from zot.providers.lab.script import Script, demo
 from zot.providers.lab.service import Service
+from zot.providers.models import models_of
 
 from .talk import CHAT, MESSAGES, RESPONSES, body, steps, stream
 
@@ -309,3 +310,20 @@ TOOL = {"role": "tool", "tool_call_id": "x", "content": "ok"}
 def test_chat_requests_are_understood(messages: Any, prompt: str, turns: int, next_call: int) -> None:
     request = json.dumps({"model": "m", "messages": messages, "stream": True}).encode()
     assert ChatApi().read(request) == Ask("m", True, prompt, turns, False, next_call, wants_usage=False)
+
+
+def test_a_missing_end_leaves_a_body_whole() -> None:
+    def whole(lines: str) -> bytes:
+        [step] = steps(Script.parse(lines), body("hi", stream=False))
+        assert isinstance(step, bytes)
+        return step
+
+    assert whole("say half\nno-end") == whole("say half")
+
+
+def test_the_model_is_listed_under_the_name_that_zot_gives_it() -> None:
+    [listed] = Service(demo()).answer("GET", "/v1/models", {}, b"").steps
+    assert isinstance(listed, bytes)
+    listing = json.loads(listed)
+    assert [model["id"] for model in listing["data"]] == [model.id for model in models_of("lab")]
+    assert (listing["first_id"], listing["last_id"]) == ("lab-1", "lab-1")

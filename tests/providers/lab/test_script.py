@@ -53,7 +53,7 @@ def only(lines: str) -> list[d.Directive]:
         ("cut json", d.Cut("json")),
         ("no-end", d.NoEnd()),
         ('error overloaded_error "Overloaded"', d.Error("overloaded_error", "Overloaded")),
-        ("script 'say \"x\"'", d.Play('say "x"')),
+        ("scene\nscript 'say \"x\"'", d.Play('say "x"')),
     ],
 )
 def test_each_directive_reads(line: str, directive: d.Directive) -> None:
@@ -76,6 +76,20 @@ def test_each_directive_reads(line: str, directive: d.Directive) -> None:
         ("stall for ever", "x.lab:1: found 2 arguments; expected: stall [pings [every=DURATION]]"),
         ("say x\ncut\nsay y", "x.lab:3: say cannot follow cut, which ends the reply"),
         ("repeat\nsay x\n---\nsay y", "x.lab:1: repeat needs a number: only the last reply can be played for ever"),
+        ("repeat 0\nsay x", "x.lab:1: repeat 0: the reply would never be played"),
+        ("split 0 x", 'x.lab:1: found 0 where a number of at least 1 should be; expected: split COUNT "text"'),
+        ("ping 0", "x.lab:1: found 0 where a number of at least 1 should be; expected: ping [COUNT]"),
+        ("call-raw t x chunks=0", "x.lab:1: found 0 where a number of at least 1 should be; expected: "
+         'call-raw TOOL "text" [id=ID] [chunks=COUNT]'),
+        ("stall pings every=0ms", "x.lab:1: found every=0, which leaves no time for anything else; expected: "
+         "stall [pings [every=DURATION]]"),
+        ("script x", "x.lab:1: script can only be a scene's only line"),
+        ("scene\nsay x\nscript x", "x.lab:3: script can only be a scene's only line"),
+        ("scene\nscript x\n---\nsay x", "x.lab:2: script can only be a scene's only line"),
+        ("scene '(a)(b)'\nsay $1\ncall t {\"$3\": [{}, \"$2\"]}",
+         "x.lab:3: $3 stands for a group that the expression of this scene does not have"),
+        ("scene a\ncall t {\"a\": 1, \"b\": [\"$1\"]}",
+         "x.lab:2: $1 stands for a group that the expression of this scene does not have"),
         ("", "x.lab: there is no reply in it"),
         ("---\n---", "x.lab: there is no reply in it"),
         ("--- x\nsay y", "x.lab:1: --- stands alone on its line"),
@@ -92,6 +106,11 @@ def test_an_error_names_file_line_and_what_was_expected(lines: str, message: str
     with pytest.raises(ConfigError) as caught:
         Script.parse(lines, "x.lab")
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("lines", ["say $1", "scene '(.)'\nrepeat $1\nsay $1 $model $HOME $0 $x"])
+def test_what_only_looks_like_a_mistake_is_none(lines: str) -> None:
+    Script.parse(lines)
 
 
 def test_an_unknown_directive_is_told_the_known_ones() -> None:

@@ -143,8 +143,8 @@ async def test_repeat_plays_the_last_reply_for_ever() -> None:
 
 
 async def test_placeholders_know_the_prompt_and_the_model() -> None:
-    transport = playing("scene '(\\w+)'\nsay \"$1 $chars $model $2\"")
-    assert await said(transport, body("hey you")) == "hey 7 lab $2"
+    transport = playing("scene '(\\w+)'\nsay \"$1 $chars $model $x\"")
+    assert await said(transport, body("hey you")) == "hey 7 lab $x"
 
 
 async def test_a_prompt_can_be_a_script() -> None:

@@ -54,7 +54,7 @@ def _one(kind: Callable[[Any], d.Directive], read: Callable[[Line, int], object]
 def _split(line: Line) -> d.Split:
     line.count(2, 2)
     line.allow()
-    return d.Split(line.integer(0), line.text(1))
+    return d.Split(line.positive(0), line.text(1))
 
 
 def _call(line: Line) -> d.Call:
@@ -73,7 +73,7 @@ def _call_raw(line: Line) -> d.Call:
 def _called(line: Line, arguments: str) -> d.Call:
     line.allow("id", "chunks")
     id_ = line.option_text("id", "") if "id" in line.options else None
-    return d.Call(line.text(0), arguments, id_, max(1, line.option_integer("chunks", 1)))
+    return d.Call(line.text(0), arguments, id_, line.option_positive("chunks", 1))
 
 
 def _usage(line: Line) -> d.Usage:
@@ -86,7 +86,7 @@ def _usage(line: Line) -> d.Usage:
 def _ping(line: Line) -> d.Ping:
     line.count(0, 1)
     line.allow()
-    return d.Ping(line.integer(0) if line.args else 1)
+    return d.Ping(line.positive(0) if line.args else 1)
 
 
 def _repeat(line: Line) -> d.Repeat:
@@ -115,7 +115,10 @@ def _stall(line: Line) -> d.Stall:
     line.allow("every")
     if line.args[0] != "pings":
         raise BadLine(f"{line.args[0]!r}")
-    return d.Stall(line.option_seconds("every", 1.0))
+    every_s = line.option_seconds("every", 1.0)
+    if not every_s:
+        raise BadLine("every=0, which leaves no time for anything else")
+    return d.Stall(every_s)
 
 
 def _cut(line: Line) -> d.Cut:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -40,6 +40,11 @@ class Line(msgspec.Struct, frozen=True):
         options = {name: _fill(value, values) for name, value in self.options.items()}
         return Line(self.number, self.word, tuple(_fill(arg, values) for arg in self.args), options)
 
+    def placeholders(self) -> set[str]:
+        """Return the names of the placeholders in it, without the ``$``."""
+        values = [*self.args, *self.options.values()]
+        return {name[1:] for value in values for text in _texts_in(value) for name in _PLACEHOLDER.findall(text)}
+
     def count(self, least: int, most: int) -> None:
         """Check how many arguments there are."""
         if not least <= len(self.args) <= most:
@@ -64,12 +69,19 @@ class Line(msgspec.Struct, frozen=True):
         """Return an argument that is a whole number."""
         return _integer(self.args[index])
 
+    def positive(self, index: int) -> int:
+        """Return an argument that is a whole number of at least 1."""
+        return _positive(self.args[index])
+
     def seconds(self, index: int) -> float:
         """Return an argument that is a duration: 20ms, 1.5s, 2m, or a number of seconds."""
         return _seconds(self.args[index])
 
     def option_integer(self, name: str, default: int) -> int:
         return _integer(self.options[name]) if name in self.options else default
+
+    def option_positive(self, name: str, default: int) -> int:
+        return _positive(self.options[name]) if name in self.options else default
 
     def option_text(self, name: str, default: str) -> str:
         return _text(self.options[name]) if name in self.options else default
@@ -158,6 +170,21 @@ def _fill(value: Any, values: Mapping[str, str]) -> Any:
             return value
 
 
+def _texts_in(value: Any) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case list():
+            for item in value:
+                yield from _texts_in(item)
+        case dict():
+            yield from value
+            for item in value.values():
+                yield from _texts_in(item)
+        case _:
+            pass
+
+
 def _text(value: Literal) -> str:
     if not isinstance(value, str):
         raise BadLine(f"{_shown(value)} where text should be")
@@ -168,6 +195,13 @@ def _integer(value: Literal) -> int:
     if not (isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10):
         raise BadLine(f"{_shown(value)} where a number should be")
     return int(value)
+
+
+def _positive(value: Literal) -> int:
+    number = _integer(value)
+    if number < 1:
+        raise BadLine(f"{number} where a number of at least 1 should be")
+    return number
 
 
 def _seconds(value: Literal) -> float:

@@ -185,12 +185,24 @@ def _check(script: Script) -> None:
     """Raise ConfigError where something could go wrong only when it is played."""
     for scene in script.scenes:
         try:
-            re.compile(scene.pattern or "")
+            groups = re.compile(scene.pattern or "").groups
         except re.error as exc:
             message = f"{scene.pattern!r} is not a regular expression: {exc}"
             raise ConfigError(f"{script.name}:{scene.number}: {message}") from exc
+        lines = [line for reply in scene.replies for line in reply.lines]
+        for line in lines:
+            if line.word == "script" and (script.linear or len(lines) > 1):
+                raise _error(script.name, line, "script can only be a scene's only line")
+            if not script.linear:
+                _check_groups(script.name, line, groups)
         for reply in scene.replies:
             _check_reply(reply, last=reply is scene.replies[-1])
+
+
+def _check_groups(name: str, line: Line, groups: int) -> None:
+    for number in sorted(filter(str.isdigit, line.placeholders())):
+        if int(number) > groups:
+            raise _error(name, line, f"${number} stands for a group that the expression of this scene does not have")
 
 
 def _check_reply(reply: Reply, *, last: bool) -> None:
@@ -202,6 +214,9 @@ def _check_reply(reply: Reply, *, last: bool) -> None:
             ended = line.word
         if isinstance(part, d.Repeat) and part.times is None and not last:
             raise _error(reply.script, line, "repeat needs a number: only the last reply can be played for ever")
+        # Only as a number in the script: a prompt may well ask for no failures.
+        if isinstance(part, d.Repeat) and part.times == 0:
+            raise _error(reply.script, line, "repeat 0: the reply would never be played")
 
 
 def _built(name: str, line: Line) -> d.Directive:

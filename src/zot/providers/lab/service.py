@@ -70,18 +70,18 @@ _MODELS = {
     "object": "list",
     "data": [
         {
-            "id": "lab",
+            "id": "lab-1",
             "object": "model",
             "type": "model",
-            "display_name": "lab",
+            "display_name": "lab-1",
             "owned_by": "zot",
             "created": 0,
             "created_at": "1970-01-01T00:00:00Z",
         }
     ],
     "has_more": False,
-    "first_id": "lab",
-    "last_id": "lab",
+    "first_id": "lab-1",
+    "last_id": "lab-1",
 }
 
 

@@ -1,0 +1,61 @@
+"""`zot skills`: which skills there are, and which of a project's may be used."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from zot import flags
+from zot.config import zot_home
+from zot.errors import ConfigError
+from zot.skills import discover, load
+from zot.trust import TrustStore
+
+_USAGE = """\
+usage: zot skills list
+       zot skills trust DIR      use this skill of a project, as it is now
+       zot skills untrust DIR    do not use it any more
+
+Skills are directories with a SKILL.md: in $ZOT_HOME/skills, in .zot/skills of the project, and where --skill says."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit code."""
+    settings, words = flags.parse(argv, (flags.Flag("--help", "this text", short="-h"),))
+    if settings:
+        sys.stdout.write(_USAGE + "\n")
+        return 0
+    home = zot_home(os.environ)
+    match words:
+        case ["list"]:
+            return _list(home)
+        case ["trust", directory]:
+            load(directory)
+            _store(home).trust(directory)
+            sys.stdout.write(f"trusted {directory}\n")
+            return 0
+        case ["untrust", directory]:
+            known = _store(home).untrust(directory)
+            sys.stdout.write(f"{'no longer trusted' if known else 'was not trusted'}: {directory}\n")
+            return 0 if known else 1
+        case _:
+            raise ConfigError("say what to do: zot skills list, zot skills trust DIR or zot skills untrust DIR")
+
+
+def _list(home: str | None) -> int:
+    is_trusted = TrustStore(home).is_trusted if home is not None else lambda _: False
+    found = discover(cwd=os.getcwd(), home=home, is_trusted=is_trusted)
+    for skill in found.skills:
+        sys.stdout.write(f"{skill.name}  {skill.directory or '(built in)'}\n    {skill.description}\n")
+    for directory in found.untrusted:
+        sys.stdout.write(f"not trusted: {directory}; to use it: zot skills trust {directory}\n")
+    for problem in found.problems:
+        sys.stderr.write(f"zot: {problem}\n")
+    return 0
+
+
+def _store(home: str | None) -> TrustStore:
+    if home is None:
+        raise ConfigError("there is no home to remember it in: set ZOT_HOME or HOME")
+    return TrustStore(home)

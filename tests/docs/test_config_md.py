@@ -1,0 +1,37 @@
+"""The configuration in docs/config.md works, and every key that a file may have is described there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from zot.config import _AgentTable, resolve
+from zot.errors import ConfigError
+from zot.runtime import check
+
+from .markdown import blocks
+
+TEXT = (Path(__file__).parents[2] / "docs" / "config.md").read_text()
+[EXAMPLE] = blocks(TEXT, "toml")
+
+
+def test_the_example_is_taken_as_it_is_written(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(EXAMPLE.text)
+    config = resolve({"config_dir": str(tmp_path)}, {"ANTHROPIC_API_KEY": "k"})
+    assert check(config) == "claude-sonnet-4-5"
+    assert (config.max_steps, config.approval_timeout_s) == (20, 300.0)
+    assert config.policy == ("read=allow", "bash:git status=allow", "*=ask")
+
+
+def test_a_misspelled_key_is_named_with_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(EXAMPLE.text.replace("policy", "polcy"))
+    with pytest.raises(ConfigError, match=rf"^{path}: .*`polcy`"):
+        resolve({"config_dir": str(tmp_path)}, {})
+
+
+@pytest.mark.parametrize("key", _AgentTable.__struct_fields__)
+def test_every_key_is_described(key: str) -> None:
+    rows = [line.split("|")[1] for line in TEXT.splitlines() if line.startswith("| `")]
+    assert any(f"`{key}`" in row for row in rows)

@@ -1,0 +1,76 @@
+"""`zot lab` as a person meets it: what it prints, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .talk import WAIT_S
+
+ZOT = (sys.executable, "-m", "zot", "lab")
+
+
+def run(*argv: str, stdout: int = subprocess.PIPE) -> tuple[int, str, str]:
+    """Run the command to its end; return its exit code and what it printed."""
+    done = subprocess.run([*ZOT, *argv], stdout=stdout, stderr=subprocess.PIPE, timeout=WAIT_S, check=False, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_address_is_printed_and_a_signal_ends_it() -> None:
+    with subprocess.Popen([*ZOT, "serve"], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline().startswith("http://127.0.0.1:")
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(WAIT_S) == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_an_address_that_nobody_can_read_ends_it_in_one_line() -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        code, _, told = run("serve", stdout=full)
+    finally:
+        os.close(full)
+    assert (code, told.count("\n")) == (1, 1)
+    assert told.startswith("zot: cannot print the address http://127.0.0.1:")
+
+
+def test_a_reader_who_has_gone_ends_it_in_one_line() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        code, _, told = run("serve", stdout=writing)
+    finally:
+        os.close(writing)
+    assert (code, told.count("\n")) == (1, 1)
+    assert told.startswith("zot: cannot print the address http://127.0.0.1:")
+
+
+@pytest.mark.parametrize("port", ["x", "", "-1", "65536", "80.5", "9" * 5000])
+def test_a_port_is_a_number(port: str) -> None:
+    told = f"zot: --port {port}: must be a whole number from 0 to 65535\n"
+    assert run("serve", f"--port={port}") == (1, "", told)
+
+
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [((), "serve"), (("serve",), "serve"), (("check",), "check")],
+)
+def test_help_is_that_of_the_command(words: tuple[str, ...], usage: str) -> None:
+    code, told, _ = run(*words, "--help")
+    assert (code, told.partition("\n")[0]) == (0, f"usage: zot lab {usage} [flags]")
+    assert ("--port" in told) is (usage == "serve")
+
+
+def test_check_names_the_line_of_a_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "a.lab"
+    path.write_text("say x\nsplit 0 x\n")
+    told = 'zot: a.lab:2: found 0 where a number of at least 1 should be; expected: split COUNT "text"\n'
+    assert run("check", "--script", os.fspath(path)) == (1, "", told)
+    path.write_text("say x\n")
+    assert run("check", "--script", os.fspath(path)) == (0, "", "")

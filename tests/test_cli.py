@@ -1,0 +1,65 @@
+"""The command line itself: what it prints, and what becomes of that when nobody reads it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PATIENCE_S = 20
+
+
+def zot(*words: str, redirect: str = "") -> subprocess.CompletedProcess[str]:
+    line = f'exec "$0" -m zot {" ".join(words)} {redirect}'
+    return subprocess.run(
+        ["/bin/sh", "-c", line, sys.executable], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["rpc", "--help"], ["lab", "--help"]])
+def test_what_was_asked_for_is_printed(words: list[str]) -> None:
+    done = zot(*words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "zot" in done.stdout
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["rpc", "--help"]])
+def test_no_room_for_the_output_is_said_in_one_line(words: list[str]) -> None:
+    done = zot(*words, redirect=">/dev/full")
+    assert (done.returncode, done.stderr) == (1, "zot: [Errno 28] No space left on device\n")
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["rpc", "--help"]])
+def test_a_reader_that_is_gone_is_no_error(words: list[str]) -> None:
+    done = zot(*words, redirect="| true; exit 0")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_unknown_command_shows_the_known_ones() -> None:
+    done = zot("frobnicate")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("zot: unknown command 'frobnicate'\nusage: zot COMMAND")
+
+
+def test_a_skill_of_a_project_is_used_once_it_is_trusted_and_not_after_it_changed(tmp_path: Path) -> None:
+    skill = tmp_path / ".zot" / "skills" / "greet"
+    skill.mkdir(parents=True)
+    (skill / "SKILL.md").write_text("---\nname: greet\ndescription: How to greet.\n---\nSay hello.\n")
+
+    def skills(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "zot", "skills", *words], cwd=tmp_path, capture_output=True, text=True,
+            timeout=PATIENCE_S, check=False, env={**os.environ, "ZOT_HOME": str(tmp_path / "home")},
+        )  # fmt: skip
+        return done.stdout + done.stderr
+
+    assert "not trusted" in skills("list")
+    assert skills("trust", str(skill)) == f"trusted {skill}\n"
+    assert "How to greet." in skills("list")
+    (skill / "SKILL.md").write_text("---\nname: greet\ndescription: How to rob.\n---\nSay nothing.\n")
+    assert "How to rob." not in skills("list")
+    assert "no longer trusted" in skills("untrust", str(skill))
+    assert "was not trusted" in skills("untrust", str(skill))
