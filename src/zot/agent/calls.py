@@ -79,9 +79,7 @@ class CallRunner:
             known = ", ".join(sorted(tools)) or "none"
             return Refused(f"there is no tool named {call.name!r}; there are: {known}")
         if call.args is None:
-            return Refused(
-                f"not run: the arguments are not a usable JSON object. What was sent: {call.malformed}"
-            )
+            return Refused(f"not run: the arguments are not a usable JSON object. What was sent: {call.malformed}")
         decision = run.decisions.get(call.id)
         if decision is None:
             decision = run.decisions[call.id] = await self._extensions.tool_called(call, call.args)
