@@ -50,8 +50,10 @@ def main(argv: Sequence[str]) -> int:
     lines = LineSplitter(max_line_bytes=limit)
     try:
         waiting = answer_early(incoming, outgoing, greeting, lines)
-    except OSError:
+    except (BrokenPipeError, ConnectionResetError):
         return 0  # Nobody reads us: there is nobody to tell, either.
+    except OSError as problem:
+        return _unwritten(problem)
     import asyncio
 
     leave(asyncio.run(_serve(config, greeting, lines, waiting, (incoming, outgoing))))
@@ -94,11 +96,14 @@ async def _serve(
         sys.stderr.write(f"zot: rpc: {problem}\n")
         code = 1
     await _wind_down(session, output)
-    if output.problem is not None:
-        sys.stderr.write(f"zot: rpc: what was said could not be written: {output.problem.strerror}\n")
-        code = 1
     output.close()
-    return code
+    return code if output.problem is None else _unwritten(output.problem)
+
+
+def _unwritten(problem: OSError) -> int:
+    """Say that the output is incomplete, and return the exit code for it."""
+    sys.stderr.write(f"zot: rpc: what was said could not be written: {problem.strerror}\n")
+    return 1
 
 
 async def _wind_down(session: Session, output: Writer) -> None:
