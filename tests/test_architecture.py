@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The only one that picks concrete parts.
     "runtime": {
         "errors", "messages", "store", "config", "providers/models", "providers/base", "providers", "providers/lab",
-        "tools", "agent", "session", "toolbox",
+        "agent", "session", "toolbox",
     },
     "sdk": {"errors", "messages", "events", "config", "providers/base", "history", "job", "session", "runtime"},
     "blocking": {"errors", "messages", "events", "config", "providers/base", "session", "sdk"},

@@ -46,15 +46,12 @@ def check(config: Config) -> str:
     return model
 
 
-def protect() -> None:
-    """Keep the commands that tools run out of this process's memory and environment. For a program of our own."""
-    from zot.tools.process import protect_process
+def open_session(config: Config, store: Store | None = None, *, own_process: bool = False) -> Session:
+    """Return a session that works as ``config`` says. Raise ConfigError if it makes no sense.
 
-    protect_process()
-
-
-def open_session(config: Config, store: Store | None = None) -> Session:
-    """Return a session that works as ``config`` says. Raise ConfigError if it makes no sense."""
+    In a process of our own, commands that tools run are kept out of its memory and environment; an embedding program
+    decides that for itself.
+    """
     from zot.agent.approvals import Approvals
     from zot.agent.loop import Agent
     from zot.agent.policy import Policy
@@ -65,7 +62,7 @@ def open_session(config: Config, store: Store | None = None) -> Session:
 
     model_id = check(config)
     cwd, key = _directory(config.cwd), os.urandom(6).hex()
-    toolbox = Toolbox(config, cwd=cwd, key=key)
+    toolbox = Toolbox(config, cwd=cwd, key=key, own_process=own_process)
     agent = Agent(
         _PROVIDERS[config.provider](config),
         models_of(config.provider),

@@ -23,10 +23,11 @@ _GRACE_S = 0.5
 
 
 class Toolbox:
-    """What a session works with. ``key`` is the session's."""
+    """What a session works with. ``key`` is the session's; only our ``own_process`` may be shut off from others."""
 
-    def __init__(self, config: Config, *, cwd: str, key: str) -> None:
+    def __init__(self, config: Config, *, cwd: str, key: str, own_process: bool) -> None:
         self._config = config
+        self._own_process = own_process
         self._cwd = cwd
         self._home = zot_home(config.environment)
         self._spill_dir = os.path.join(self._home, "spill", key) if self._home is not None else None
@@ -76,7 +77,7 @@ class Toolbox:
         from zot.tools.bash import Bash
         from zot.tools.process import open_processes
 
-        self._processes = open_processes()
+        self._processes = open_processes(protected=self._own_process)
         hidden = (self._home,) if self._home is not None else ()
         return Bash(self._processes, spill_dir=self._spill_dir, lock=self._config.lock, hidden=hidden)
 

@@ -67,17 +67,16 @@ async def _serve(
     descriptors: tuple[int, int],
 ) -> int:
     """Serve the client until its input ends, a signal comes, or nobody reads us. Return the exit code."""
-    from zot.runtime import open_session, protect
+    from zot.runtime import open_session
     from zot.serve.lifetime import Lifetime
     from zot.serve.rpc import RpcServer, Unwelcome
     from zot.serve.streams import Writer, pump, read_chunks
 
     incoming, outgoing = descriptors
-    protect()
     output = Writer(outgoing)
     lifetime = Lifetime(outgoing)
     output.on_broken(lifetime.end)
-    session = open_session(config)
+    session = open_session(config, own_process=True)
     greeting.model = lambda: session.agent.model.id
     server = RpcServer(session, greeting, output)
 

@@ -21,7 +21,6 @@ from zot.tools.changes import Change, apply, diff
 from zot.tools.encoding import BROKEN_UTF_8, UTF_8, Encoding, detect
 from zot.tools.excerpt import Excerpt
 from zot.tools.files import Place, read_at
-from zot.tools.likeness import MAX_COMPARED_CHARACTERS, nearly
 from zot.tools.matches import FileText, Match
 from zot.tools.paths import Anywhere, Paths
 from zot.tools.seen import Seen, version_of
@@ -176,6 +175,8 @@ def _nearly(data: bytes, encoding: Encoding, old: str) -> str:
     except UnicodeEncodeError as exc:
         character = exc.object[exc.start]
         return f"the file seems to be {encoding.name}, which has no {character!r} (U+{ord(character):04X})"
+    from zot.tools.likeness import MAX_COMPARED_CHARACTERS, nearly  # Only a miss needs it.
+
     start = data[: MAX_COMPARED_CHARACTERS * encoding.unit].removeprefix(encoding.bom)
     return nearly(encoding.decode(start), old)
 

@@ -9,7 +9,7 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zot.tools.kept import ENDED, KeptChild, NotTaken
@@ -31,7 +31,14 @@ _START = "import sys; sys.path.append(sys.argv.pop()); from zot.tools.warden.mai
 class Guardian:
     """Starts commands through a guardian process, which is started with the first of them."""
 
-    def __init__(self, *, python: str = sys.executable, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self,
+        *,
+        python: str = sys.executable,
+        patience_s: float = PATIENCE_S,
+        before_start: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._before_start = before_start
         self._python = python
         self._patience_s = patience_s
         self._process: subprocess.Popen[bytes] | None = None
@@ -138,6 +145,7 @@ class Guardian:
         """Start the guardian: nothing of our environment, none of our descriptors, a session of its own."""
         import subprocess
 
+        self._before_start()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         with theirs:

@@ -42,12 +42,15 @@ class Processes(Protocol):
         """End everything. Any number of times; afterwards nothing can be spawned."""
 
 
-def open_processes() -> Processes:
-    """Return what keeps processes best on this system: a `Guardian`, or `Groups` where there can be none."""
+def open_processes(*, protected: bool = False) -> Processes:
+    """Return what keeps processes best on this system: a `Guardian`, or `Groups` where there can be none.
+
+    ``protected`` calls `protect_process` before the first command is started.
+    """
     if _can_guard():
         from zot.tools.guardian import Guardian
 
-        return Guardian()
+        return Guardian(before_start=protect_process if protected else lambda: None)
     from zot.tools.groups import Groups
 
     return Groups()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 from typing import TypeAlias
 
@@ -43,7 +42,9 @@ async def version(fd: int) -> bytes:
     about = os.fstat(fd)
     if about.st_size > MAX_HASHED_BYTES:
         return _outside(about)
-    digest, position = hashlib.sha256(), 0
+    from hashlib import sha256  # Loaded with the first file that is read, not at every start.
+
+    digest, position = sha256(), 0
     while data := os.pread(fd, _SLICE_BYTES, position):
         digest.update(data)
         position += len(data)
@@ -53,7 +54,9 @@ async def version(fd: int) -> bytes:
 
 def version_of(data: bytes, about: os.stat_result) -> bytes:
     """Return the version of a file whose whole content is ``data``; the same that `version` finds."""
-    return _outside(about) if len(data) > MAX_HASHED_BYTES else hashlib.sha256(data).digest()
+    from hashlib import sha256
+
+    return _outside(about) if len(data) > MAX_HASHED_BYTES else sha256(data).digest()
 
 
 def _outside(about: os.stat_result) -> bytes:
