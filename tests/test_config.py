@@ -171,3 +171,12 @@ def test_the_environment_is_the_one_given_else_that_of_the_process() -> None:
 def test_every_flag_sets_something_that_there_is() -> None:
     known = {*Config.__struct_fields__, "config_dir", "no_tools", "no_ext", "no_skill", "no_session"}
     assert {flag.key for flag in AGENT_FLAGS} <= known
+
+
+PROVIDERS = ("ANTHROPIC", "OPENAI", "GEMINI", "GOOGLE", "DEEPSEEK", "KIMI", "MOONSHOT", "OPENROUTER", "OLLAMA", "GROQ",
+             "MISTRAL", "XAI")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["ZOTCORE_RPC_TOKEN", *(f"{provider}_API_KEY" for provider in PROVIDERS)])
+def test_no_key_of_any_provider_reaches_a_tool(name: str) -> None:
+    assert tool_environment({"PATH": "/bin", name: "secret"}) == {"PATH": "/bin"}

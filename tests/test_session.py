@@ -934,3 +934,20 @@ async def test_a_job_knows_how_it_ended() -> None:
     job = session.prompt("hi")
     await finish(session)
     assert (job.error, job.aborted) == (None, False)
+
+
+async def test_an_abort_is_heard_even_if_what_it_left_running_cannot_be_ended() -> None:
+    class Stubborn:
+        async def end(self, owner: str) -> None:
+            raise ChildProcessError("it does not end")
+
+        async def close(self) -> None:
+            return
+
+    agent = open_session(FakeTransport([None])).agent
+    session = Session(agent, jobs=Stubborn())
+    listener = listen(session)
+    session.prompt("hi")
+    session.abort()
+    await finish(session)
+    assert kinds(listener.events)[-2:] == ["turn_end aborted", "done"]

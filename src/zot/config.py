@@ -15,12 +15,22 @@ from zot.flags import Flag, choice, positive, seconds
 #: Where each provider's key is looked for, in order.
 KEY_NAMES: Mapping[str, tuple[str, ...]] = {"anthropic": ("ANTHROPIC_API_KEY",), "lab": ()}
 
-#: Names that never reach a tool or an extension: our token, and the keys of all providers.
+#: Names that never reach a tool or an extension: our token, and the keys of all providers, also of those to come.
 SECRET_NAMES = frozenset(
     (
         "ZOTCORE_RPC_TOKEN",
         "ANTHROPIC_AUTH_TOKEN",
+        "DEEPSEEK_API_KEY",
+        "GEMINI_API_KEY",
+        "GOOGLE_API_KEY",
+        "GROQ_API_KEY",
+        "KIMI_API_KEY",
+        "MISTRAL_API_KEY",
+        "MOONSHOT_API_KEY",
+        "OLLAMA_API_KEY",
         "OPENAI_API_KEY",
+        "OPENROUTER_API_KEY",
+        "XAI_API_KEY",
         *(key for keys in KEY_NAMES.values() for key in keys),
     )
 )

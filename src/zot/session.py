@@ -255,7 +255,7 @@ class Session:
         """Wait for a run and say how it ended."""
         problem = await self._outcome(run)
         if self._aborting:
-            await self._jobs.end(run.owners[-1])
+            await self._end_jobs(run)
         job = self._running
         assert job is not None
         try:
@@ -270,6 +270,13 @@ class Session:
             # That it is over cannot be recorded, but whoever waits for the end must hear it.
             job.error = failure
             self._history.announce([Error(str(failure)), Done()])
+
+    async def _end_jobs(self, run: Run) -> None:
+        """End what the tools of an aborted run left running. Its end must be heard even if that does not work."""
+        try:
+            await self._jobs.end(run.owners[-1])
+        except OSError:
+            log.exception("what an aborted run left running could not be ended")
 
     async def _outcome(self, run: Run) -> BaseException | None:
         """Wait until a run is over, asking a person where it cannot go on without; return what ended it early."""
