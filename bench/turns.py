@@ -18,7 +18,7 @@ from zot.agent.loop import Agent
 from zot.messages import TextBlock, ToolSpec
 from zot.providers.anthropic import AnthropicMessages
 from zot.providers.base import Deadlines, HttpRequest
-from zot.providers.models import default_model, models_of
+from zot.providers.models import catalogue
 from zot.providers.service import Service
 from zot.session import Session
 from zot.tools.base import ToolContext
@@ -101,12 +101,16 @@ class Look:
         return (TextBlock(_RESULT),)
 
 
+async def _key() -> str:
+    return "key"
+
+
 async def main(turns: int) -> list[float]:
     """Return how long each turn took, in seconds."""
     agent = Agent(
-        Service("bench", AnthropicMessages(base_url="http://model", api_key="key"), InstantModel()),
-        models_of("anthropic"),
-        model_id=default_model("anthropic"),
+        Service("bench", AnthropicMessages(base_url="http://model", origin="bench"), InstantModel(), key=_key),
+        catalogue("anthropic"),
+        model_id=None,
         system="You help with code.",
         tools=[Look()],
         cwd="/",

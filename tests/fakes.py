@@ -17,7 +17,7 @@ from zot.history import Batch
 from zot.messages import CallBlock, ImageBlock, ToolSpec
 from zot.providers.anthropic import AnthropicMessages
 from zot.providers.base import Deadlines, HttpRequest, Model, Provider, Reasoning
-from zot.providers.models import models_of
+from zot.providers.models import Catalogue, catalogue
 from zot.providers.service import Service
 from zot.session import Session
 from zot.store import MemoryStore, Row, Store
@@ -287,21 +287,27 @@ class SlowStore:
         raise NotImplementedError
 
 
+async def read_key() -> str:
+    return "sk-test-1234"
+
+
 async def no_sleep(seconds: float) -> None:
     await asyncio.sleep(0)
 
 
 def service(transport: FakeTransport, **settings: Any) -> Service:
     """The real provider over a fake network: it never sleeps, and its dice always show the middle."""
-    api = AnthropicMessages(base_url="https://api.test", api_key="sk-test-1234")
-    return Service("anthropic", api, transport, **{"sleep": no_sleep, "jitter": lambda: 0.5, **settings})
+    api = AnthropicMessages(base_url="https://api.test", origin="anthropic")
+    return Service(
+        "anthropic", api, transport, **{"key": read_key, "sleep": no_sleep, "jitter": lambda: 0.5, **settings}
+    )
 
 
 def open_session(
     provider: FakeTransport | Provider,
     *,
     tools: Sequence[Tool] = (),
-    models: Sequence[Model] = models_of("anthropic"),
+    models: Sequence[Model] = catalogue("anthropic").models,
     model: str = "claude-sonnet-4-5",
     max_steps: int = 50,
     reasoning: Reasoning = "off",
@@ -311,7 +317,7 @@ def open_session(
 ) -> Session:
     agent = Agent(
         service(provider) if isinstance(provider, FakeTransport) else provider,
-        models,
+        Catalogue("anthropic", tuple(models)),
         model_id=model,
         system="You are a test.",
         tools=tools,

@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "messages": {"errors"},
     "events": {"errors", "messages", "surrogates"},
     "flags": {"errors"},
-    "config": {"errors", "flags"},
+    "config": {"errors", "flags", "providers/vendors"},
     "fingerprint": {"errors"},
     "skills": {"errors"},
     "trust": {"errors", "messages", "fingerprint"},
@@ -37,7 +37,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # What a session works with: it picks the concrete tools.
     "toolbox": {"config", "skills", "trust", "tools/base", "tools"},
     # The catalogue is read before anything is answered, so it knows next to nothing.
-    "providers/models": {"errors", "messages"},
+    "providers/vendors": {"errors"},
+    "providers/models": {"errors", "messages", "providers/vendors"},
     "providers/base": {"errors", "messages", "events", "providers/models"},
     "providers": {"errors", "surrogates", "version", "messages", "events", "providers/base"},
     # lab is a service at the other end of a line: it knows what a transport is, and none of our decoders.
@@ -48,8 +49,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "session": {"errors", "messages", "events", "store", "agent", "history", "job"},
     # The only one that picks concrete parts.
     "runtime": {
-        "errors", "messages", "store", "config", "providers/models", "providers/base", "providers", "providers/lab",
-        "agent", "session", "toolbox",
+        "errors", "messages", "store", "config", "providers/vendors", "providers/models", "providers/base", "providers",
+        "providers/lab", "agent", "session", "toolbox",
     },
     "sdk": {"errors", "messages", "events", "config", "providers/base", "history", "job", "session", "runtime"},
     "blocking": {"errors", "messages", "events", "config", "providers/base", "session", "sdk"},
@@ -70,7 +71,7 @@ def part_of(name: str) -> str:
     first, *rest = name.removeprefix("zot").removeprefix(".").split(".")
     if not first:
         return "__init__"
-    if first in ("providers", "tools") and rest and rest[0] in ("base", "lab", "models"):
+    if first in ("providers", "tools") and rest and rest[0] in ("base", "lab", "models", "vendors"):
         return f"{first}/{rest[0]}"
     return first
 

@@ -140,9 +140,14 @@ async def test_a_prompt_with_a_tool_is_told_in_order() -> None:
     ]
     assert session.transcript.messages == [
         Message("user", (TextBlock("hi"),), NOON),
-        Message("assistant", (ThinkingBlock("Hm", "s"), TextBlock("I will"), CallBlock("c1", "shout", {"a": 1})), NOON),
+        Message(
+            "assistant",
+            (ThinkingBlock("Hm", "s"), TextBlock("I will"), CallBlock("c1", "shout", {"a": 1})),
+            NOON,
+            origin="anthropic",
+        ),
         Message("tool", (ResultBlock("c1", False, (TextBlock("{'a': 1}"),)),), NOON),
-        Message("assistant", (TextBlock("Done."),), NOON),
+        Message("assistant", (TextBlock("Done."),), NOON, origin="anthropic"),
     ]
 
 
@@ -421,7 +426,9 @@ async def test_an_abort_keeps_what_was_said_and_drops_the_half_written_call() ->
         TurnEnd("aborted"),
         Done(),
     ]
-    assert session.transcript.messages[-1] == Message("assistant", (TextBlock("half an answer"),), NOON)
+    assert session.transcript.messages[-1] == Message(
+        "assistant", (TextBlock("half an answer"),), NOON, origin="anthropic"
+    )
 
 
 async def test_calls_that_an_abort_leaves_over_get_a_result_in_order() -> None:

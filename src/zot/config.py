@@ -11,29 +11,10 @@ import msgspec
 
 from zot.errors import ConfigError
 from zot.flags import Flag, choice, positive, seconds
+from zot.providers.vendors import KEY_NAMES, VENDORS, ApiName
 
-#: Where each provider's key is looked for, in order.
-KEY_NAMES: Mapping[str, tuple[str, ...]] = {"anthropic": ("ANTHROPIC_API_KEY",), "lab": ()}
-
-#: Names that never reach a tool or an extension: our token, and the keys of all providers, also of those to come.
-SECRET_NAMES = frozenset(
-    (
-        "ZOTCORE_RPC_TOKEN",
-        "ANTHROPIC_AUTH_TOKEN",
-        "DEEPSEEK_API_KEY",
-        "GEMINI_API_KEY",
-        "GOOGLE_API_KEY",
-        "GROQ_API_KEY",
-        "KIMI_API_KEY",
-        "MISTRAL_API_KEY",
-        "MOONSHOT_API_KEY",
-        "OLLAMA_API_KEY",
-        "OPENAI_API_KEY",
-        "OPENROUTER_API_KEY",
-        "XAI_API_KEY",
-        *(key for keys in KEY_NAMES.values() for key in keys),
-    )
-)
+#: Names that never reach a tool or an extension: our token, and the keys of all providers.
+SECRET_NAMES = frozenset({"ZOTCORE_RPC_TOKEN", "ANTHROPIC_AUTH_TOKEN"}) | KEY_NAMES
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,6 +24,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     model: str | None = None
     api_key: str | None = None
     base_url: str | None = None
+    api: ApiName | None = None
     cwd: str | None = None
     system_prompt: str | None = None
     append_system_prompt: tuple[str, ...] = ()
@@ -78,6 +60,7 @@ class _AgentTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     provider: str | None = None
     model: str | None = None
     base_url: str | None = None
+    api: ApiName | None = None
     system_prompt: str | None = None
     reasoning: Literal["off", "low", "medium", "high"] | None = None
     max_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -104,6 +87,8 @@ AGENT_FLAGS: Sequence[Flag] = (
     Flag("--model", "the model", value="ID"),
     Flag("--api-key", "the key; better set the service's variable: arguments are visible to others", value="KEY"),
     Flag("--base-url", "another server that speaks the provider's API", value="URL"),
+    Flag("--api", "through which API, where a provider has several: anthropic, responses, chat, gemini", value="NAME",
+         parse=choice("anthropic", "responses", "chat", "gemini")),
     Flag("--cwd", "where the tools work", value="DIR"),
     Flag("--system-prompt", "instead of zot's own", value="TEXT"),
     Flag("--append-system-prompt", "after the system prompt", value="TEXT", many=True),
@@ -160,7 +145,7 @@ def _fitting(stored: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]
     """Return what of the file's settings goes with what was given: a model and an address belong to their provider."""
     if given.get("provider") in (None, stored.get("provider", Config().provider)):
         return stored
-    return {name: value for name, value in stored.items() if name not in ("model", "base_url")}
+    return {name: value for name, value in stored.items() if name not in ("model", "base_url", "api")}
 
 
 TOOL_NAMES = ("bash", "edit", "read", "skill", "write")
@@ -188,11 +173,11 @@ def zot_home(env: Mapping[str, str]) -> str | None:
     return os.path.join(user, ".local", "state", "zot")
 
 
-def credential(provider: str, given: str | None, env: Mapping[str, str]) -> str:
-    """Return the key for ``provider``. Raise ConfigError that says how to give one."""
-    names = KEY_NAMES[provider]
+def credential(provider: str, given: str | None, env: Mapping[str, str], *, needed: bool = True) -> str:
+    """Return the key for ``provider``, "" if there is none and none is needed. Raise ConfigError how to give one."""
+    names = VENDORS[provider].key_names
     key = given or next((env[name] for name in names if env.get(name)), "")
-    if names and not key:
+    if needed and VENDORS[provider].needs_key and not key:
         raise ConfigError(
             f"no key for {provider}: set {' or '.join(names)}, or pass --api-key; --provider lab needs none"
         )

@@ -62,6 +62,7 @@ class Usage(Event, tag="usage", frozen=True, gc=False):
     cost_usd: float
     cumulative: Counters
     price_known: bool = True
+    reasoning: int = 0
 
     @property
     def cost(self) -> float | None:

@@ -31,20 +31,28 @@ class ImageBlock(Block, tag="image", frozen=True, gc=False):
 
 
 class ThinkingBlock(Block, tag="thinking", frozen=True, gc=False):
-    """What the model thought. ``signature`` proves it to the API that made it, ``redacted`` is its sealed form."""
+    """What the model thought. ``signature`` proves it to the API that made it, ``redacted`` is its sealed form.
+
+    ``id`` is the name that API knows it by, where it gives one.
+    """
 
     text: str = ""
     signature: str = ""
     redacted: str = ""
+    id: str = ""
 
 
 class CallBlock(Block, tag="tool_call", frozen=True, gc=False):
-    """The model wants a tool run. ``args`` is None when what it wrote is not a JSON object; ``malformed`` has it."""
+    """The model wants a tool run. ``args`` is None when what it wrote is not a JSON object; ``malformed`` has it.
+
+    ``signature`` seals what the model thought before it, for the APIs that want that back with the call.
+    """
 
     id: str
     name: str
     args: dict[str, Any] | None
     malformed: str = ""
+    signature: str = ""
 
 
 class ResultBlock(Block, tag="tool_result", frozen=True, gc=False):
@@ -57,12 +65,16 @@ TranscriptBlock: TypeAlias = TextBlock | ImageBlock | ThinkingBlock | CallBlock 
 
 
 class Message(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One message of the transcript, complete. ``shown_text`` is what clients see where that differs from its text."""
+    """One message of the transcript, complete. ``shown_text`` is what clients see where that differs from its text.
+
+    ``origin`` is the provider whose model said it: signatures and sealed thoughts mean nothing to any other.
+    """
 
     role: Role
     content: tuple[TranscriptBlock, ...]
     time: str
     shown_text: str | None = None
+    origin: str = ""
 
 
 class ShownImage(Block, tag="image", frozen=True, gc=False):
@@ -102,7 +114,10 @@ class ToolSpec(msgspec.Struct, frozen=True):
 
 
 class Counters(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Tokens and money. ``input`` excludes what was read from or written to the provider's cache."""
+    """Tokens and money. ``input`` excludes what was read from or written to the provider's cache.
+
+    ``reasoning`` is how much of ``output`` the model thought, where the provider tells.
+    """
 
     input: int
     output: int
@@ -110,6 +125,7 @@ class Counters(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     cache_write: int
     cost_usd: float
     price_known: bool = True
+    reasoning: int = 0
 
     @property
     def cost(self) -> float | None:
@@ -124,6 +140,7 @@ class Counters(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             self.cache_write + other.cache_write,
             self.cost_usd + other.cost_usd,
             self.price_known and other.price_known,
+            self.reasoning + other.reasoning,
         )
 
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from zot.config import Config, credential, tool_environment, tool_names
 from zot.errors import ConfigError
-from zot.providers.models import default_model, models_of
+from zot.providers.models import Catalogue, catalogue
+from zot.providers.vendors import VENDORS, ApiName, Endpoint, endpoint
 
 if TYPE_CHECKING:
-    from zot.providers.base import Provider
+    from zot.providers.base import Api, Provider, Transport
     from zot.session import Session
     from zot.store import Store
 
@@ -22,11 +23,8 @@ def check(config: Config) -> str:
 
     Loads next to nothing: whoever waits for a first answer waits for this, too.
     """
-    known = [model.id for model in models_of(config.provider)]
-    model = config.model or default_model(config.provider)
-    if model not in known:
-        raise ConfigError(f"unknown model {model!r} (provider {config.provider!r}); known: {', '.join(known)}")
-    credential(config.provider, config.api_key, config.environment)
+    model = _catalogue(config).find(config.model)
+    _key(config)
     _directory(config.cwd)
     tool_names(config)
     if config.script and config.provider != "lab":
@@ -43,7 +41,7 @@ def check(config: Config) -> str:
         Policy.parse(config.policy)
     if config.frozen_time is not None:
         _clock(config.frozen_time)
-    return model
+    return model.id
 
 
 def open_session(config: Config, store: Store | None = None, *, own_process: bool = False) -> Session:
@@ -64,8 +62,8 @@ def open_session(config: Config, store: Store | None = None, *, own_process: boo
     cwd, key = _directory(config.cwd), os.urandom(6).hex()
     toolbox = Toolbox(config, cwd=cwd, key=key, own_process=own_process)
     agent = Agent(
-        _PROVIDERS[config.provider](config),
-        models_of(config.provider),
+        _provider(config),
+        _catalogue(config),
         model_id=model_id,
         system=system_prompt(
             cwd=cwd,
@@ -101,29 +99,61 @@ def _clock(frozen_time: str | None) -> Callable[[], str]:
     return lambda: timestamp(start + next(ticks) / 1000)
 
 
-def _anthropic(config: Config) -> Provider:
-    from zot.providers.anthropic import AnthropicMessages
-    from zot.providers.http import HttpTransport
+def _endpoint(config: Config) -> Endpoint:
+    vendor = VENDORS[config.provider]
+    return endpoint(vendor, api=config.api, base_url=config.base_url, env=config.environment)
+
+
+def _catalogue(config: Config) -> Catalogue:
+    """Return the models that may be asked for."""
+    listed = catalogue(config.provider)
+    return catalogue(config.provider, unlisted=True) if _endpoint(config).foreign else listed
+
+
+def _key(config: Config) -> str:
+    return credential(config.provider, config.api_key, config.environment, needed=not _endpoint(config).foreign)
+
+
+def _provider(config: Config) -> Provider:
+    """Return the service that is to be asked."""
     from zot.providers.service import Service
 
-    key = credential(config.provider, config.api_key, config.environment)
-    base_url = config.base_url or config.environment.get("ANTHROPIC_BASE_URL") or "https://api.anthropic.com"
-    api = AnthropicMessages(base_url=base_url, api_key=key)
-    return Service("anthropic", api, HttpTransport(config.environment))
+    where, key = _endpoint(config), _key(config)
+
+    async def read_key() -> str:
+        return key
+
+    return Service(config.provider, _APIS[where.api](config, where), _transport(config), key=read_key)
 
 
-def _lab(config: Config) -> Provider:
-    from zot.providers.anthropic import AnthropicMessages
+def _transport(config: Config) -> Transport:
+    """Return what carries the requests: the network, or a script."""
+    if config.provider != "lab":
+        from zot.providers.http import HttpTransport
+
+        return HttpTransport(config.environment)
     from zot.providers.lab.script import Script, demo
     from zot.providers.lab.transport import LabTransport
-    from zot.providers.service import Service
 
-    script = Script.load(config.script) if config.script else demo()
-    api = AnthropicMessages(base_url="http://lab.invalid", api_key="")
-    return Service("lab", api, LabTransport(script))
+    return LabTransport(Script.load(config.script) if config.script else demo())
 
 
-_PROVIDERS: Mapping[str, Callable[[Config], Provider]] = {"anthropic": _anthropic, "lab": _lab}
+def _anthropic(config: Config, where: Endpoint) -> Api:
+    from zot.providers.anthropic import AnthropicMessages
+
+    return AnthropicMessages(base_url=where.base_url, origin=config.provider)
+
+
+def _to_come(config: Config, where: Endpoint) -> Api:
+    raise ConfigError(f"{config.provider}: the API {where.api!r} is not available in this version of zot")
+
+
+_APIS: Mapping[ApiName, Callable[[Config, Endpoint], Api]] = {
+    "anthropic": _anthropic,
+    "responses": _to_come,
+    "chat": _to_come,
+    "gemini": _to_come,
+}
 
 
 def _directory(path: str | None) -> str:

@@ -99,7 +99,7 @@ class Runtime:
 
     def list_models(self) -> Sequence[Model]:
         """Return the models known for the provider."""
-        return self._open().agent.models
+        return self._open().agent.catalogue.models
 
     @property
     def state(self) -> State:
@@ -280,4 +280,12 @@ def _resolve(future: asyncio.Future[None] | None) -> None:
 
 
 def _counters(event: Usage) -> Counters:
-    return Counters(event.input, event.output, event.cache_read, event.cache_write, event.cost_usd, event.price_known)
+    return Counters(
+        event.input,
+        event.output,
+        event.cache_read,
+        event.cache_write,
+        event.cost_usd,
+        event.price_known,
+        event.reasoning,
+    )

@@ -456,7 +456,9 @@ def ask(*messages: Message, **changes: Any) -> Request:
 
 
 def body_of(*messages: Message, **changes: Any) -> dict[str, Any]:
-    body = AnthropicMessages(base_url="https://api.test", api_key="k").request(ask(*messages, **changes)).body
+    body = (
+        AnthropicMessages(base_url="https://api.test", origin="anthropic").request(ask(*messages, **changes), "k").body
+    )
     assert problems(body) == []
     parsed: dict[str, Any] = json.loads(body)
     return parsed
@@ -479,7 +481,7 @@ def _blocks(blocks: Sequence[TranscriptBlock | str]) -> tuple[TranscriptBlock, .
 
 
 def test_the_least_request() -> None:
-    request = AnthropicMessages(base_url="https://api.test", api_key="k").request(ask(user("hi")))
+    request = AnthropicMessages(base_url="https://api.test", origin="anthropic").request(ask(user("hi")), "k")
     assert (request.method, request.url) == ("POST", "https://api.test/v1/messages")
     assert request.headers == snapshot(
         {
@@ -505,8 +507,8 @@ def test_the_least_request() -> None:
     "base_url", ["https://api.test", "https://api.test/", "https://api.test/v1", "https://api.test/v1/"]
 )
 def test_the_address_may_be_written_with_or_without_its_version(base_url: str) -> None:
-    api = AnthropicMessages(base_url=base_url, api_key="k")
-    assert api.request(ask(user("hi"))).url == "https://api.test/v1/messages"
+    api = AnthropicMessages(base_url=base_url, origin="anthropic")
+    assert api.request(ask(user("hi")), "k").url == "https://api.test/v1/messages"
 
 
 def test_system_and_tools_are_marked_for_caching_and_so_is_the_newest_word_of_the_user() -> None:
@@ -746,3 +748,14 @@ def test_half_a_character_does_not_make_a_conversation_unspeakable(half: str) ->
     assert body["messages"][0]["content"][0]["text"] == whole
     assert body["messages"][1]["content"][0]["input"] == {whole: whole}
     assert body["messages"][2]["content"][0]["content"][0]["text"] == whole
+
+
+def test_thoughts_that_another_provider_sealed_are_not_told() -> None:
+    thought = (ThinkingBlock("Hm", "s"), CallBlock("c1", "t", {}, signature="g"))
+    said = [
+        body_of(user("a"), Message("assistant", thought, "t", origin=origin), RESULT)["messages"][1]
+        for origin in ("", "anthropic", "gemini")
+    ]
+    call = {"type": "tool_use", "id": "c1", "name": "t", "input": {}}
+    own = {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm", "signature": "s"}, call]}
+    assert said == [own, own, {"role": "assistant", "content": [call]}]

@@ -122,8 +122,8 @@ async def test_every_request_is_what_it_would_be_without_a_memory() -> None:
     session.replace_messages(seen[1])
     await talk(session, "after the replacement")
     assert len(transport.bodies) == 7
-    api = AnthropicMessages(base_url="https://api.test", api_key="")
+    api = AnthropicMessages(base_url="https://api.test", origin="anthropic")
     for messages, body in zip(seen, transport.bodies, strict=True):
         if b"hand-over" not in body:
             fresh = Request("claude-sonnet-4-5", "You are a test.", messages, (), 64_000, "off", EncodedMessages())
-            assert api.request(fresh).body == body
+            assert api.request(fresh, "k").body == body

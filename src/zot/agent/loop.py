@@ -9,21 +9,21 @@ from zot.agent.calls import CallRunner
 from zot.agent.hooks import AllowAll, Approver, Extensions, MessageDecision, NoExtensions, Question
 from zot.agent.run import Run
 from zot.agent.transcript import Transcript
-from zot.errors import StepsExhausted, TurnBlocked, UserError
+from zot.errors import StepsExhausted, TurnBlocked
 from zot.messages import Counters, Message, ToolSpec, text_of
-from zot.providers.base import EncodedMessages, Model, Provider, Reasoning, Reply, Request
+from zot.providers.base import Catalogue, EncodedMessages, Model, Provider, Reasoning, Reply, Request
 from zot.tools.base import Tool
 
 
 class Agent:
-    """A model with tools, and how it is to be used. ``models`` are those it may be told to use."""
+    """A model with tools, and how it is to be used. ``catalogue`` has the models it may be told to use."""
 
     def __init__(
         self,
         provider: Provider,
-        models: Sequence[Model],
+        catalogue: Catalogue,
         *,
-        model_id: str,
+        model_id: str | None,
         system: str,
         tools: Sequence[Tool],
         cwd: str,
@@ -34,8 +34,8 @@ class Agent:
         approver: Approver | None = None,
     ) -> None:
         self.provider = provider
-        self.models = models
-        self.model = self._find(model_id)
+        self.catalogue = catalogue
+        self.model: Model = catalogue.find(model_id)
         #: The model of the newest call: what it says is charged to it, whichever has been chosen meanwhile.
         self.asked = self.model
         self.cwd = cwd
@@ -50,7 +50,7 @@ class Agent:
 
     def use_model(self, model_id: str) -> None:
         """Use another model from the next call on. Raise UserError, with the known ones, if there is no such model."""
-        self.model = self._find(model_id)
+        self.model = self.catalogue.find(model_id)
 
     def charge(self, counters: Counters) -> Counters:
         """Return ``counters`` with their cost at the prices of the model that was asked last."""
@@ -103,13 +103,6 @@ class Agent:
             finally:
                 run.spent(call.reply().counters)
             return call.reply()
-
-    def _find(self, model_id: str) -> Model:
-        for model in self.models:
-            if model.id == model_id:
-                return model
-        known = ", ".join(model.id for model in self.models) or "none"
-        raise UserError(f"unknown model {model_id!r} (provider {self.provider.name!r}); known: {known}")
 
     async def _ask(self, run: Run, tools: Mapping[str, Tool]) -> None:
         """Make one model call and take its reply."""

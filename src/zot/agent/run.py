@@ -138,7 +138,7 @@ class Run:
         """The model has answered. The calls it made are open now, each of which needs a result."""
         content, stop = _settled(reply)
         calls = tuple(block for block in content if isinstance(block, CallBlock))
-        self._say(content, reply.counters, decision)
+        self._say(reply, content, decision)
         self.recorder.say([*(ToolCall(call.id, call.name, call.args) for call in calls), TurnEnd(stop)])
         self._phase = Phase.USING_TOOLS if calls else Phase.BETWEEN
         self.answered = not calls
@@ -200,14 +200,14 @@ class Run:
         reply = self._partial()
         content = tuple(block for block in reply.content if not isinstance(block, CallBlock))
         held = MessageDecision("", refusal="") if self._holding else None
-        self._say(content, reply.counters, held)
+        self._say(reply, content, held)
 
-    def _say(self, content: tuple[TranscriptBlock, ...], counters: Counters, decision: MessageDecision | None) -> None:
-        """Record the assistant's message and show it, together with what it cost."""
+    def _say(self, reply: Reply, content: tuple[TranscriptBlock, ...], decision: MessageDecision | None) -> None:
+        """Record ``content``, what is kept of a reply, and show it, together with what the reply cost."""
         shown_text = None if decision is None else "" if decision.refusal is not None else decision.text
-        message = Message("assistant", content, self.now(), shown_text=shown_text)
+        message = Message("assistant", content, self.now(), shown_text=shown_text, origin=reply.origin)
         events: list[AgentEvent] = [TextDelta(shown_text)] if shown_text else []
-        events.append(self._usage(counters))
+        events.append(self._usage(reply.counters))
         if decision is not None and decision.refusal is not None:
             events += [Error(decision.refusal)] if decision.refusal else []
         elif content:
@@ -224,6 +224,7 @@ class Run:
             priced.cost_usd,
             self.recorder.totals,
             priced.price_known,
+            priced.reasoning,
         )
 
     def _repairs(self) -> list[Change]:

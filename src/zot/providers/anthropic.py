@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from zot.events import encode
@@ -18,7 +19,7 @@ from zot.messages import (
     TranscriptBlock,
 )
 from zot.providers.anthropic_stream import AnthropicDecoder
-from zot.providers.base import Decoder, HttpRequest, Reasoning, Request
+from zot.providers.base import Decoder, HttpRequest, Reasoning, Request, own_blocks
 
 _THINKING_TOKENS: Mapping[Reasoning, int] = {"low": 2048, "medium": 8192, "high": 16384}
 _ROOM_BEYOND_THINKING = 4096
@@ -32,44 +33,55 @@ _CACHE = {"cache_control": {"type": "ephemeral"}}
 class AnthropicMessages:
     """The API, at Anthropic's address or at another that speaks it."""
 
-    def __init__(self, *, base_url: str, api_key: str) -> None:
+    def __init__(self, *, base_url: str, origin: str) -> None:
         self._url = f"{base_url.rstrip('/').removesuffix('/v1')}/v1/messages"
-        self._key = api_key
+        self._origin = origin
+        self._appended = partial(_appended, origin)
 
-    def request(self, request: Request) -> HttpRequest:
+    def request(self, request: Request, key: str) -> HttpRequest:
         """Return the HTTP request that asks for one streamed reply."""
         return HttpRequest(
             url=self._url,
             headers={
-                "x-api-key": self._key,
+                "x-api-key": key,
                 "anthropic-version": "2023-06-01",
                 "content-type": "application/json",
                 "accept": "text/event-stream",
             },
-            body=_body(request),
+            body=self._body(request),
         )
 
     def decoder(self) -> Decoder:
         """Return a decoder for one reply."""
         return AnthropicDecoder()
 
+    def _body(self, request: Request) -> bytes:
+        """Return the request body, made of the parts that were encoded before and those that are new."""
+        head: dict[str, Any] = {"model": request.model, "max_tokens": request.max_tokens, "stream": True}
+        budget = _THINKING_TOKENS.get(request.reasoning)
+        if budget is not None and _may_think(request.messages, self._origin):
+            head["thinking"] = {"type": "enabled", "budget_tokens": budget}
+            head["max_tokens"] = max(request.max_tokens, budget + _ROOM_BEYOND_THINKING)
+        if request.system:
+            head["system"] = [{"type": "text", "text": request.system, **_CACHE}]
+        if request.tools:
+            head["tools"] = list(_tools(request.tools))
+        # One copy of what was said before, and no more: a long conversation is a megabyte.
+        return b"".join([encode(head)[:-1], b',"messages":[', *self._messages(request), b"]}"])
 
-def _body(request: Request) -> bytes:
-    """Return the request body, made of the parts that were encoded before and those that are new."""
-    head: dict[str, Any] = {"model": request.model, "max_tokens": request.max_tokens, "stream": True}
-    budget = _THINKING_TOKENS.get(request.reasoning)
-    if budget is not None and _may_think(request.messages):
-        head["thinking"] = {"type": "enabled", "budget_tokens": budget}
-        head["max_tokens"] = max(request.max_tokens, budget + _ROOM_BEYOND_THINKING)
-    if request.system:
-        head["system"] = [{"type": "text", "text": request.system, **_CACHE}]
-    if request.tools:
-        head["tools"] = list(_tools(request.tools))
-    # One copy of what was said before, and no more: a long conversation is a megabyte.
-    return b"".join([encode(head)[:-1], b',"messages":[', *_messages(request), b"]}"])
+    def _messages(self, request: Request) -> Iterator[bytes | bytearray]:
+        """Yield the messages as the API wants them: roles alternate, none is empty, the end is marked for caching."""
+        marked, content = _marked(request.messages)
+        text, role = request.encoded.text(request.messages[:marked], self._appended)
+        yield text
+        for index, message in enumerate(request.messages[marked:]):
+            piece, role = self._appended(message, role) if index else _joined(message, content, role)
+            yield piece
+        if role:
+            yield b"]}"
 
 
-def _may_think(messages: Sequence[Message]) -> bool:
+def _may_think(messages: Sequence[Message], origin: str) -> bool:
     """Whether the API lets the model think: while tools are at work, only if it began with a thought after the prompt.
 
     It did not if it was another model then, or if thinking was off.
@@ -87,7 +99,7 @@ def _may_think(messages: Sequence[Message]) -> bool:
             break
     if opening is None:
         return True
-    first = next((shaped for block in opening.content if (shaped := _block(block)) is not None), None)
+    first = next((shaped for block in own_blocks(opening, origin) if (shaped := _block(block)) is not None), None)
     return first is not None and first["type"] in _THOUGHTS
 
 
@@ -97,30 +109,16 @@ def _tools(tools: tuple[ToolSpec, ...]) -> Iterator[dict[str, Any]]:
         yield {"name": tool.name, "description": tool.description, "input_schema": tool.schema, **cache}
 
 
-def _messages(request: Request) -> Iterator[bytes | bytearray]:
-    """Yield the messages as the API wants them: roles alternate, nothing is empty, the end is marked for caching."""
-    marked, content = _marked(request.messages)
-    text, role = request.encoded.text(request.messages[:marked], _appended)
-    yield text
-    for message in request.messages[marked:]:
-        piece, role = (
-            _joined(message, content, role) if message is request.messages[marked] else _appended(message, role)
-        )
-        yield piece
-    if role:
-        yield b"]}"
-
-
 def _marked(messages: Sequence[Message]) -> tuple[int, bytes]:
     """Return which message is the newest that is not the model's own, and its content marked for caching."""
     for index in range(len(messages) - 1, -1, -1):
-        if messages[index].role != "assistant" and (content := _content(messages[index], cache=True)):
+        if messages[index].role != "assistant" and (content := _content(messages[index].content, cache=True)):
             return index, content
     return len(messages), b""
 
 
-def _appended(message: Message, role: str) -> tuple[bytes, str]:
-    return _joined(message, _content(message), role)
+def _appended(origin: str, message: Message, role: str) -> tuple[bytes, str]:
+    return _joined(message, _content(own_blocks(message, origin)), role)
 
 
 def _joined(message: Message, content: bytes, role: str) -> tuple[bytes, str]:
@@ -133,9 +131,9 @@ def _joined(message: Message, content: bytes, role: str) -> tuple[bytes, str]:
     return b'%s{"role":"%s","content":[%s' % (b"]}," if role else b"", speaker.encode(), content), speaker
 
 
-def _content(message: Message, *, cache: bool = False) -> bytes:
+def _content(content: Sequence[TranscriptBlock], *, cache: bool = False) -> bytes:
     """Return the blocks of a message, separated by commas, without brackets; b"" if nothing is left to say."""
-    blocks = [shaped for block in message.content if (shaped := _block(block)) is not None]
+    blocks = [shaped for block in content if (shaped := _block(block)) is not None]
     # The API refuses a message that ends in a thought: nothing came of it.
     while blocks and blocks[-1]["type"] in _THOUGHTS:
         del blocks[-1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from operator import is_
 from typing import Literal, Protocol, TypeAlias
 
@@ -10,7 +10,8 @@ import msgspec
 
 from zot.errors import ProviderError
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
-from zot.messages import Counters, Message, Stop, ToolSpec, TranscriptBlock
+from zot.messages import CallBlock, Counters, Message, Stop, ThinkingBlock, ToolSpec, TranscriptBlock
+from zot.providers.models import Catalogue as Catalogue  # noqa: PLC0414
 from zot.providers.models import Model as Model  # noqa: PLC0414 -- the agent sees no other file of ours
 from zot.providers.models import Price as Price  # noqa: PLC0414
 
@@ -33,11 +34,15 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What a model call gave: all of it, or what had arrived when it ended. ``counters`` has no cost yet."""
+    """What a model call gave: all of it, or what had arrived when it ended. ``counters`` has no cost yet.
+
+    ``origin`` is the provider that gave it.
+    """
 
     content: tuple[TranscriptBlock, ...]
     counters: Counters
     stop: Stop
+    origin: str = ""
 
 
 class ReplyStream(Protocol):
@@ -121,6 +126,17 @@ class EncodedMessages:
             del self._text[self._after[-1][0] if self._after else 0 :]
 
 
+def own_blocks(message: Message, origin: str) -> tuple[TranscriptBlock, ...]:
+    """Return what ``origin`` may be told of a message again: without the sealed thoughts of another provider."""
+    if message.origin in ("", origin):
+        return message.content
+    return tuple(
+        msgspec.structs.replace(block, signature="") if isinstance(block, CallBlock) and block.signature else block
+        for block in message.content
+        if not isinstance(block, ThinkingBlock)
+    )
+
+
 class HttpRequest(msgspec.Struct, frozen=True):
     """One HTTP request. Header names are lower case; ``secret_headers`` names those never to be recorded."""
 
@@ -190,6 +206,11 @@ class Decoder(Protocol):
 class Api(Protocol):
     """One model API: how to ask, and how to understand the answer."""
 
-    def request(self, request: Request) -> HttpRequest: ...
+    def request(self, request: Request, key: str) -> HttpRequest:
+        """Return the HTTP request that asks for one streamed reply. ``key`` may be empty where none is needed."""
 
     def decoder(self) -> Decoder: ...
+
+
+#: Where a service's key comes from; asked before each call, because some are made by a command and expire.
+ReadKey: TypeAlias = Callable[[], Awaitable[str]]

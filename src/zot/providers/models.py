@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from zot.errors import UserError
+from zot.providers.vendors import VENDORS
 
 if TYPE_CHECKING:
     from zot.messages import Counters  # Only for its name: this file is read before hello is answered.
@@ -70,19 +71,42 @@ _ANTHROPIC = (
 )
 _LAB = (Model("lab-1", "lab", 200_000, 64_000, True, Price(0.0, 0.0, 0.0, 0.0)),)
 
-#: The first model of each provider is its default.
-CATALOGUE: Mapping[str, tuple[Model, ...]] = {"anthropic": _ANTHROPIC, "lab": _LAB}
+_MODELS: Mapping[str, tuple[Model, ...]] = {"anthropic": _ANTHROPIC, "lab": _LAB}
 
 
-def models_of(provider: str) -> tuple[Model, ...]:
-    """Return the models known for ``provider``; raise UserError, with the known ones, if there is no such provider."""
-    try:
-        return CATALOGUE[provider]
-    except KeyError:
-        known = ", ".join(sorted(CATALOGUE))
-        raise UserError(f"unknown provider {provider!r}; known: {known}") from None
+class Catalogue(msgspec.Struct, frozen=True):
+    """The models of one provider, the default first. An ``open`` one serves others, too, of which we know nothing."""
+
+    provider: str
+    models: tuple[Model, ...]
+    open: bool = False
+
+    def find(self, model_id: str | None) -> Model:
+        """Return the model of that id, the default for None. Raise UserError, with the known ones, if there is none."""
+        if model_id is None and self.models:
+            return self.models[0]
+        for model in self.models:
+            if model.id == model_id:
+                return model
+        if self.open and model_id:
+            return Model(model_id, self.provider, _UNKNOWN_WINDOW, _UNKNOWN_OUTPUT, reasoning=False)
+        known = ", ".join(model.id for model in self.models) or "none"
+        if not model_id:
+            raise UserError(f"{self.provider} needs to be told which model: pass --model")
+        raise UserError(f"unknown model {model_id!r} (provider {self.provider!r}); known: {known}")
 
 
-def default_model(provider: str) -> str:
-    """Return the id of the model that is used when nobody names one."""
-    return models_of(provider)[0].id
+#: What an unlisted model is taken to hold: little enough for most servers.
+_UNKNOWN_WINDOW = 32_768
+_UNKNOWN_OUTPUT = 8_192
+
+
+def catalogue(provider: str, *, unlisted: bool = False) -> Catalogue:
+    """Return the models of ``provider``; with ``unlisted``, others may be asked for, too.
+
+    Raise UserError, with the known ones, if there is no such provider.
+    """
+    vendor = VENDORS.get(provider)
+    if vendor is None:
+        raise UserError(f"unknown provider {provider!r}; known: {', '.join(sorted(VENDORS))}")
+    return Catalogue(provider, _MODELS.get(provider, ()), vendor.open or unlisted)

@@ -7,6 +7,8 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
+import msgspec
+
 from zot.errors import ProviderError, Stalled, StreamBroken
 from zot.providers.base import (
     Api,
@@ -14,6 +16,7 @@ from zot.providers.base import (
     HttpRequest,
     HttpResponse,
     OnRetry,
+    ReadKey,
     Reply,
     Request,
     StreamEvent,
@@ -41,6 +44,7 @@ class Service:
         api: Api,
         transport: Transport,
         *,
+        key: ReadKey,
         deadlines: Deadlines | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] | None = None,
@@ -49,6 +53,7 @@ class Service:
         self.name = name
         self._api = api
         self._transport = transport
+        self._key = key
         self._deadlines = deadlines or Deadlines()
         self._sleep = sleep
         self._jitter = jitter or _random
@@ -61,6 +66,7 @@ class Service:
             self._api,
             request,
             transport=self._transport,
+            key=self._key,
             deadlines=self._deadlines,
             sleep=self._sleep,
             jitter=self._jitter,
@@ -83,6 +89,7 @@ class _Call:
         request: Request,
         *,
         transport: Transport,
+        key: ReadKey,
         deadlines: Deadlines,
         sleep: Callable[[float], Awaitable[None]],
         jitter: Callable[[], float],
@@ -93,6 +100,7 @@ class _Call:
         self._api = api
         self._request = request
         self._transport = transport
+        self._key = key
         self._deadlines = deadlines
         self._sleep = sleep
         self._jitter = jitter
@@ -107,7 +115,7 @@ class _Call:
 
     async def open(self) -> None:
         """Send the request, again where that is safe, until an answer begins. Raise ProviderError."""
-        http = self._api.request(self._request)
+        http = self._api.request(self._request, await self._key())
         self._secrets = _secrets(http)
         attempt = 1
         while True:
@@ -136,7 +144,7 @@ class _Call:
 
     def reply(self) -> Reply:
         """Return what has been received."""
-        return self._decoder.reply()
+        return msgspec.structs.replace(self._decoder.reply(), origin=self._name)
 
     def close(self) -> None:
         """Let go of the connection; it dies unless the answer was read to its end."""

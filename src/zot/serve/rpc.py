@@ -117,7 +117,7 @@ class RpcServer:
                 session.use_model(model)
                 self._succeed(command, {"model": model})
             case rpc.GetModels():
-                models = msgspec.convert(session.agent.models, list[rpc.ModelData], from_attributes=True)
+                models = msgspec.convert(session.agent.catalogue.models, list[rpc.ModelData], from_attributes=True)
                 self._succeed(command, {"models": models})
             case _:
                 raise UserError(f"{rpc.name_of(command)} is not available in this version of zot")

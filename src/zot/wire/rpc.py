@@ -381,7 +381,7 @@ class EventEncoder:
 
 def _as_first_published(event: Usage) -> Usage:
     """Return a usage event without the fields that version 1 does not have."""
-    if event.price_known and event.cumulative.price_known:
+    if event.price_known and event.cumulative.price_known and not event.cumulative.reasoning:
         return event
-    cumulative = msgspec.structs.replace(event.cumulative, price_known=True)
-    return msgspec.structs.replace(event, cumulative=cumulative, price_known=True)
+    cumulative = msgspec.structs.replace(event.cumulative, price_known=True, reasoning=0)
+    return msgspec.structs.replace(event, cumulative=cumulative, price_known=True, reasoning=0)

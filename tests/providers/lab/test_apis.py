@@ -16,7 +16,7 @@ from zot.providers.lab.openai_responses import ResponsesApi
 from zot.providers.lab.plan import Broken, Silence
 from zot.providers.lab.script import Script, demo
 from zot.providers.lab.service import Service
-from zot.providers.models import models_of
+from zot.providers.models import catalogue
 
 from .talk import CHAT, MESSAGES, RESPONSES, body, steps, stream
 
@@ -325,5 +325,5 @@ def test_the_model_is_listed_under_the_name_that_zot_gives_it() -> None:
     [listed] = Service(demo()).answer("GET", "/v1/models", {}, b"").steps
     assert isinstance(listed, bytes)
     listing = json.loads(listed)
-    assert [model["id"] for model in listing["data"]] == [model.id for model in models_of("lab")]
+    assert [model["id"] for model in listing["data"]] == [model.id for model in catalogue("lab").models]
     assert (listing["first_id"], listing["last_id"]) == ("lab-1", "lab-1")
