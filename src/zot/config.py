@@ -39,6 +39,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     no_skill: bool = False
     trust_project: bool = False
     script: str | None = None
+    record: str | None = None
+    replay: str | None = None
+    replay_paced: bool = False
+    replay_checked: bool = False
     frozen_time: str | None = None
     env: Mapping[str, str] | None = None
 
@@ -104,6 +108,10 @@ AGENT_FLAGS: Sequence[Flag] = (
     Flag("--skill", "a directory with a SKILL.md", value="DIR", many=True, setting="skills"),
     Flag("--trust-project", "use the skills of the directory without having been asked"),
     Flag("--script", "the script that `--provider lab` plays", value="FILE"),
+    Flag("--record", "save what is asked of the provider and what it streams", value="FILE"),
+    Flag("--replay", "the recording that `--provider lab` plays", value="FILE"),
+    Flag("--replay-paced", "at the pace at which it was recorded, not at full speed"),
+    Flag("--replay-checked", "refuse requests that are not the recorded ones, and say where they differ"),
     Flag("--frozen-time", "events tell this time, a millisecond more each; for tests", value="TIME"),
     Flag("--config-dir", "where config.toml is", value="DIR"),
     Flag("--no-ext", "do not look for extensions"),
@@ -117,8 +125,6 @@ AGENT_FLAGS: Sequence[Flag] = (
 LATER_FLAGS: Sequence[Flag] = (
     Flag("--session", "keep the conversation", value="ID"),
     Flag("--ext", "load an extension", value="DIR", short="-e"),
-    Flag("--record", "save what the provider streams", value="FILE"),
-    Flag("--replay", "play a recording", value="FILE"),
 )
 
 

@@ -14,6 +14,7 @@ from zot.providers.vendors import VENDORS, ApiName, Endpoint, endpoint
 
 if TYPE_CHECKING:
     from zot.providers.base import Api, Provider, Transport
+    from zot.providers.recording import Header
     from zot.session import Session
     from zot.store import Store
 
@@ -27,8 +28,11 @@ def check(config: Config) -> str:
     _key(config)
     _directory(config.cwd)
     tool_names(config)
-    if config.script and config.provider != "lab":
-        raise ConfigError("--script is for --provider lab")
+    for flag, file in (("--script", config.script), ("--replay", config.replay)):
+        if file and config.provider != "lab":
+            raise ConfigError(f"{flag} is for --provider lab")
+    if config.script and config.replay:
+        raise ConfigError("--script and --replay exclude each other: lab plays one of them")
     if config.script and not os.path.exists(config.script):
         raise ConfigError(f"{config.script}: no such file")
     if config.script and os.path.isfile(config.script):  # A pipe can be read only once, so it is read later.
@@ -54,7 +58,6 @@ def open_session(config: Config, store: Store | None = None, *, own_process: boo
     from zot.agent.loop import Agent
     from zot.agent.policy import Policy
     from zot.agent.prompt import system_prompt
-    from zot.messages import timestamp
     from zot.session import Session
     from zot.toolbox import Toolbox
 
@@ -62,12 +65,12 @@ def open_session(config: Config, store: Store | None = None, *, own_process: boo
     cwd, key = _directory(config.cwd), os.urandom(6).hex()
     toolbox = Toolbox(config, cwd=cwd, key=key, own_process=own_process)
     agent = Agent(
-        _provider(config),
+        _provider(config, model_id),
         _catalogue(config),
         model_id=model_id,
         system=system_prompt(
             cwd=cwd,
-            date=timestamp()[:10],
+            date=_clock(config.frozen_time)()[:10],
             replaced_by=config.system_prompt,
             appended=(*config.append_system_prompt, toolbox.manifest),
         ),
@@ -100,55 +103,85 @@ def _clock(frozen_time: str | None) -> Callable[[], str]:
 
 
 def _endpoint(config: Config) -> Endpoint:
-    vendor = VENDORS[config.provider]
-    return endpoint(vendor, api=config.api, base_url=config.base_url, env=config.environment)
+    """Return where and how the model is asked; a recording is understood as it was made."""
+    api = config.api or (_recorded(config).api if config.replay else None)
+    return endpoint(VENDORS[config.provider], api=api, base_url=config.base_url, env=config.environment)
 
 
 def _catalogue(config: Config) -> Catalogue:
-    """Return the models that may be asked for."""
-    listed = catalogue(config.provider)
-    return catalogue(config.provider, unlisted=True) if _endpoint(config).foreign else listed
+    """Return the models that may be asked for. Those of a recording are priced as they were, its own first."""
+    if not config.replay:
+        listed = catalogue(config.provider)
+        return catalogue(config.provider, unlisted=True) if _endpoint(config).foreign else listed
+    recorded = _recorded(config)
+    known = catalogue(recorded.provider, unlisted=True)
+    first = known.find(recorded.model)
+    return Catalogue(recorded.provider, (first, *(model for model in known.models if model != first)), open=True)
+
+
+def _recorded(config: Config) -> Header:
+    from zot.providers.recording import header_of
+
+    assert config.replay is not None
+    return header_of(config.replay)
 
 
 def _key(config: Config) -> str:
     return credential(config.provider, config.api_key, config.environment, needed=not _endpoint(config).foreign)
 
 
-def _provider(config: Config) -> Provider:
+def _provider(config: Config, model_id: str) -> Provider:
     """Return the service that is to be asked."""
     from zot.providers.service import Service
 
     where, key = _endpoint(config), _key(config)
+    name = _recorded(config).provider if config.replay else config.provider
+    transport, jitter = _transport(config), None
 
     async def read_key() -> str:
         return key
 
-    return Service(config.provider, _APIS[where.api](config, where), _transport(config), key=read_key)
+    if config.record:
+        from zot.providers.recorder import RecordingTransport
+        from zot.providers.recording import VERSION, Header
+
+        transport = RecordingTransport(transport, config.record, Header(VERSION, name, where.api, model_id))
+    if config.record or config.replay:
+        from random import Random
+
+        jitter = Random(0).random  # A replay waits before its retries as the recorded run did: events tell of it.
+    return Service(name, _APIS[where.api](name, where.base_url), transport, key=read_key, jitter=jitter)
 
 
 def _transport(config: Config) -> Transport:
-    """Return what carries the requests: the network, or a script."""
+    """Return what carries the requests: the network, a script or a recording."""
     if config.provider != "lab":
         from zot.providers.http import HttpTransport
 
         return HttpTransport(config.environment)
+    if config.replay:
+        from zot.providers.recording import Recording
+        from zot.providers.replay import ReplayTransport
+
+        recording = Recording.load(config.replay)
+        return ReplayTransport(recording, paced=config.replay_paced, checked=config.replay_checked)
     from zot.providers.lab.script import Script, demo
     from zot.providers.lab.transport import LabTransport
 
     return LabTransport(Script.load(config.script) if config.script else demo())
 
 
-def _anthropic(config: Config, where: Endpoint) -> Api:
+def _anthropic(provider: str, base_url: str) -> Api:
     from zot.providers.anthropic import AnthropicMessages
 
-    return AnthropicMessages(base_url=where.base_url, origin=config.provider)
+    return AnthropicMessages(base_url=base_url, origin=provider)
 
 
-def _to_come(config: Config, where: Endpoint) -> Api:
-    raise ConfigError(f"{config.provider}: the API {where.api!r} is not available in this version of zot")
+def _to_come(provider: str, base_url: str) -> Api:
+    raise ConfigError(f"{provider}: its API is not available in this version of zot")
 
 
-_APIS: Mapping[ApiName, Callable[[Config, Endpoint], Api]] = {
+_APIS: Mapping[ApiName, Callable[[str, str], Api]] = {
     "anthropic": _anthropic,
     "responses": _to_come,
     "chat": _to_come,

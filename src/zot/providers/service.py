@@ -106,7 +106,7 @@ class _Call:
         self._jitter = jitter
         self._clock = clock
         self._on_retry = on_retry
-        self._secrets: tuple[str, ...] = ()
+        self._http: HttpRequest | None = None
         self._response: HttpResponse | None = None
         self._decoder = api.decoder()
         self._received_bytes = 0
@@ -115,8 +115,7 @@ class _Call:
 
     async def open(self) -> None:
         """Send the request, again where that is safe, until an answer begins. Raise ProviderError."""
-        http = self._api.request(self._request, await self._key())
-        self._secrets = _secrets(http)
+        http = self._http = self._api.request(self._request, await self._key())
         attempt = 1
         while True:
             try:
@@ -156,10 +155,8 @@ class _Call:
         if error.provider:
             return
         error.provider = self._name
-        text = str(error)
         # Before it is shortened: half a key would not be recognised.
-        for secret in self._secrets:
-            text = text.replace(secret, "[key]")
+        text = str(error) if self._http is None else self._http.masked(str(error))
         error.args = (f"{self._name}: {text if len(text) <= _MAX_MESSAGE else f'{text[:_MAX_MESSAGE]} ...'}",)
 
     async def _attempt(self, http: HttpRequest) -> HttpResponse:
@@ -212,12 +209,6 @@ class _Call:
         except (TimeoutError, ProviderError):
             pass  # The status says enough; a missing explanation must not hide it.
         return body[:_MAX_ERROR_BODY]
-
-
-def _secrets(http: HttpRequest) -> tuple[str, ...]:
-    """Return what must not be repeated: services like to quote the key they refuse."""
-    values = (http.headers.get(name, "").removeprefix("Bearer ") for name in http.secret_headers)
-    return tuple(secret for secret in values if len(secret) >= 4)
 
 
 def _random() -> float:
