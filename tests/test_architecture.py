@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config": {"errors", "flags", "providers/vendors"},
     "fingerprint": {"errors"},
     "skills": {"errors"},
+    "instructions": set(),
     "trust": {"errors", "messages", "fingerprint"},
     "store": {"errors", "messages", "events"},
     "wire": {"errors", "messages", "events", "surrogates"},
@@ -50,7 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The only one that picks concrete parts.
     "runtime": {
         "errors", "messages", "store", "config", "providers/vendors", "providers/models", "providers/base", "providers",
-        "providers/lab", "agent", "session", "toolbox",
+        "providers/lab", "agent", "session", "toolbox", "instructions",
     },
     "sdk": {"errors", "messages", "events", "config", "providers/base", "history", "job", "session", "runtime"},
     "blocking": {"errors", "messages", "events", "config", "providers/base", "session", "sdk"},

@@ -17,6 +17,7 @@ usage: zot COMMAND [flags]
   zot rpc          speak zot RPC v1 (newline-delimited JSON) on standard input and output
   zot lab serve    serve a scripted model over HTTP, for tests; zot lab check looks for mistakes in a script
   zot skills list  which skills there are; trust and untrust those of a project
+  zot prompt       print the system prompt
   zot --version    print the version
 
 `zot COMMAND --help` tells more. `--provider lab` needs no key and no network."""
@@ -82,7 +83,19 @@ def _skills(argv: Sequence[str]) -> int:
     return main(argv)
 
 
-_COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {"rpc": _rpc, "--rpc": _rpc, "lab": _lab, "skills": _skills}
+def _prompt(argv: Sequence[str]) -> int:
+    from zot.commands.prompt import main
+
+    return main(argv)
+
+
+_COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
+    "rpc": _rpc,
+    "--rpc": _rpc,
+    "lab": _lab,
+    "skills": _skills,
+    "prompt": _prompt,
+}
 
 
 def _run(command: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:

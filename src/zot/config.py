@@ -28,6 +28,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     cwd: str | None = None
     system_prompt: str | None = None
     append_system_prompt: tuple[str, ...] = ()
+    no_instructions: bool = False
     reasoning: Literal["off", "low", "medium", "high"] = "off"
     max_steps: Annotated[int, msgspec.Meta(ge=1)] = 50
     tools: tuple[str, ...] | None = None
@@ -70,6 +71,7 @@ class _AgentTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
     tools: tuple[str, ...] | None = None
     append_system_prompt: tuple[str, ...] | None = None
+    no_instructions: bool | None = None
     lock: bool | None = None
     skills: tuple[str, ...] | None = None
     no_skill: bool | None = None
@@ -96,6 +98,7 @@ AGENT_FLAGS: Sequence[Flag] = (
     Flag("--cwd", "where the tools work", value="DIR"),
     Flag("--system-prompt", "instead of zot's own", value="TEXT"),
     Flag("--append-system-prompt", "after the system prompt", value="TEXT", many=True),
+    Flag("--no-instructions", "do not read AGENTS.md files"),
     Flag("--reasoning", "how much the model thinks: off, low, medium, high", value="LEVEL",
          parse=choice("off", "low", "medium", "high")),
     Flag("--max-steps", "model calls per prompt, at most (50)", value="N", parse=positive),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from zot.config import Config, credential, tool_environment, tool_names
+from zot.config import Config, credential, tool_environment, tool_names, zot_home
 from zot.errors import ConfigError
 from zot.providers.models import Catalogue, catalogue
 from zot.providers.vendors import VENDORS, ApiName, Endpoint, endpoint
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from zot.providers.recording import Header
     from zot.session import Session
     from zot.store import Store
+    from zot.toolbox import Toolbox
 
 
 def check(config: Config) -> str:
@@ -57,7 +58,6 @@ def open_session(config: Config, store: Store | None = None, *, own_process: boo
     from zot.agent.approvals import Approvals
     from zot.agent.loop import Agent
     from zot.agent.policy import Policy
-    from zot.agent.prompt import system_prompt
     from zot.session import Session
     from zot.toolbox import Toolbox
 
@@ -68,12 +68,7 @@ def open_session(config: Config, store: Store | None = None, *, own_process: boo
         _provider(config, model_id),
         _catalogue(config),
         model_id=model_id,
-        system=system_prompt(
-            cwd=cwd,
-            date=_clock(config.frozen_time)()[:10],
-            replaced_by=config.system_prompt,
-            appended=(*config.append_system_prompt, toolbox.manifest),
-        ),
+        system=_system(config, toolbox, cwd),
         tools=toolbox.tools,
         cwd=cwd,
         env=tool_environment(config.environment),
@@ -82,6 +77,46 @@ def open_session(config: Config, store: Store | None = None, *, own_process: boo
         approver=Approvals(Policy.parse(config.policy), cwd=cwd, timeout_s=config.approval_timeout_s),
     )
     return Session(agent, store, jobs=toolbox, key=key, now=_clock(config.frozen_time))
+
+
+def prompt_of(config: Config) -> str:
+    """Return the system prompt of a session that works as ``config`` says. Raise ConfigError."""
+    from zot.toolbox import Toolbox
+
+    cwd = _directory(config.cwd)
+    return _system(config, Toolbox(config, cwd=cwd, key="", own_process=False), cwd)
+
+
+def _system(config: Config, toolbox: Toolbox, cwd: str) -> str:
+    from zot.agent.prompt import system_prompt
+    from zot.instructions import discover
+
+    home = zot_home(config.environment)
+    found = () if config.no_instructions else discover(cwd=cwd, home=home)
+    return system_prompt(
+        cwd=cwd,
+        date=_clock(config.frozen_time)()[:10],
+        tools=[tool.spec.name for tool in toolbox.tools],
+        replaced_by=_own_words(home) if config.system_prompt is None else config.system_prompt,
+        instructions=[(item.path, item.text) for item in found],
+        appended=(*config.append_system_prompt, toolbox.manifest),
+    )
+
+
+def _own_words(home: str | None) -> str | None:
+    """Return what the user wrote to take the place of our words; None if there is no such file."""
+    if home is None:
+        return None
+    path = os.path.join(home, "SYSTEM.md")
+    try:
+        with open(path, "rb") as file:
+            return file.read().decode("utf-8-sig").strip()
+    except FileNotFoundError:
+        return None
+    except OSError as problem:
+        raise ConfigError(f"{path}: {problem.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not UTF-8") from None
 
 
 def _clock(frozen_time: str | None) -> Callable[[], str]:
