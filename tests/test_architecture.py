@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "fingerprint": {"errors"},
     "skills": {"errors"},
     "instructions": set(),
+    "schema": {"errors"},
     "trust": {"errors", "messages", "fingerprint"},
     "store": {"errors", "messages", "events"},
     "wire": {"errors", "messages", "events", "surrogates"},
@@ -44,20 +45,23 @@ MAY_IMPORT: dict[str, set[str]] = {
     "providers": {"errors", "surrogates", "version", "messages", "events", "providers/vendors", "providers/base"},
     # lab is a service at the other end of a line: it knows what a transport is, and none of our decoders.
     "providers/lab": {"errors", "messages", "events", "providers/base"},
-    "agent": {"errors", "messages", "events", "store", "providers/base", "tools/base"},
+    "agent": {"errors", "messages", "events", "store", "schema", "providers/base", "tools/base"},
     "history": {"errors", "messages", "events", "store", "agent"},
     "job": {"errors", "surrogates", "messages"},
+    "outcome": {"messages", "events"},
     "session": {"errors", "messages", "events", "store", "agent", "history", "job"},
     # The only one that picks concrete parts.
     "runtime": {
         "errors", "messages", "store", "config", "providers/vendors", "providers/models", "providers/base", "providers",
-        "providers/lab", "agent", "session", "toolbox", "instructions",
+        "providers/lab", "agent", "session", "toolbox", "instructions", "schema",
     },
-    "sdk": {"errors", "messages", "events", "config", "providers/base", "history", "job", "session", "runtime"},
+    "sdk": {
+        "errors", "messages", "events", "config", "providers/base", "history", "job", "outcome", "session", "runtime",
+    },
     "blocking": {"errors", "messages", "events", "config", "providers/base", "session", "sdk"},
-    "serve": {"errors", "messages", "history", "session", "wire"},
+    "serve": {"errors", "messages", "history", "outcome", "session", "wire"},
     "commands": {
-        "errors", "version", "messages", "flags", "config", "skills", "trust", "providers/lab", "wire", "session",
+        "errors", "version", "messages", "flags", "config", "skills", "trust", "providers/lab", "wire",
         "runtime", "serve",
     },
     "cli": {"errors", "version", "commands"},

@@ -14,6 +14,8 @@ _OBJECTS_PER_COLLECTION = 30_000
 _USAGE = """\
 usage: zot COMMAND [flags]
 
+  zot -p PROMPT    print the answer; what is piped in follows the prompt
+  zot --json PROMPT  print every event of it as a line of JSON
   zot rpc          speak zot RPC v1 (newline-delimited JSON) on standard input and output
   zot lab serve    serve a scripted model over HTTP, for tests; zot lab check looks for mistakes in a script
   zot skills list  which skills there are; trust and untrust those of a project
@@ -58,11 +60,11 @@ def run(argv: Sequence[str]) -> int:
     if word in ("--help", "-h", "help"):
         sys.stdout.write(_USAGE + "\n")
         return 0
-    command = _COMMANDS.get(word)
+    command = _COMMANDS.get(word) or (_once if _asks_once(argv) else None)
     if command is None:
         sys.stderr.write(f"zot: unknown command {word!r}\n{_USAGE}\n" if word else f"{_USAGE}\n")
         return 2
-    return _run(command, rest)
+    return _run(command, argv if command is _once else rest)
 
 
 def _rpc(argv: Sequence[str]) -> int:
@@ -79,6 +81,17 @@ def _lab(argv: Sequence[str]) -> int:
 
 def _skills(argv: Sequence[str]) -> int:
     from zot.commands.skills import main
+
+    return main(argv)
+
+
+def _asks_once(argv: Sequence[str]) -> bool:
+    """True if there is a prompt to answer: the flag that says so may stand anywhere."""
+    return any(word in ("-p", "--print", "--json") for word in argv)
+
+
+def _once(argv: Sequence[str]) -> int:
+    from zot.commands.once import main
 
     return main(argv)
 

@@ -31,6 +31,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     no_instructions: bool = False
     reasoning: Literal["off", "low", "medium", "high"] = "off"
     max_steps: Annotated[int, msgspec.Meta(ge=1)] = 50
+    output_schema: str | None = None
     tools: tuple[str, ...] | None = None
     policy: tuple[str, ...] = ()
     approval_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 120.0
@@ -101,6 +102,7 @@ AGENT_FLAGS: Sequence[Flag] = (
     Flag("--no-instructions", "do not read AGENTS.md files"),
     Flag("--reasoning", "how much the model thinks: off, low, medium, high", value="LEVEL",
          parse=choice("off", "low", "medium", "high")),
+    Flag("--output-schema", "a JSON Schema that the answer must fit", value="FILE"),
     Flag("--max-steps", "model calls per prompt, at most (50)", value="N", parse=positive),
     Flag("--tools", "exactly these tools", value="A,B", parse=_names),
     Flag("--no-tools", "no tools at all"),

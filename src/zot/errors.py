@@ -35,6 +35,10 @@ class StepsExhausted(AgentError):
     """A prompt made as many model calls as it may and was still not done."""
 
 
+class AnswerRejected(AgentError):
+    """The model did not answer in the form that was asked for, however often it was told."""
+
+
 class TurnBlocked(AgentError):
     """Somebody who may decide did not let the model be asked."""
 

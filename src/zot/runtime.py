@@ -13,6 +13,7 @@ from zot.providers.models import Catalogue, catalogue
 from zot.providers.vendors import VENDORS, ApiName, Endpoint, endpoint
 
 if TYPE_CHECKING:
+    from zot.agent.expected import Expected
     from zot.providers.base import Api, Provider, Transport
     from zot.providers.recording import Header
     from zot.session import Session
@@ -40,6 +41,10 @@ def check(config: Config) -> str:
         from zot.providers.lab.script import Script
 
         Script.load(config.script)
+    if config.output_schema is not None:
+        from zot.schema import load
+
+        load(config.output_schema)
     if config.policy:
         from zot.agent.policy import Policy
 
@@ -74,6 +79,7 @@ def open_session(config: Config, store: Store | None = None, *, own_process: boo
         env=tool_environment(config.environment),
         max_steps=config.max_steps,
         reasoning=config.reasoning,
+        expected=_expected(config),
         approver=Approvals(Policy.parse(config.policy), cwd=cwd, timeout_s=config.approval_timeout_s),
     )
     return Session(agent, store, jobs=toolbox, key=key, now=_clock(config.frozen_time))
@@ -91,7 +97,7 @@ def _system(config: Config, toolbox: Toolbox, cwd: str) -> str:
     from zot.agent.prompt import system_prompt
     from zot.instructions import discover
 
-    home = zot_home(config.environment)
+    home, expected = zot_home(config.environment), _expected(config)
     found = () if config.no_instructions else discover(cwd=cwd, home=home)
     return system_prompt(
         cwd=cwd,
@@ -99,8 +105,21 @@ def _system(config: Config, toolbox: Toolbox, cwd: str) -> str:
         tools=[tool.spec.name for tool in toolbox.tools],
         replaced_by=_own_words(home) if config.system_prompt is None else config.system_prompt,
         instructions=[(item.path, item.text) for item in found],
-        appended=(*config.append_system_prompt, toolbox.manifest),
+        appended=(
+            *config.append_system_prompt,
+            toolbox.manifest,
+            expected.instruction if expected is not None else "",
+        ),
     )
+
+
+def _expected(config: Config) -> Expected | None:
+    if config.output_schema is None:
+        return None
+    from zot.agent.expected import Expected
+    from zot.schema import load
+
+    return Expected(load(config.output_schema))
 
 
 def _own_words(home: str | None) -> str | None:
