@@ -253,6 +253,12 @@ class SlowStore:
         self._safe: Callable[[int], None] = lambda seq: None
         self._failed: Callable[[StoreFailed], None] = lambda problem: None
 
+    async def begin(self) -> Sequence[tuple[int, Row]]:
+        return ()
+
+    def end(self) -> None:
+        pass
+
     def append(self, rows: Sequence[Row], *, run: int) -> int:
         self.last_seq += len(rows)
         self.runs.append(run)

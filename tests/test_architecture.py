@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "schema": {"errors"},
     "trust": {"errors", "messages", "fingerprint"},
     "store": {"errors", "messages", "events"},
+    "journal": {"errors", "messages", "events", "store", "surrogates"},
     "wire": {"errors", "messages", "events", "surrogates"},
     "tools/base": {"errors", "messages"},
     "tools": {"errors", "messages", "tools/base", "skills"},

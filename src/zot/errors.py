@@ -27,6 +27,23 @@ class QueueFull(UserError):
     """Too many prompts are waiting on one session."""
 
 
+class SessionBusy(UserError):
+    """Another process, or another part of this one, is running this session.
+
+    ``pid``, ``host`` and ``since`` say who, as far as is known: 0 and "" where it is not.
+    """
+
+    def __init__(self, message: str, *, pid: int = 0, host: str = "", since: str = "") -> None:
+        super().__init__(message)
+        self.pid = pid
+        self.host = host
+        self.since = since
+
+
+class NoSuchSession(UserError):
+    """The journal has no session of that id."""
+
+
 class RunCancelled(AgentError):
     """A prompt was ended before it was done, because somebody wanted it to."""
 
@@ -61,6 +78,10 @@ class ToolFailed(AgentError):
 
 class StoreFailed(AgentError):
     """What happened could not be recorded, so it must not be shown."""
+
+
+class JournalDamaged(StoreFailed):
+    """What was recorded cannot be read any more."""
 
 
 class ProviderError(AgentError):

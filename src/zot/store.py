@@ -34,17 +34,36 @@ class Spliced(msgspec.Struct, frozen=True, gc=False, tag="spliced", tag_field="t
     messages: tuple[Message, ...]
 
 
-Change: TypeAlias = Said | Spliced
+class Configured(msgspec.Struct, frozen=True, gc=False, tag="configured", tag_field="type"):
+    """What the session works with from here on, so that one that is resumed asks exactly as it would have."""
+
+    provider: str
+    model: str
+    system: str
+    reasoning: str
+    cwd: str
+
+
+Change: TypeAlias = Said | Spliced | Configured
 Row: TypeAlias = AgentEvent | Change
 
 
 class Store(Protocol):
     """An append-only history of one session. A row is *safe* when it would survive whatever the store can survive."""
 
+    async def begin(self) -> Sequence[tuple[int, Row]]:
+        """Become the only writer, for a run; return the rows that others added since we last looked.
+
+        Raise SessionBusy if somebody else is the writer, StoreFailed.
+        """
+
+    def end(self) -> None:
+        """Let others write; called when everything is settled. Never blocks."""
+
     def append(self, rows: Sequence[Row], *, run: int) -> int:
         """Number ``rows``, in order, and take them, all or none; return the number of the first. Never blocks.
 
-        Raise StoreFailed if they are refused at once.
+        Between `begin` and `end` only. Raise StoreFailed if they are refused at once.
         """
 
     def watch(self, safe: Callable[[int], None], failed: Callable[[StoreFailed], None]) -> None:
@@ -84,6 +103,13 @@ class MemoryStore:
         self._rows: deque[Row] = deque(maxlen=keep)
         self._safe: Callable[[int], None] = lambda seq: None
         self.last_seq = 0
+
+    async def begin(self) -> Sequence[tuple[int, Row]]:
+        """There are no others."""
+        return ()
+
+    def end(self) -> None:
+        """There are no others."""
 
     def append(self, rows: Sequence[Row], *, run: int) -> int:
         """Take ``rows`` and say that they are safe."""

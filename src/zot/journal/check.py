@@ -1,0 +1,69 @@
+"""Is everything there, and as it was written?"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterator
+
+import msgspec
+
+from zot.errors import JournalDamaged
+from zot.journal.chunks import Kind, images, unpack
+from zot.journal.tables import SessionRecord, chunks_after, listed
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What was looked at, and what is wrong with it, in words; nothing if all is well."""
+
+    sessions: int
+    rows: int
+    problems: tuple[str, ...]
+
+
+class _Count:
+    rows = 0
+
+
+def inspect(connection: sqlite3.Connection) -> Report:
+    """Look at every page, chunk and blob."""
+    count = _Count()
+    problems: list[str] = []
+    sessions: list[SessionRecord] = []
+    try:
+        verdicts = [row[0] for row in connection.execute("PRAGMA integrity_check(20)")]
+        problems += [f"the file: {verdict}" for verdict in verdicts if verdict != "ok"]
+        problems += [f"the file: {row[0]} refers to nothing" for row in connection.execute("PRAGMA foreign_key_check")]
+        sessions += listed(connection)
+        for session in sessions:
+            problems += _session(connection, session, count)
+        problems += _blobs(connection)
+    except (sqlite3.DatabaseError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
+        problems.append(f"the file: {problem}")
+    return Report(len(sessions), count.rows, tuple(problems))
+
+
+def _session(connection: sqlite3.Connection, session: SessionRecord, count: _Count) -> Iterator[str]:
+    expected = 1
+    for chunk, crc in chunks_after(connection, session.number, 0):
+        if chunk.first > expected:
+            yield f"session {session.id!r}: rows {expected} to {chunk.first - 1} are missing"
+        elif chunk.first < expected:
+            yield f"session {session.id!r}: row {chunk.first} is there twice"
+        expected = max(expected, chunk.first + chunk.count)
+        try:
+            rows = unpack(chunk, crc)
+        except JournalDamaged as problem:
+            yield f"session {session.id!r}: {problem}"
+            continue
+        count.rows += len(rows)
+        for digest in {digest for row in rows for digest in images(row)} if chunk.kind == Kind.CHANGES else ():
+            query = "SELECT 1 FROM uses JOIN blobs USING (hash) WHERE session = ? AND hash = ?"
+            if connection.execute(query, (session.number, digest)).fetchone() is None:
+                yield f"session {session.id!r}: an image near row {chunk.first} is missing"
+
+
+def _blobs(connection: sqlite3.Connection) -> Iterator[str]:
+    for digest, data in connection.execute("SELECT hash, data FROM blobs"):
+        if hashlib.sha256(data).digest() != digest:
+            yield f"the image {digest.hex()[:12]} is not what was stored"

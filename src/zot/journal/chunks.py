@@ -1,0 +1,197 @@
+"""Rows as they are stored: lines of JSON, in chunks of one kind, with a checksum. Does no I/O.
+
+In a stored row the data of an image is its SHA-256; the bytes are a blob, which exists once.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import struct
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from itertools import groupby
+
+import msgspec
+
+from zot.errors import JournalDamaged
+from zot.events import AgentEvent, encode_lines
+from zot.messages import ImageBlock, Message, ResultBlock, TextBlock, TranscriptBlock
+from zot.store import Change, Configured, Row, Said, Spliced
+
+#: A chunk this long takes no more rows: whoever reads one row reads its chunk.
+MAX_CHUNK_BYTES = 1 << 17
+
+_CHANGES = frozenset({Said, Spliced, Configured})
+_PLACE = struct.Struct("<qqqqq")
+
+
+class Kind(enum.IntEnum):
+    """What a chunk has: so that the transcript can be read without the events."""
+
+    CHANGES = 0
+    EVENTS = 1
+
+
+class Chunk(msgspec.Struct, gc=False):
+    """Consecutive rows of one kind and run; ``first`` is the number of the first."""
+
+    session: int
+    kind: int
+    first: int
+    count: int
+    run: int
+    body: bytes
+
+    @property
+    def crc(self) -> int:
+        """A checksum of what it says and of where it belongs."""
+        place = _PLACE.pack(self.session, self.kind, self.first, self.count, self.run)
+        return zlib.crc32(self.body, zlib.crc32(place))
+
+    def precedes(self, other: Chunk) -> bool:
+        """True if ``other`` goes on where this one ends, in the same way."""
+        return (
+            self.first + self.count == other.first
+            and self.session == other.session
+            and self.kind == other.kind
+            and self.run == other.run
+        )
+
+
+def pack(rows: Sequence[Row], *, session: int, first: int, run: int) -> tuple[list[Chunk], dict[bytes, bytes]]:
+    """Return ``rows`` as chunks, and the blobs they refer to by hash. All of it is encoded here, once."""
+    if _CHANGES.isdisjoint({*map(type, rows)}):
+        return [Chunk(session, Kind.EVENTS, first, len(rows), run, encode_lines(rows))], {}
+    chunks: list[Chunk] = []
+    blobs: dict[bytes, bytes] = {}
+    for is_change, group in groupby(rows, lambda row: type(row) in _CHANGES):
+        same = [_stowed(row, blobs) if is_change else row for row in group]
+        kind = Kind.CHANGES if is_change else Kind.EVENTS
+        chunks.append(Chunk(session, kind, first, len(same), run, encode_lines(same)))
+        first += len(same)
+    return chunks, blobs
+
+
+def join(chunks: Sequence[Chunk]) -> list[Chunk]:
+    """Return the same rows in as few chunks as may be."""
+    if len(chunks) == 1:
+        return list(chunks)
+    joined: list[Chunk] = []
+    bodies: list[list[bytes]] = []
+    size = 0
+    for chunk in chunks:
+        size += len(chunk.body)
+        if joined and joined[-1].precedes(chunk) and size <= MAX_CHUNK_BYTES:
+            joined[-1].count += chunk.count
+            bodies[-1].append(chunk.body)
+        else:
+            joined.append(msgspec.structs.replace(chunk))
+            bodies.append([chunk.body])
+            size = len(chunk.body)
+    for whole, pieces in zip(joined, bodies, strict=True):
+        whole.body = b"".join(pieces)
+    return joined
+
+
+def unpack(chunk: Chunk, crc: int) -> list[Row]:
+    """Return the rows of a chunk, in their stored form. Raise JournalDamaged."""
+    decoder = _changes() if chunk.kind == Kind.CHANGES else _events()
+    rows: list[Row] | None = None
+    if chunk.crc == crc:
+        try:
+            rows = decoder.decode_lines(chunk.body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+            raise JournalDamaged(f"{_named(chunk)} cannot be read: {problem}") from problem
+    if rows is None or len(rows) != chunk.count:
+        raise JournalDamaged(f"{_named(chunk)} cannot be read: it is not what was written")
+    return rows
+
+
+def cut(chunk: Chunk, count: int) -> Chunk:
+    """Return the chunk with its first ``count`` rows only."""
+    body = b"".join(line + b"\n" for line in chunk.body.split(b"\n", count)[:count])
+    return msgspec.structs.replace(chunk, count=count, body=body)
+
+
+def images(row: Row) -> list[bytes]:
+    """Return the hashes that a stored row refers to."""
+    found: list[bytes] = []
+    for message in _messages(row):
+        for block in message.content:
+            found += [inner.data for inner in _flat(block) if isinstance(inner, ImageBlock)]
+    return found
+
+
+def fetched(row: Row, blobs: Mapping[bytes, bytes]) -> Row:
+    """Return a stored row with the bytes of its images; one whose bytes are gone becomes a note."""
+
+    def fetch(block: ImageBlock) -> ImageBlock | TextBlock:
+        data = blobs.get(block.data)
+        if data is None:
+            return TextBlock("[an image was here; its data was lost]")
+        return ImageBlock(block.mime_type, data)
+
+    return _with_images(row, fetch)
+
+
+def _stowed(row: Row, blobs: dict[bytes, bytes]) -> Row:
+    def stow(block: ImageBlock) -> ImageBlock:
+        digest = hashlib.sha256(block.data).digest()
+        blobs[digest] = block.data
+        return ImageBlock(block.mime_type, digest)
+
+    return _with_images(row, stow)
+
+
+def _messages(row: Row) -> tuple[Message, ...]:
+    match row:
+        case Said(message=message):
+            return (message,)
+        case Spliced(messages=messages):
+            return messages
+        case _:
+            return ()
+
+
+def _with_images(row: Row, change: Callable[[ImageBlock], ImageBlock | TextBlock]) -> Row:
+    """Return ``row`` with every image changed; the row itself if it has none."""
+    messages = _messages(row)
+    if not any(isinstance(inner, ImageBlock) for message in messages for b in message.content for inner in _flat(b)):
+        return row
+    changed = tuple(_message_with_images(message, change) for message in messages)
+    return Said(changed[0]) if isinstance(row, Said) else msgspec.structs.replace(row, messages=changed)
+
+
+def _message_with_images(message: Message, change: Callable[[ImageBlock], ImageBlock | TextBlock]) -> Message:
+    def block_with_images(block: TranscriptBlock) -> TranscriptBlock:
+        match block:
+            case ImageBlock():
+                return change(block)
+            case ResultBlock(content=content):
+                inner = tuple(change(part) if isinstance(part, ImageBlock) else part for part in content)
+                return msgspec.structs.replace(block, content=inner)
+            case _:
+                return block
+
+    return msgspec.structs.replace(message, content=tuple(map(block_with_images, message.content)))
+
+
+def _flat(block: TranscriptBlock) -> tuple[TranscriptBlock, ...]:
+    return block.content if isinstance(block, ResultBlock) else (block,)
+
+
+def _named(chunk: Chunk) -> str:
+    last = chunk.first + chunk.count - 1
+    return f"row {last}" if chunk.count == 1 else f"rows {chunk.first} to {last}"
+
+
+@cache
+def _changes() -> msgspec.json.Decoder[Row]:
+    return msgspec.json.Decoder(Change)
+
+
+@cache
+def _events() -> msgspec.json.Decoder[Row]:
+    return msgspec.json.Decoder(AgentEvent)

@@ -1,0 +1,143 @@
+"""The file: its tables, how it is opened, and what its errors mean."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+
+from zot.errors import JournalDamaged, StoreFailed
+
+log = logging.getLogger("zot")
+
+#: How long another process may keep the file locked before that is an error.
+BUSY_S = 10.0
+PAGE_BYTES = 4096
+
+#: Each step brings a file from the version that is its index to the next. Written once, never edited.
+STEPS: tuple[tuple[str, ...], ...] = (
+    (
+        # Numbers are never used again: locks and marks in the lock file go by them.
+        """CREATE TABLE sessions (
+            number INTEGER PRIMARY KEY AUTOINCREMENT,
+            id BLOB NOT NULL UNIQUE,
+            created TEXT NOT NULL,
+            updated TEXT NOT NULL,
+            cwd BLOB NOT NULL,
+            title TEXT NOT NULL,
+            parent BLOB,
+            fork_seq INTEGER NOT NULL DEFAULT 0,
+            messages INTEGER NOT NULL DEFAULT 0,
+            totals BLOB NOT NULL DEFAULT x'',
+            epoch INTEGER NOT NULL DEFAULT 1,
+            owner BLOB NOT NULL DEFAULT x''
+        )""",
+        """CREATE TABLE chunks (
+            session INTEGER NOT NULL REFERENCES sessions (number) ON DELETE CASCADE,
+            kind INTEGER NOT NULL,
+            first INTEGER NOT NULL,
+            count INTEGER NOT NULL,
+            run INTEGER NOT NULL,
+            crc INTEGER NOT NULL,
+            body BLOB NOT NULL,
+            PRIMARY KEY (session, kind, first)
+        ) WITHOUT ROWID""",
+        "CREATE TABLE blobs (hash BLOB NOT NULL PRIMARY KEY, data BLOB NOT NULL)",
+        """CREATE TABLE uses (
+            session INTEGER NOT NULL REFERENCES sessions (number) ON DELETE CASCADE,
+            hash BLOB NOT NULL,
+            seq INTEGER NOT NULL,
+            PRIMARY KEY (session, hash)
+        ) WITHOUT ROWID""",
+        "CREATE INDEX uses_by_hash ON uses (hash)",
+        "CREATE INDEX sessions_by_cwd ON sessions (cwd, updated)",
+    ),
+)
+
+
+def prepare(path: str) -> None:
+    """Make the file, and the directories to it, where they are missing: for their owner's eyes only."""
+    _make_directories(os.path.dirname(path))
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as problem:
+        raise StoreFailed(f"the journal {path} cannot be opened: {problem.strerror}") from problem
+
+
+def connect(path: str) -> sqlite3.Connection:
+    """Open the file as it is. Raise sqlite3.Error. SQLite closes its descriptors in children."""
+    connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        # The journal of a machine that shares memory badly is slower, but no less true.
+        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            log.warning("%s is where SQLite cannot write ahead (its mode is %s): readers wait for writers", path, mode)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def migrate(connection: sqlite3.Connection, path: str) -> None:
+    """Bring the file to our version. Raise StoreFailed if it is of a later one."""
+    if _version(connection) == len(STEPS):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = _version(connection)
+        if version > len(STEPS):
+            raise StoreFailed(
+                f"{path} was written by a later zot (its version is {version}, this zot knows {len(STEPS)}): update zot"
+            )
+        for step in STEPS[version:]:
+            for statement in step:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {len(STEPS)}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def explained(problem: sqlite3.Error, path: str) -> StoreFailed:
+    """Return what the user may see: what happened, and what to do about it."""
+    code = getattr(problem, "sqlite_errorcode", 0) & 0xFF
+    match code:
+        case sqlite3.SQLITE_FULL:
+            return StoreFailed(
+                f"the disk is full: nothing more can be recorded in {path}; free some space, then resume"
+            )
+        case sqlite3.SQLITE_IOERR:
+            return StoreFailed(f"{path} cannot be written ({problem}): look at the disk and its limits, then resume")
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
+            return StoreFailed(f"{path} cannot be written ({problem}): make it and its directory writable, then resume")
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return StoreFailed(f"another program has kept {path} locked for {BUSY_S:g} s: end it, then resume")
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+            return JournalDamaged(f"{path} is damaged ({problem}): opening the session again saves what is readable")
+        case sqlite3.SQLITE_CONSTRAINT:
+            return StoreFailed(
+                f"the session is not in {path} any more, or somebody else wrote it ({problem}): resume it"
+            )
+        case _:
+            return StoreFailed(f"{path} failed ({problem})")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def _make_directories(path: str) -> None:
+    if not path or os.path.isdir(path):
+        return
+    _make_directories(os.path.dirname(path))
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:  # somebody was faster, or it is no directory: opening the file will tell
+        return
+    except OSError as problem:
+        raise StoreFailed(f"the directory {path} cannot be made: {problem.strerror}") from problem

@@ -1,0 +1,261 @@
+"""The journal: all sessions of one file. One object per process and file, shared by whoever opens it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from zot.errors import JournalDamaged, NoSuchSession, StoreFailed
+from zot.journal import tables
+from zot.journal.check import Report, inspect
+from zot.journal.database import connect, explained, migrate, prepare
+from zot.journal.lease import Leases
+from zot.journal.readers import Readers
+from zot.journal.record import Past, Record, busy, checked_epoch
+from zot.journal.salvage import salvage
+from zot.journal.search import Hit, matches
+from zot.journal.tables import SessionRecord
+from zot.journal.writer import Writer
+from zot.messages import timestamp
+
+log = logging.getLogger("zot")
+
+T = TypeVar("T")
+
+#: How long what is left may take to be written when the journal is closed, and another process to replace the file.
+CLOSE_S = 5.0
+_REPLACE_S = 30.0
+
+_opening = threading.Lock()
+_open: dict[str, Journal] = {}
+
+
+class Journal:
+    """Sessions on disk. Made by `open`. Whatever takes long is done in other threads."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        #: What was lost when a damaged file was replaced, in words, oldest first.
+        self.notices: list[str] = []
+        self._users = 1
+        prepare(path)
+        self.leases = Leases(f"{path}.lock")
+        try:
+            self._join()
+            self._start()
+        except BaseException:
+            self.leases.close()
+            raise
+
+    @classmethod
+    async def open(cls, path: str | os.PathLike[str]) -> Journal:
+        """Open the journal, or make it; close it as often as it was opened. One that is damaged is salvaged first.
+
+        Raise StoreFailed.
+        """
+        opening = asyncio.ensure_future(asyncio.to_thread(_shared, os.fspath(path)))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_give_back)
+            raise
+
+    async def close(self) -> None:
+        """Write what is left, for 5 s at most, and let go of the file, if nobody else in this process has it open."""
+        if self._leave():
+            await asyncio.to_thread(self._shut)
+
+    # Sessions.
+
+    async def record(self, session_id: str, *, cwd: str = "", create: bool = True) -> Record:
+        """Return the record of a session, which is made if it is new. Raise NoSuchSession if it must not be."""
+
+        def find(connection: sqlite3.Connection) -> tuple[SessionRecord, int]:
+            session = tables.find(connection, session_id)
+            if session is None and create:
+                session = tables.create(connection, session_id, cwd=cwd, title="", now=timestamp())
+            if session is None:
+                raise NoSuchSession(f"there is no session {session_id!r}")
+            if not self.leases.take(session.number):
+                return session, tables.last_seq(connection, session.number)  # whoever runs it has looked
+            try:
+                _, last = checked_epoch(connection, session, self.leases)
+                return tables.get(connection, session_id), last
+            finally:
+                self.leases.let_go(session.number)
+
+        return Record(self, *await self.writing(find))
+
+    async def resume(self, session_id: str, *, cwd: str = "", create: bool = True) -> tuple[Record, Past]:
+        """Return the record of a session and its past. Damage that is found on the way is repaired: see `notices`."""
+        try:
+            record = await self.record(session_id, cwd=cwd, create=create)
+            return record, await record.past()
+        except JournalDamaged as problem:
+            await asyncio.to_thread(self._replace, problem)
+        record = await self.record(session_id, cwd=cwd, create=create)
+        return record, await record.past()
+
+    async def sessions(self, *, cwd: str | None = None) -> list[SessionRecord]:
+        """Return all sessions, or those of a directory, the newest first."""
+        return await self.reading(lambda connection: tables.listed(connection, cwd=cwd))
+
+    async def newest(self, cwd: str) -> SessionRecord | None:
+        """Return the session of a directory that was used last."""
+        return next(iter(await self.reading(lambda connection: tables.listed(connection, cwd=cwd, limit=1))), None)
+
+    async def find(self, session_id: str) -> SessionRecord:
+        """Return what is known of a session. Raise NoSuchSession."""
+        return await self.reading(lambda connection: tables.get(connection, session_id))
+
+    async def create(self, session_id: str, *, cwd: str = "", title: str = "") -> SessionRecord:
+        """Make a session. Raise UserError if it exists."""
+        now = timestamp()
+        return await self.writing(
+            lambda connection: tables.create(connection, session_id, cwd=cwd, title=title, now=now)
+        )
+
+    async def rename(self, session_id: str, title: str) -> None:
+        """Give a session a title. Raise NoSuchSession."""
+        await self.writing(lambda connection: tables.rename(connection, session_id, title))
+
+    async def delete(self, session_id: str) -> None:
+        """Remove a session for good. Raise NoSuchSession, SessionBusy while it runs."""
+
+        def remove(connection: sqlite3.Connection) -> None:
+            session = tables.get(connection, session_id)
+            if not self.leases.take(session.number):
+                raise busy(session)
+            try:
+                tables.delete(connection, session.number)
+            finally:
+                self.leases.let_go(session.number)
+
+        await self.writing(remove)
+
+    async def fork(self, session_id: str, new_id: str, *, at: int) -> SessionRecord:
+        """Make ``new_id`` from the rows of a session up to number ``at``. Raise NoSuchSession, UserError."""
+        return await self.writing(lambda connection: tables.fork(connection, session_id, at, new_id))
+
+    async def search(self, text: str, *, limit: int = 50) -> list[Hit]:
+        """Return where ``text`` was said, in any case of letters, in the newest sessions first."""
+        return await self.reading(lambda connection: matches(connection, text, limit))
+
+    # The file.
+
+    async def collect(self) -> int:
+        """Remove what nobody refers to and give the space back; return how many blobs were removed."""
+        removed = await self.writing(tables.sweep)
+        shrinking = self.writer.run(_shrink, bare=True)
+        await asyncio.shield(asyncio.wrap_future(shrinking))
+        return removed
+
+    async def check(self) -> Report:
+        """Look at every byte, and say what is wrong. Changes nothing."""
+        return await self.reading(inspect)
+
+    async def reading(self, action: Callable[[sqlite3.Connection], T]) -> T:
+        """Do something with a connection that only reads, in another thread."""
+        return await self._readers.run(action)
+
+    async def writing(self, action: Callable[[sqlite3.Connection], T]) -> T:
+        """Do something in a transaction, in the writer's thread, behind what was said before. It is done or it is not,
+        also if nobody waits for it any more."""
+        return await asyncio.shield(asyncio.wrap_future(self.writer.run(action)))
+
+    def _join(self) -> None:
+        """Say that we use the file, when nobody replaces it."""
+        deadline = time.monotonic() + _REPLACE_S
+        while not self.leases.share():
+            if time.monotonic() > deadline:
+                raise StoreFailed(f"{self.path} is being replaced by another process: wait for its end")
+            time.sleep(0.05)
+
+    def _start(self) -> None:
+        try:
+            try:
+                self._look()
+            except sqlite3.Error as problem:
+                raise explained(problem, self.path) from problem
+        except JournalDamaged as problem:
+            self._salvage(problem)
+            self._look()
+        self._readers = Readers(self.path)
+        self.writer = Writer(self.path, mark=self.leases.mark)
+
+    def _look(self) -> None:
+        connection = connect(self.path)
+        try:
+            migrate(connection, self.path)
+            tables.listed(connection, limit=1)
+        finally:
+            connection.close()
+
+    def _salvage(self, problem: StoreFailed) -> None:
+        """Replace the file by what is readable of it. Raise StoreFailed if others use it."""
+        if not self.leases.own():
+            raise StoreFailed(f"{problem}; but other processes have it open: end them first") from problem
+        try:
+            notices = salvage(self.path)
+        finally:
+            self.leases.share()
+        self.notices += notices
+        for notice in notices:
+            log.warning("%s", notice)
+
+    def _replace(self, problem: StoreFailed) -> None:
+        """The file turned out to be damaged while it was in use: stop, salvage, start again."""
+        with _opening:
+            if self.leases.held:
+                raise StoreFailed(f"{problem}; but other sessions are running here: wait for them") from problem
+            self.writer.close(within_s=CLOSE_S)
+            self._readers.close()
+            try:
+                self._salvage(problem)
+            finally:
+                self._start()
+
+    def _leave(self) -> bool:
+        """True if we were the last."""
+        with _opening:
+            self._users -= 1
+            if self._users == 0:
+                _open.pop(self.path, None)
+            return self._users == 0
+
+    def _shut(self) -> None:
+        in_time = self.writer.close(within_s=CLOSE_S)
+        self._readers.close()
+        self.leases.close()
+        if not in_time:
+            log.error("%s could not be written in time: what was not safe is lost", self.path)
+
+
+def _shrink(connection: sqlite3.Connection) -> None:
+    connection.execute("VACUUM")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def _shared(path: str) -> Journal:
+    path = os.path.realpath(path)
+    with _opening:
+        journal = _open.get(path)
+        if journal is not None:
+            journal._users += 1
+        else:
+            journal = _open[path] = Journal(path)
+        return journal
+
+
+def _give_back(opening: asyncio.Future[Journal]) -> None:
+    """Nobody waits for what was opened."""
+    if not opening.cancelled() and opening.exception() is None:
+        journal = opening.result()
+        if journal._leave():
+            threading.Thread(target=journal._shut, name="zot journal closing").start()

@@ -1,0 +1,137 @@
+"""Who may write: one process a session, and one store in it, as long as it holds a lock that the kernel keeps.
+
+One file for all sessions, one descriptor a process. The byte at a session's number is locked by whoever runs it, so
+a dead process holds nothing, whatever its number or the clock says. Byte 0 is shared by all who have the journal open
+and owned by whoever replaces it. The contents are marks: for each session the number of the newest row that was safe.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+import threading
+import weakref
+
+from zot.errors import StoreFailed
+
+#: struct flock, padded to its size; its pid must be 0 for a lock that belongs to the open file.
+_FLOCK = "hhqqi0q"
+_MARK = struct.Struct("<Q")
+_SET = getattr(fcntl, "F_OFD_SETLK", None)
+
+
+class Leases:
+    """The locks of one journal, as seen by this process. Usable from any thread."""
+
+    def __init__(self, path: str) -> None:
+        """Open the lock file, or make it. Raise StoreFailed."""
+        self._path = path
+        self._guard = threading.Lock()
+        self._held: set[int] = set()
+        self._descriptor = self._open()
+        _everyone.add(self)
+
+    @property
+    def held(self) -> frozenset[int]:
+        """The sessions that this process may write."""
+        with self._guard:
+            return frozenset(self._held)
+
+    def take(self, number: int) -> bool:
+        """Become the writer of a session. False if somebody is, here or elsewhere."""
+        with self._guard:
+            if number in self._held:
+                return False
+            self._follow_the_file()
+            if not self._lock(fcntl.F_WRLCK, number):
+                return False
+            self._held.add(number)
+            return True
+
+    def let_go(self, number: int) -> None:
+        """Be the writer of a session no more."""
+        with self._guard:
+            if number in self._held:
+                self._held.remove(number)
+                self._lock(fcntl.F_UNLCK, number)
+
+    def share(self) -> bool:
+        """Say that the journal is in use here. False while somebody replaces it."""
+        with self._guard:
+            return self._lock(fcntl.F_RDLCK, 0)
+
+    def own(self) -> bool:
+        """Have the journal alone, to replace it; `share` ends that. False while others have it open."""
+        with self._guard:
+            return self._lock(fcntl.F_WRLCK, 0)
+
+    def mark(self, number: int, seq: int) -> None:
+        """Remember that the rows of a session are safe up to ``seq``."""
+        os.pwrite(self._descriptor, _MARK.pack(seq), _MARK.size * number)
+
+    def marked(self, number: int) -> int:
+        """Return up to which row a session was once safe; 0 if nobody knows."""
+        data = os.pread(self._descriptor, _MARK.size, _MARK.size * number)
+        return int(_MARK.unpack(data)[0]) if len(data) == _MARK.size else 0
+
+    def close(self) -> None:
+        """Let go of everything."""
+        with self._guard:
+            self._held.clear()
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
+
+    def _open(self) -> int:
+        try:
+            return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as problem:
+            raise StoreFailed(f"the lock file {self._path} cannot be opened: {problem.strerror}") from problem
+
+    def _follow_the_file(self) -> None:
+        """Somebody may have removed the lock file: two processes that lock different files exclude nobody."""
+        try:
+            there = os.stat(self._path)
+            same = os.path.samestat(there, os.fstat(self._descriptor))
+        except FileNotFoundError:
+            same = False
+        if same:
+            return
+        if self._held:
+            raise StoreFailed(f"the lock file {self._path} was removed while a session runs: wait for its end")
+        os.close(self._descriptor)
+        self._descriptor = self._open()
+        self._lock(fcntl.F_RDLCK, 0)
+
+    def _lock(self, kind: int, at: int) -> bool:
+        """Set a lock on one byte. False if another process is in the way."""
+        try:
+            if _SET is not None:
+                fcntl.fcntl(self._descriptor, _SET, struct.pack(_FLOCK, kind, os.SEEK_SET, at, 1, 0))
+            else:
+                fcntl.lockf(self._descriptor, _FLAGS[kind] | fcntl.LOCK_NB, 1, at)
+        except OSError as problem:
+            if problem.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            raise StoreFailed(f"the lock file {self._path} cannot be locked: {problem.strerror}") from problem
+        return True
+
+
+# Where locks do not belong to the open file they belong to the process, and any of its descriptors that is closed
+# ends them; so there is one descriptor, and it stays open.
+_FLAGS = {fcntl.F_RDLCK: fcntl.LOCK_SH, fcntl.F_WRLCK: fcntl.LOCK_EX, fcntl.F_UNLCK: fcntl.LOCK_UN}
+
+_everyone: weakref.WeakSet[Leases] = weakref.WeakSet()
+
+
+def _forget() -> None:
+    """In a child that was forked: a copy of the descriptor would keep our locks alive when we are dead."""
+    for leases in list(_everyone):
+        if leases._descriptor >= 0:
+            os.close(leases._descriptor)
+            leases._descriptor = -1
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,57 @@
+"""Reading beside the loop: a few threads, each with a connection of its own. Readers wait for nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from zot.journal.database import connect, explained
+
+T = TypeVar("T")
+
+_THREADS = 2
+
+
+class Readers:
+    """Threads that read one file. They start when they are first needed."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="zot journal reader")
+        self._own = threading.local()
+        self._guard = threading.Lock()
+        self._connections: list[sqlite3.Connection] = []
+
+    async def run(self, action: Callable[[sqlite3.Connection], T]) -> T:
+        """Do something with a connection, in one of the threads. It sees one state of the file. Raise StoreFailed."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._perform, action)
+
+    def close(self) -> None:
+        """Wait for those who read, and close the connections."""
+        self._pool.shutdown(cancel_futures=True)
+        while self._connections:
+            self._connections.pop().close()
+
+    def _perform(self, action: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            connection = self._connection()
+            connection.execute("BEGIN")
+            try:
+                return action(connection)
+            finally:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error as problem:
+            raise explained(problem, self._path) from problem
+
+    def _connection(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection | None = getattr(self._own, "connection", None)
+        if connection is None:
+            connection = self._own.connection = connect(self._path)
+            connection.execute("PRAGMA query_only = ON")
+            with self._guard:
+                self._connections.append(connection)
+        return connection

@@ -1,0 +1,266 @@
+"""One session's record in the journal: the `Store` that its rows go through."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from zot.errors import NoSuchSession, SessionBusy, StoreFailed
+from zot.journal.chunks import Kind, pack
+from zot.journal.lease import Leases
+from zot.journal.owner import Owner, boot_id, host_name, ourselves
+from zot.journal.summary import summarise
+from zot.journal.tables import SessionRecord, find, last_run, last_seq, rows_after
+from zot.journal.writer import Parcel, Writer
+from zot.messages import timestamp
+from zot.store import Row
+
+T = TypeVar("T")
+
+#: So much may be on its way to the disk before nothing more should be said, and this long the disk may take.
+MAX_UNSAFE_BYTES = 8 << 20
+PATIENCE_S = 30.0
+_ALL = 1 << 62
+
+
+class Files(Protocol):
+    """The parts of a journal that its records share. ``notices`` says, in words, what was lost."""
+
+    path: str
+    leases: Leases
+    writer: Writer
+    notices: list[str]
+
+    async def reading(self, action: Callable[[sqlite3.Connection], T]) -> T:
+        """Do something with a connection that only reads, in another thread."""
+
+
+class Past(msgspec.Struct, frozen=True):
+    """What a session needs in order to go on: all changes of its transcript, and everything of its newest run."""
+
+    changes: Sequence[tuple[int, Row]]
+    run: int
+    rows: Sequence[tuple[int, Row]]
+
+
+class Record:
+    """An append-only history of one session, on disk (`store.Store`). Belongs to the loop it was made in.
+
+    After a failure it takes nothing more: what is in memory may be ahead of the disk. Open the session again.
+    """
+
+    def __init__(self, files: Files, session: SessionRecord, last: int, *, patience_s: float = PATIENCE_S) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.id = session.id
+        self.number = session.number
+        self.epoch = session.epoch
+        self.last_seq = last
+        self.broken: StoreFailed | None = None
+        self._files = files
+        self._patience_s = patience_s
+        self._safe_seq = last
+        self._unsafe_bytes = 0
+        self._owner: Owner | None = None
+        self._failure: StoreFailed | None = None
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._safe: Callable[[int], None] = lambda seq: None
+        self._failed: Callable[[StoreFailed], None] = lambda problem: None
+
+    # Who may write.
+
+    async def begin(self) -> Sequence[tuple[int, Row]]:
+        """Become the only writer, for a run; return the rows that others added since we last looked."""
+        self._check()
+        owner = ourselves()
+        if self._owner is not None:
+            raise SessionBusy(f"session {self.id!r} is running here already", pid=owner.pid, host=owner.host)
+        taken: list[Owner] = []
+        taking = self._files.writer.run(lambda connection: self._take(connection, owner, taken), durable=True)
+        heard = asyncio.wrap_future(taking)
+        try:
+            async with asyncio.timeout(self._patience_s):
+                self.epoch, last, rows = await asyncio.shield(heard)
+        except BaseException as problem:
+            # Whatever keeps us from using the lease must not leave it taken.
+            taking.add_done_callback(lambda _: self._files.leases.let_go(self.number) if taken else None)
+            heard.cancel()
+            if isinstance(problem, TimeoutError):
+                raise StoreFailed(f"{self._files.path} has not answered for {self._patience_s:g} s") from None
+            raise
+        self._owner = owner
+        self.last_seq = self._safe_seq = last
+        return rows
+
+    def _take(
+        self, connection: sqlite3.Connection, owner: Owner, taken: list[Owner]
+    ) -> tuple[int, int, list[tuple[int, Row]]]:
+        """In the writer's thread: take the lease, say who has it, and look at what others wrote."""
+        session = find(connection, self.id)
+        if session is None or session.number != self.number:
+            raise NoSuchSession(f"there is no session {self.id!r} any more")
+        leases = self._files.leases
+        if not leases.take(self.number):
+            raise busy(session)
+        taken.append(owner)
+        epoch, last = checked_epoch(connection, session, leases)
+        query = "UPDATE sessions SET owner = ?, updated = ? WHERE number = ?"
+        connection.execute(query, (msgspec.json.encode(owner), owner.since, self.number))
+        return epoch, last, rows_after(connection, self.number, self._safe_seq, _ALL)
+
+    def end(self) -> None:
+        """Let others write: at once, or when what is on its way has been written."""
+        owner, self._owner = self._owner, None
+        if owner is None:
+            return
+        leases, number = self._files.leases, self.number
+        is_settled = self._safe_seq == self.last_seq or self._failure is not None
+        if is_settled:
+            leases.let_go(number)
+
+        def leave(connection: sqlite3.Connection) -> None:
+            # Somebody else may own it by now: only our own mark is removed.
+            query = "UPDATE sessions SET owner = x'' WHERE number = ? AND owner = ?"
+            connection.execute(query, (number, msgspec.json.encode(owner)))
+
+        try:
+            leaving = self._files.writer.run(leave)
+        except StoreFailed:
+            leases.let_go(number)  # nothing is on its way any more
+        else:
+            if not is_settled:
+                leaving.add_done_callback(lambda _: leases.let_go(number))
+
+    # What is written.
+
+    def append(self, rows: Sequence[Row], *, run: int) -> int:
+        """Number ``rows`` and take them; they are written with whatever else comes in this tick."""
+        self._check()
+        if self._owner is None:
+            raise StoreFailed(f"session {self.id!r} cannot be written: it was not begun")
+        first = self.last_seq + 1
+        if not rows:
+            return first
+        try:
+            chunks, blobs = pack(rows, session=self.number, first=first, run=run)
+        except (TypeError, OverflowError, RecursionError, msgspec.MsgspecError) as problem:
+            raise StoreFailed(f"what happened cannot be written down: {problem}") from problem
+        summary = summarise(rows)
+        last = self.last_seq + len(rows)
+        size = sum(len(chunk.body) for chunk in chunks) + sum(map(len, blobs.values()))
+        change = None if summary is None else summary.assignments(timestamp())
+        self._files.writer.post(Parcel(self, chunks, blobs, change, last, size))
+        self.last_seq = last
+        self._unsafe_bytes += size
+        return first
+
+    def watch(self, safe: Callable[[int], None], failed: Callable[[StoreFailed], None]) -> None:
+        """Call ``safe`` and ``failed`` from now on, in the thread of the loop, never inside `append`."""
+        self._safe, self._failed = safe, failed
+
+    @property
+    def full(self) -> bool:
+        """True while more than 8 MiB are not yet safe."""
+        return self._unsafe_bytes >= MAX_UNSAFE_BYTES
+
+    async def room(self) -> None:
+        """Wait until it is not full any more. Raise StoreFailed after 30 s."""
+        await self._until(lambda: not self.full)
+
+    async def settled(self) -> None:
+        """Wait until every row is safe. Raise StoreFailed, also after 30 s."""
+        await self._until(lambda: self._safe_seq == self.last_seq)
+
+    def on_safe(self, seq: int, size: int) -> None:
+        """The writer has written."""
+        self._unsafe_bytes -= size
+        if self._failure is None:
+            self._safe_seq = seq
+            self._wake()
+            self._safe(seq)
+
+    def on_failed(self, problem: StoreFailed) -> None:
+        """The writer could not write, or was not heard of in time."""
+        if self._failure is None:
+            self._failure = problem
+            self._wake()
+            self._failed(problem)
+
+    def _wake(self) -> None:
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        self._check()
+        try:
+            async with asyncio.timeout(self._patience_s):
+                while not is_so():
+                    changed: asyncio.Future[None] = self.loop.create_future()
+                    self._waiting.add(changed)
+                    try:
+                        await changed
+                    finally:
+                        self._waiting.discard(changed)
+                    self._check()
+        except TimeoutError:
+            problem = StoreFailed(
+                f"{self._files.path} has not been written for {self._patience_s:g} s: look at the disk"
+            )
+            self.on_failed(problem)
+            raise problem from None
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    # What is read.
+
+    async def read(self, after: int, limit: int) -> list[tuple[int, Row]]:
+        """Return the oldest safe rows numbered above ``after``, whoever wrote them. Raise JournalDamaged."""
+        return await self._files.reading(lambda connection: rows_after(connection, self.number, after, limit))
+
+    async def past(self) -> Past:
+        """Return what the session needs in order to go on, as far as `last_seq`. Raise JournalDamaged."""
+        upto = self.last_seq
+
+        def look(connection: sqlite3.Connection) -> Past:
+            changes = rows_after(connection, self.number, 0, _ALL, [Kind.CHANGES])
+            run, first = last_run(connection, self.number)
+            rows = rows_after(connection, self.number, first - 1, _ALL) if first else []
+            return Past([row for row in changes if row[0] <= upto], run, [row for row in rows if row[0] <= upto])
+
+        return await self._files.reading(look)
+
+
+def checked_epoch(connection: sqlite3.Connection, session: SessionRecord, leases: Leases) -> tuple[int, int]:
+    """Return a session's epoch, and its newest row. Whoever calls this has its lease.
+
+    The epoch changes if rows that were once safe may be gone, for their numbers are then given again: a later number is
+    known to have been safe, or the machine went down while the session ran, and only then can the disk be behind.
+    """
+    last = last_seq(connection, session.number)
+    was_cut_off = session.owner is not None and session.owner.boot != boot_id()
+    if leases.marked(session.number) <= last and not was_cut_off:
+        return session.epoch, last
+    query = "UPDATE sessions SET owner = x'', epoch = epoch + 1 WHERE number = ?"
+    connection.execute(query, (session.number,))
+    leases.mark(session.number, last)
+    return session.epoch + 1, last
+
+
+def busy(session: SessionRecord) -> SessionBusy:
+    """Return the error that names who runs a session."""
+    owner = session.owner
+    if owner is None:
+        return SessionBusy(f"session {session.id!r} is in use; wait for its run to end")
+    where = "" if owner.host == host_name() else f" on {owner.host}"
+    return SessionBusy(
+        f"session {session.id!r} is running in process {owner.pid}{where}, since {owner.since}; wait for its end",
+        pid=owner.pid,
+        host=owner.host,
+        since=owner.since,
+    )

@@ -1,0 +1,60 @@
+"""What a list of sessions shows of each, kept up to date with its rows. Does no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from zot.events import Usage
+from zot.messages import Counters, Message, text_of
+from zot.store import Configured, Row, Said, Spliced
+from zot.surrogates import without_halves
+
+_MAX_TITLE = 80
+_TELLING = frozenset({Said, Spliced, Configured, Usage})
+
+
+class Summary(msgspec.Struct):
+    """What rows add to what is known: messages of the user and the model, the newest totals, the first words."""
+
+    messages: int = 0
+    totals: Counters | None = None
+    words: str = ""
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Take more rows into account."""
+        for row in rows:
+            match row:
+                case Said(message=Message(role="user" | "assistant") as message):
+                    self.messages += 1
+                    if not self.words and message.role == "user":
+                        self.words = titled(text_of(message.content))
+                case Usage(cumulative=totals):
+                    self.totals = totals
+                case _:
+                    pass
+
+    def assignments(self, now: str) -> tuple[str, tuple[Any, ...]]:
+        """Return how a row of the table of sessions changes, as SQL and its values. A title is never overwritten."""
+        sql = "updated = ?, messages = messages + ?, title = CASE title WHEN '' THEN ? ELSE title END"
+        values: tuple[Any, ...] = (now, self.messages, self.words)
+        if self.totals is not None:
+            return f"{sql}, totals = ?", (*values, msgspec.json.encode(self.totals))
+        return sql, values
+
+
+def summarise(rows: Sequence[Row]) -> Summary | None:
+    """Return what ``rows`` add to what is known; None if that is nothing, as with most."""
+    if _TELLING.isdisjoint({*map(type, rows)}):
+        return None
+    summary = Summary()
+    summary.add(rows)
+    return summary
+
+
+def titled(text: str) -> str:
+    """Return ``text`` as a title: one line, not long, that any table takes."""
+    line = " ".join(without_halves(text[: 4 * _MAX_TITLE]).split())
+    return line if len(line) <= _MAX_TITLE else f"{line[: _MAX_TITLE - 1]}…"

@@ -1,0 +1,227 @@
+"""What is read from the tables and changed in them. Each function takes a connection and is called in its thread."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from zot.errors import NoSuchSession, UserError
+from zot.journal.chunks import Chunk, Kind, cut, fetched, images, unpack
+from zot.journal.owner import Owner
+from zot.journal.summary import Summary, titled
+from zot.messages import ZERO, Counters, timestamp
+from zot.store import Row
+
+_COLUMNS = "number, id, created, updated, cwd, title, parent, fork_seq, messages, totals, epoch, owner"
+_CHUNK = "session, kind, first, count, run, body, crc"
+#: Rows are read in pieces of this many chunks, so that a reader who wants few does not pay for many.
+_FETCH = 64
+
+
+class SessionRecord(msgspec.Struct, frozen=True):
+    """What the journal knows of a session. ``messages`` counts what the user and the model said."""
+
+    number: int
+    id: str
+    created: str
+    updated: str
+    cwd: str
+    title: str
+    parent: str | None
+    fork_seq: int
+    messages: int = 0
+    totals: Counters = ZERO
+    epoch: int = 1
+    owner: Owner | None = None
+
+
+def key_of(session_id: str) -> bytes:
+    """Return an id, or a path, as it is stored. Any string is one, also what no UTF-8 can say."""
+    return session_id.encode("utf-8", "surrogatepass")
+
+
+def find(connection: sqlite3.Connection, session_id: str) -> SessionRecord | None:
+    """Return a session by its id."""
+    query = f"SELECT {_COLUMNS} FROM sessions WHERE id = ?"
+    row = connection.execute(query, (key_of(session_id),)).fetchone()
+    return None if row is None else _record(row)
+
+
+def get(connection: sqlite3.Connection, session_id: str) -> SessionRecord:
+    """Return a session by its id. Raise NoSuchSession."""
+    record = find(connection, session_id)
+    if record is None:
+        raise NoSuchSession(f"there is no session {session_id!r}")
+    return record
+
+
+def numbered(connection: sqlite3.Connection, number: int) -> SessionRecord | None:
+    """Return a session by its number."""
+    row = connection.execute(f"SELECT {_COLUMNS} FROM sessions WHERE number = ?", (number,)).fetchone()
+    return None if row is None else _record(row)
+
+
+def listed(connection: sqlite3.Connection, *, cwd: str | None = None, limit: int = -1) -> list[SessionRecord]:
+    """Return the sessions, of ``cwd`` or all, the newest first."""
+    where, values = ("", ()) if cwd is None else ("WHERE cwd = ?", (key_of(cwd),))
+    query = f"SELECT {_COLUMNS} FROM sessions {where} ORDER BY updated DESC, number DESC LIMIT ?"
+    return [_record(row) for row in connection.execute(query, (*values, limit))]
+
+
+def create(connection: sqlite3.Connection, session_id: str, *, cwd: str, title: str, now: str) -> SessionRecord:
+    """Make a session. Raise UserError if it exists."""
+    if find(connection, session_id) is not None:
+        raise UserError(f"there is a session {session_id!r} already")
+    connection.execute(
+        "INSERT INTO sessions (id, created, updated, cwd, title) VALUES (?, ?, ?, ?, ?)",
+        (key_of(session_id), now, now, key_of(cwd), titled(title)),
+    )
+    return get(connection, session_id)
+
+
+def rename(connection: sqlite3.Connection, session_id: str, title: str) -> None:
+    """Give a session a title. Raise NoSuchSession."""
+    connection.execute(
+        "UPDATE sessions SET title = ? WHERE number = ?", (titled(title), get(connection, session_id).number)
+    )
+
+
+def delete(connection: sqlite3.Connection, number: int) -> None:
+    """Remove a session, its rows, and the blobs that nobody else uses."""
+    connection.execute("DELETE FROM sessions WHERE number = ?", (number,))
+    sweep(connection)
+
+
+def sweep(connection: sqlite3.Connection) -> int:
+    """Remove the blobs that nobody uses; return how many."""
+    return connection.execute("DELETE FROM blobs WHERE hash NOT IN (SELECT hash FROM uses)").rowcount
+
+
+def fork(connection: sqlite3.Connection, source_id: str, at: int, new_id: str) -> SessionRecord:
+    """Make ``new_id`` with the rows of ``source_id`` up to number ``at``, which keep their numbers.
+
+    Raise NoSuchSession, UserError, JournalDamaged.
+    """
+    source = get(connection, source_id)
+    if not 0 <= at <= last_seq(connection, source.number):
+        raise UserError(f"session {source_id!r} has no row {at} to fork at")
+    made = create(connection, new_id, cwd=source.cwd, title=source.title, now=timestamp())
+    summary = Summary()
+    for chunk, crc in chunks_after(connection, source.number, 0):
+        if chunk.first > at:
+            break
+        summary.add(unpack(chunk, crc)[: at - chunk.first + 1])
+        copied = msgspec.structs.replace(chunk, session=made.number)
+        put(connection, copied if chunk.first + chunk.count - 1 <= at else cut(copied, at - chunk.first + 1))
+    connection.execute(
+        "INSERT INTO uses SELECT ?, hash, seq FROM uses WHERE session = ? AND seq <= ?",
+        (made.number, source.number, at),
+    )
+    parent = "UPDATE sessions SET parent = ?, fork_seq = ? WHERE number = ?"
+    connection.execute(parent, (key_of(source_id), at, made.number))
+    summed_up(connection, made.number, summary.assignments(made.created))
+    return get(connection, new_id)
+
+
+def summed_up(connection: sqlite3.Connection, number: int, change: tuple[str, tuple[Any, ...]]) -> None:
+    """Change what is known of a session (`Summary.assignments`)."""
+    assignments, values = change
+    connection.execute(f"UPDATE sessions SET {assignments} WHERE number = ?", (*values, number))
+
+
+def put(connection: sqlite3.Connection, chunk: Chunk) -> None:
+    """Write one chunk, over the one in its place."""
+    connection.execute(
+        "INSERT OR REPLACE INTO chunks (session, kind, first, count, run, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (chunk.session, chunk.kind, chunk.first, chunk.count, chunk.run, chunk.crc, chunk.body),
+    )
+
+
+def used(connection: sqlite3.Connection, number: int, seq: int, hashes: Iterable[bytes]) -> None:
+    """Remember that a session refers to blobs, from the row ``seq`` on."""
+    query = "INSERT OR IGNORE INTO uses (session, hash, seq) VALUES (?, ?, ?)"
+    connection.executemany(query, [(number, digest, seq) for digest in hashes])
+
+
+def last_seq(connection: sqlite3.Connection, number: int) -> int:
+    """Return the number of a session's newest row; 0 if it has none."""
+    query = "SELECT first + count - 1 FROM chunks WHERE session = ? AND kind = ? ORDER BY first DESC LIMIT 1"
+    ends = (connection.execute(query, (number, kind)).fetchone() for kind in Kind)
+    return max((end[0] for end in ends if end is not None), default=0)
+
+
+def last_run(connection: sqlite3.Connection, number: int) -> tuple[int, int]:
+    """Return the number of a session's newest run, and the number of its first row; (0, 0) if there is none."""
+    newest = "SELECT run FROM chunks WHERE session = ? AND kind = ? ORDER BY first DESC LIMIT 1"
+    runs = (connection.execute(newest, (number, kind)).fetchone() for kind in Kind)
+    run = max((row[0] for row in runs if row is not None), default=0)
+    begin = None
+    for kind in Kind:
+        # From the end: a run is short, a session may be long.
+        query = "SELECT first, run FROM chunks WHERE session = ? AND kind = ? ORDER BY first DESC"
+        for first, of_run in connection.execute(query, (number, kind)):
+            if of_run != run:
+                break
+            begin = first if begin is None else min(begin, first)
+    return run, begin or 0
+
+
+def chunks_after(
+    connection: sqlite3.Connection, number: int, after: int, kinds: Sequence[Kind] = tuple(Kind)
+) -> Iterator[tuple[Chunk, int]]:
+    """Yield the chunks that have rows above ``after``, in order, with their checksums as stored."""
+    # Each kind is in order by itself; SQLite merges the two without sorting.
+    one = (
+        f"SELECT {_CHUNK} FROM chunks WHERE session = ? AND kind = ? AND first >= COALESCE("
+        "(SELECT first FROM chunks WHERE session = ? AND kind = ? AND first <= ? ORDER BY first DESC LIMIT 1), 0)"
+    )
+    query = " UNION ALL ".join([one] * len(kinds)) + " ORDER BY first"
+    values = [value for kind in kinds for value in (number, kind, number, kind, after + 1)]
+    cursor = connection.execute(query, values)
+    while found := cursor.fetchmany(_FETCH):
+        for *row, crc in found:
+            chunk = Chunk(*row)
+            if chunk.first + chunk.count - 1 > after:
+                yield chunk, crc
+
+
+def rows_after(
+    connection: sqlite3.Connection, number: int, after: int, limit: int, kinds: Sequence[Kind] = tuple(Kind)
+) -> list[tuple[int, Row]]:
+    """Return up to ``limit`` rows above ``after``, with their numbers. Raise JournalDamaged."""
+    found: list[tuple[int, Row]] = []
+    has_images = connection.execute("SELECT 1 FROM uses WHERE session = ? LIMIT 1", (number,)).fetchone() is not None
+    for chunk, crc in chunks_after(connection, number, after, kinds) if limit > 0 else ():
+        rows = unpack(chunk, crc)
+        if has_images and chunk.kind == Kind.CHANGES:
+            rows = _with_blobs(connection, rows)
+        skip = max(0, after + 1 - chunk.first)
+        found += enumerate(rows[skip:] if skip else rows, chunk.first + skip)
+        if len(found) >= limit:
+            return found[:limit]
+    return found
+
+
+def _with_blobs(connection: sqlite3.Connection, rows: list[Row]) -> list[Row]:
+    blobs: dict[bytes, bytes] = {}
+    for digest in {digest for row in rows for digest in images(row)}:
+        found = connection.execute("SELECT data FROM blobs WHERE hash = ?", (digest,)).fetchone()
+        if found is not None:
+            blobs[digest] = found[0]
+    return [fetched(row, blobs) for row in rows]
+
+
+def _record(row: tuple[Any, ...]) -> SessionRecord:
+    number, key, created, updated, cwd, title, parent, fork_seq, messages, totals, epoch, owner = row
+    return SessionRecord(
+        number, _text(key), created, updated, _text(cwd), title, None if parent is None else _text(parent), fork_seq,
+        messages, msgspec.json.decode(totals, type=Counters) if totals else ZERO, epoch,
+        msgspec.json.decode(owner, type=Owner) if owner else None,
+    )  # fmt: skip
+
+
+def _text(key: bytes) -> str:
+    return key.decode("utf-8", "surrogatepass")

@@ -1,0 +1,266 @@
+"""The one thread that writes: what arrived together, and all that arrived while it was busy, is one transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import nullcontext
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from zot.errors import StoreFailed
+from zot.journal.chunks import Chunk, join
+from zot.journal.database import connect, explained
+from zot.journal.tables import summed_up, used
+
+log = logging.getLogger("zot")
+
+T = TypeVar("T")
+
+#: More than this is left for the next transaction, so that what waits is not kept waiting by what came after it.
+_MAX_GROUP = 4096
+_INSERT = "INSERT INTO chunks (session, kind, first, count, run, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
+
+
+class Sender(Protocol):
+    """A store, as the writer sees it. Its methods are called in the thread of its loop."""
+
+    loop: asyncio.AbstractEventLoop
+    number: int
+    #: Set and read by the writer only: rows behind a hole are never written.
+    broken: StoreFailed | None
+
+    def on_safe(self, seq: int, size: int) -> None:
+        """Rows are safe, up to ``seq``; they took ``size`` bytes."""
+
+    def on_failed(self, problem: StoreFailed) -> None:
+        """Rows could not be made safe."""
+
+
+class Parcel(msgspec.Struct):
+    """One append, on its way. ``summary`` changes what is known of the session: SQL assignments and their values."""
+
+    sender: Sender
+    chunks: list[Chunk]
+    blobs: dict[bytes, bytes]
+    summary: tuple[str, tuple[Any, ...]] | None
+    last: int
+    size: int
+
+
+class Task(msgspec.Struct):
+    """Something else to be done with the file, in order with the appends and in a transaction of its own.
+
+    ``durable``: it is not done before the disk has it, whatever happens to the machine. ``bare``: it must not be in a
+    transaction.
+    """
+
+    action: Callable[[sqlite3.Connection], Any]
+    future: Future[Any]
+    durable: bool = False
+    bare: bool = False
+
+
+class Writer:
+    """Writes to one file, from one thread, in the order in which things were given to it."""
+
+    def __init__(self, path: str, *, mark: Callable[[int, int], None]) -> None:
+        """``mark`` is told, in this thread, up to which row a session is safe, before anybody else is."""
+        self._path = path
+        self._mark = mark
+        self._connection = connect(path)
+        self._queue: deque[Parcel | Task] = deque()
+        self._wake = threading.Semaphore(0)
+        self._guard = threading.Lock()
+        self._closing = False
+        self._dead: StoreFailed | None = None
+        self._work_in_hand: list[Parcel] | Task = []
+        self._waking: set[asyncio.AbstractEventLoop] = set()
+        self._thread = threading.Thread(target=self._live, name="zot journal", daemon=True)
+        self._thread.start()
+
+    def post(self, parcel: Parcel) -> None:
+        """Take an append, in the thread of its loop. What comes in the same tick goes in the same transaction."""
+        with self._guard:
+            self._check()
+            self._queue.append(parcel)
+        loop = parcel.sender.loop
+        if loop not in self._waking:
+            self._waking.add(loop)
+            loop.call_soon(self._wake_up, loop)
+
+    def run(self, action: Callable[[sqlite3.Connection], T], *, durable: bool = False, bare: bool = False) -> Future[T]:
+        """Do something in the writer's thread, behind what was given before. The future has what it returns."""
+        future: Future[T] = Future()
+        with self._guard:
+            self._check()
+            self._queue.append(Task(action, future, durable, bare))
+        self._wake.release()
+        return future
+
+    def close(self, *, within_s: float) -> bool:
+        """Write what is left and stop. False if that took too long: then it is given up."""
+        with self._guard:
+            self._closing = True
+        self._wake.release()
+        self._thread.join(within_s)
+        if not self._thread.is_alive():
+            return True
+        self._die(StoreFailed(f"{self._path} could not be written in time, and zot is closing"))
+        return False
+
+    def _check(self) -> None:
+        if self._dead is not None:
+            raise self._dead
+        if self._closing:
+            raise StoreFailed(f"the journal {self._path} is closed")
+
+    def _wake_up(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._waking.discard(loop)
+        self._wake.release()
+
+    def _live(self) -> None:
+        try:
+            while True:
+                self._wake.acquire()
+                while self._queue:
+                    self._work_in_hand = self._take()
+                    self._work(self._work_in_hand)
+                    self._work_in_hand = []
+                with self._guard:
+                    if self._closing and not self._queue:
+                        break
+            self._connection.close()
+        except BaseException as problem:  # the thread's outermost boundary: whoever waits must hear of its end
+            log.exception("the journal's writer failed")
+            self._die(StoreFailed(f"{self._path} cannot be written any more ({problem}): restart zot and resume"))
+
+    def _take(self) -> list[Parcel] | Task:
+        """Return what comes next: a task, or all the appends before the next one."""
+        if isinstance(first := self._queue.popleft(), Task):
+            return first
+        group = [first]
+        while self._queue and len(group) < _MAX_GROUP and isinstance(self._queue[0], Parcel):
+            following = self._queue.popleft()
+            assert isinstance(following, Parcel)
+            group.append(following)
+        return group
+
+    def _work(self, work: list[Parcel] | Task) -> None:
+        if isinstance(work, Task):
+            self._perform(work)
+        else:
+            self._commit([parcel for parcel in work if parcel.sender.broken is None])
+
+    def _perform(self, task: Task) -> None:
+        if not task.future.set_running_or_notify_cancel():
+            return
+        try:
+            if task.durable:
+                self._connection.execute("PRAGMA synchronous = FULL")
+            try:
+                with nullcontext() if task.bare else _Transaction(self._connection):
+                    result = task.action(self._connection)
+            finally:
+                if task.durable:
+                    self._connection.execute("PRAGMA synchronous = NORMAL")
+        except sqlite3.Error as problem:
+            task.future.set_exception(explained(problem, self._path))
+        except Exception as problem:  # whoever asked for it hears it
+            task.future.set_exception(problem)
+        else:
+            task.future.set_result(result)
+
+    def _commit(self, parcels: Sequence[Parcel]) -> None:
+        if not parcels:
+            return
+        try:
+            self._write(parcels)
+        except sqlite3.Error as problem:
+            failure = explained(problem, self._path)
+            for parcel in parcels:
+                parcel.sender.broken = failure
+            _tell(parcels, lambda sender, _: sender.on_failed(failure))
+        else:
+            _tell(parcels, lambda sender, own: sender.on_safe(own[-1].last, sum(parcel.size for parcel in own)))
+
+    def _write(self, parcels: Sequence[Parcel]) -> None:
+        chunks = join([chunk for parcel in parcels for chunk in parcel.chunks])
+        rows = [(c.session, c.kind, c.first, c.count, c.run, c.crc, c.body) for c in chunks]
+        extra = [parcel for parcel in parcels if parcel.blobs or parcel.summary]
+        if len(rows) == 1 and not extra:
+            # The usual case, in one call: each one that lets go of the interpreter may wait for it afterwards.
+            self._connection.execute(_INSERT, rows[0])
+        else:
+            with _Transaction(self._connection):
+                self._connection.executemany(_INSERT, rows)
+                for parcel in extra:
+                    _write_extra(self._connection, parcel)
+        for number, last in {parcel.sender.number: parcel.last for parcel in parcels}.items():
+            try:
+                self._mark(number, last)
+            except OSError as problem:  # the rows are safe; only a loss of them could go unnoticed
+                log.warning("the lock file of %s cannot be written: %s", self._path, problem)
+
+    def _die(self, problem: StoreFailed) -> None:
+        """Nothing more will be written: say so to everybody who waits."""
+        with self._guard:
+            self._dead = problem
+            hand = self._work_in_hand
+            left = [*(hand if isinstance(hand, list) else [hand]), *self._queue]
+            self._queue.clear()
+        for task in left:
+            # One that was in hand may be done meanwhile, and is running in any case.
+            if isinstance(task, Task) and not task.future.done():
+                task.future.set_exception(problem)
+        _tell([p for p in left if isinstance(p, Parcel)], lambda sender, _: sender.on_failed(problem))
+
+
+class _Transaction:
+    """All or nothing."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._connection.execute("COMMIT")
+        finally:
+            # SQLite has rolled back already where it could not go on at all.
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+
+
+def _write_extra(connection: sqlite3.Connection, parcel: Parcel) -> None:
+    number = parcel.sender.number
+    connection.executemany("INSERT OR IGNORE INTO blobs (hash, data) VALUES (?, ?)", parcel.blobs.items())
+    used(connection, number, parcel.chunks[0].first, parcel.blobs)
+    if parcel.summary is not None:
+        summed_up(connection, number, parcel.summary)
+
+
+def _tell(parcels: Sequence[Parcel], what: Callable[[Sender, list[Parcel]], None]) -> None:
+    """Call ``what`` for each sender of ``parcels``, in the thread of its loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, dict[int, list[Parcel]]] = {}
+    for parcel in parcels:
+        by_loop.setdefault(parcel.sender.loop, {}).setdefault(id(parcel.sender), []).append(parcel)
+    for loop, by_sender in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_tell_all, list(by_sender.values()), what)
+        except RuntimeError:
+            log.debug("a loop was closed before it could hear of its rows")
+
+
+def _tell_all(groups: Sequence[list[Parcel]], what: Callable[[Sender, list[Parcel]], None]) -> None:
+    for parcels in groups:
+        what(parcels[0].sender, parcels)
