@@ -243,6 +243,8 @@ class SlowStore:
     """A store that makes nothing safe until it is told to, as a disk would: `commit` and `lose` are the disk."""
 
     full = False
+    shared = False
+    last_run = 0
 
     def __init__(self) -> None:
         self.last_seq = 0
@@ -290,6 +292,9 @@ class SlowStore:
             await self._changed.wait()
 
     async def read(self, after: int, limit: int) -> list[tuple[int, Row]]:
+        raise NotImplementedError
+
+    async def newest(self) -> Sequence[Row]:
         raise NotImplementedError
 
 

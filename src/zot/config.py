@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -40,6 +40,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     skills: tuple[str, ...] = ()
     no_skill: bool = False
     trust_project: bool = False
+    session: str | None = None
     script: str | None = None
     record: str | None = None
     replay: str | None = None
@@ -123,14 +124,12 @@ AGENT_FLAGS: Sequence[Flag] = (
     Flag("--no-extensions", "the same", setting="no_ext"),
     Flag("--no-skill", "no skills"),
     Flag("--no-skills", "the same", setting="no_skill"),
+    Flag("--session", "keep the conversation under this name; one that exists goes on", value="ID"),
     Flag("--no-session", "keep nothing"),
 )  # fmt: skip
 
 #: Flags that have a meaning in zot, but not in this version: refused by name, so that nobody relies on them.
-LATER_FLAGS: Sequence[Flag] = (
-    Flag("--session", "keep the conversation", value="ID"),
-    Flag("--ext", "load an extension", value="DIR", short="-e"),
-)
+LATER_FLAGS: Sequence[Flag] = (Flag("--ext", "load an extension", value="DIR", short="-e"),)
 
 
 def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None) -> Config:
@@ -147,8 +146,9 @@ def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None) -
     directory = named or zot_home(os.environ if env is None else env)
     if given.pop("no_tools", False):
         given["tools"] = ()
-    for accepted in ("no_ext", "no_session"):
-        given.pop(accepted, None)
+    given.pop("no_ext", None)
+    if given.pop("no_session", False) and "session" in given:
+        raise ConfigError("--session and --no-session exclude each other")
     return Config(**{**_fitting(_from_file(directory), given), **given}, env=env)
 
 
@@ -157,6 +157,21 @@ def _fitting(stored: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]
     if given.get("provider") in (None, stored.get("provider", Config().provider)):
         return stored
     return {name: value for name, value in stored.items() if name not in ("model", "base_url", "api")}
+
+
+#: What a session works with and goes on with, unless something else is given.
+RECORDED = ("provider", "model", "reasoning", "cwd")
+
+
+def resumed(config: Config, recorded: Mapping[str, str], given: Container[str]) -> Config:
+    """Return ``config`` with what a session was ``recorded`` to work with, except where a setting was ``given``."""
+    taken: dict[str, str | None] = {name: recorded[name] for name in RECORDED if name not in given}
+    if config.provider != recorded["provider"]:  # A model belongs to its provider; so do an address and an API.
+        if "provider" in given:
+            taken.pop("model", None)
+        else:
+            taken |= {name: None for name in ("base_url", "api") if name not in given}
+    return msgspec.structs.replace(config, **taken)
 
 
 TOOL_NAMES = ("bash", "edit", "read", "skill", "write")

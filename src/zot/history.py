@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
 
 from zot.agent.transcript import Transcript
 from zot.errors import StoreFailed
-from zot.events import AgentEvent
+from zot.events import AgentEvent, Usage
 from zot.messages import ZERO, Counters
-from zot.store import Change, Store
+from zot.store import Change, Configured, Row, Said, Spliced, Store
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -57,7 +57,9 @@ class History:
     ) -> None:
         self.transcript = Transcript()
         self.totals = ZERO
-        self.run = 0
+        #: What the session works with, as it was last recorded.
+        self.configured: Configured | None = None
+        self.run = store.last_run
         self._store = store
         self._charge = charge
         self._observe = observe
@@ -83,6 +85,25 @@ class History:
         if events:
             self._unshown.append(Batch(first + len(changes), self.run, events))
             self._show_safe()
+
+    def learn(self, rows: Iterable[Row]) -> None:
+        """Take in what was recorded before, or by others. Nobody is shown it: who wants it reads the store."""
+        for row in rows:
+            match row:
+                case Configured():
+                    self.configured = row
+                case Said() | Spliced():
+                    self.transcript.apply(row)
+                case Usage(cumulative=totals):
+                    self.totals = totals
+                case _:
+                    pass
+
+    def amend(self, rows: Sequence[Row]) -> None:
+        """Record ``rows`` that belong to the past and make their changes. Raise StoreFailed if the store refuses."""
+        if rows:
+            self._store.append(rows, run=self.run)
+            self.learn(rows)
 
     def announce(self, events: Sequence[AgentEvent]) -> None:
         """Show ``events`` that cannot be stored: that it is over must be heard even when nothing can be written."""

@@ -1,18 +1,19 @@
-"""A prompt or compact that somebody asked for."""
+"""What somebody asked a session to do: a prompt, a compact, or another conversation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from zot.errors import AgentError, UserError
-from zot.messages import ImageBlock
+from zot.messages import ImageBlock, Message
 from zot.surrogates import has_half
 
 
 class Job:
     """A prompt or compact: waiting, running or over. Whoever asked hears when it starts, or that it never will.
 
-    When it is over, ``error`` says why it failed and ``aborted`` that somebody ended it.
+    One with a ``replacement`` runs nothing: these messages become the conversation, and it starts when they are. When
+    it is over, ``error`` says why it failed and ``aborted`` that somebody ended it.
     """
 
     def __init__(
@@ -22,8 +23,10 @@ class Job:
         *,
         started: Callable[[], None],
         dropped: Callable[[str], None],
+        replacement: Sequence[Message] | None = None,
     ) -> None:
         self.text = text
+        self.replacement = replacement
         self.images = images
         self.started = started
         self.dropped = dropped
@@ -32,7 +35,12 @@ class Job:
 
     @property
     def is_compact(self) -> bool:
-        return self.text is None
+        return self.text is None and self.replacement is None
+
+    def fail(self, problem: AgentError) -> None:
+        """It cannot run."""
+        self.error = problem
+        self.dropped(str(problem))
 
     def drop(self, reason: str) -> None:
         """It will never run."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from zot.config import Config, credential, tool_environment, tool_names, zot_home
+from zot.config import RECORDED, Config, credential, resumed, tool_environment, tool_names, zot_home
 from zot.errors import ConfigError
 from zot.providers.models import Catalogue, catalogue
 from zot.providers.vendors import VENDORS, ApiName, Endpoint, endpoint
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from zot.agent.expected import Expected
     from zot.providers.base import Api, Provider, Transport
     from zot.providers.recording import Header
-    from zot.session import Session
+    from zot.session import Past, Session
     from zot.store import Store
     from zot.toolbox import Toolbox
 
@@ -54,11 +54,71 @@ def check(config: Config) -> str:
     return model.id
 
 
-def open_session(config: Config, store: Store | None = None, *, own_process: bool = False) -> Session:
+#: Settings that have a say in the system prompt: without them, a session that goes on keeps the one it had.
+_PROMPTING = frozenset(
+    {"system_prompt", "append_system_prompt", "no_instructions", "output_schema", "skills", "no_skill", "tools", "cwd"}
+)
+
+
+async def open_any(config: Config, given: Collection[str], *, own_process: bool = False) -> Session:
+    """Return a session that works as ``config`` says: one of the journal if it names one, else one that is not kept."""
+    if config.session is None:
+        return open_session(config, own_process=own_process)
+    return await open_recorded(config, given, own_process=own_process)
+
+
+async def open_recorded(config: Config, given: Collection[str], *, own_process: bool = False) -> Session:
+    """Return the session of the journal that ``config.session`` names, made if it is new.
+
+    One that exists goes on with what it worked with, except for the settings that were ``given``. Raise ConfigError,
+    StoreFailed if the journal cannot be used.
+    """
+    from zot.journal.journal import Journal
+    from zot.session import Past
+    from zot.store import Configured
+
+    assert config.session is not None
+    journal = await Journal.open(journal_path(config))
+    try:
+        record, past = await journal.resume(config.session, cwd=_directory(config.cwd))
+        rows = [row for _, row in past.changes]
+        recorded = next((row for row in reversed(rows) if isinstance(row, Configured)), None)
+        system = None
+        if recorded is not None:
+            config = resumed(config, {name: getattr(recorded, name) for name in RECORDED}, given)
+            system = None if _PROMPTING.intersection(given) else recorded.system
+        return open_session(
+            config,
+            record,
+            own_process=own_process,
+            past=Past(rows, record.totals, journal.close),
+            system=system,
+        )
+    except BaseException:
+        await journal.close()
+        raise
+
+
+def journal_path(config: Config) -> str:
+    """Return where sessions are kept. Raise ConfigError if there is no place for them."""
+    home = zot_home(config.environment)
+    if home is None:
+        raise ConfigError("there is no home to keep sessions in: set ZOT_HOME or HOME")
+    return os.path.join(home, "journal.db")
+
+
+def open_session(
+    config: Config,
+    store: Store | None = None,
+    *,
+    own_process: bool = False,
+    past: Past | None = None,
+    system: str | None = None,
+) -> Session:
     """Return a session that works as ``config`` says. Raise ConfigError if it makes no sense.
 
-    In a process of our own, commands that tools run are kept out of its memory and environment; an embedding program
-    decides that for itself.
+    ``past`` is what it remembers, ``system`` a system prompt that it keeps. In a process of our own, commands that
+    tools run are kept out of its memory and environment; an embedding program decides that for itself.
     """
     from zot.agent.approvals import Approvals
     from zot.agent.loop import Agent
@@ -73,7 +133,7 @@ def open_session(config: Config, store: Store | None = None, *, own_process: boo
         _provider(config, model_id),
         _catalogue(config),
         model_id=model_id,
-        system=_system(config, toolbox, cwd),
+        system=_system(config, toolbox, cwd) if system is None else system,
         tools=toolbox.tools,
         cwd=cwd,
         env=tool_environment(config.environment),
@@ -82,7 +142,7 @@ def open_session(config: Config, store: Store | None = None, *, own_process: boo
         expected=_expected(config),
         approver=Approvals(Policy.parse(config.policy), cwd=cwd, timeout_s=config.approval_timeout_s),
     )
-    return Session(agent, store, jobs=toolbox, key=key, now=_clock(config.frozen_time))
+    return Session(agent, store, jobs=toolbox, key=key, now=_clock(config.frozen_time), past=past)
 
 
 def prompt_of(config: Config) -> str:

@@ -10,14 +10,14 @@ from typing import Any, Self
 import msgspec
 
 from zot.config import Config
-from zot.errors import AgentError, RunCancelled, RuntimeBusy, RuntimeClosed
+from zot.errors import AgentError, RunCancelled, RuntimeBusy, RuntimeClosed, UserError
 from zot.events import AgentEvent, Done
 from zot.history import Batch
 from zot.job import Job
 from zot.messages import Counters, ImageBlock, Message
 from zot.outcome import Outcome
 from zot.providers.base import Model
-from zot.runtime import checked, open_session
+from zot.runtime import checked, open_recorded, open_session
 from zot.session import Session, State
 
 #: How many events may wait for a consumer before the run waits for it.
@@ -40,10 +40,14 @@ class Runtime:
 
     def __init__(self, config: Config | None = None, **settings: Any) -> None:
         self._config = checked(settings, config)
-        self._session = open_session(self._config)
+        self._given = {*settings, *_given(config)}
+        # The journal cannot be opened without waiting, so that is left to `async with`.
+        self._session = open_session(self._config) if self._config.session is None else None
         self._closed = False
 
     async def __aenter__(self) -> Self:
+        if self._session is None and not self._closed:
+            self._session = await open_recorded(self._config, self._given)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -118,11 +122,14 @@ class Runtime:
     async def close(self) -> None:
         """Cancel what runs and let go of everything. Any number of times."""
         self._closed = True
-        await self._session.close()
+        if self._session is not None:
+            await self._session.close()
 
     def _open(self) -> Session:
         if self._closed:
             raise RuntimeClosed("this Runtime has been closed")
+        if self._session is None:
+            raise UserError("a Runtime with a session is used in `async with`: that opens it")
         return self._session
 
     def _idle(self) -> Session:
@@ -272,3 +279,13 @@ class Inbox:
 def _resolve(future: asyncio.Future[None] | None) -> None:
     if future is not None and not future.done():
         future.set_result(None)
+
+
+def _given(config: Config | None) -> list[str]:
+    """Return the settings that a Config has been given."""
+    usual = Config()
+    return (
+        []
+        if config is None
+        else [name for name in config.__struct_fields__ if getattr(config, name) != getattr(usual, name)]
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -14,19 +14,34 @@ from zot.agent.compaction import compact
 from zot.agent.hooks import Jobs, NoJobs, Question
 from zot.agent.loop import Agent
 from zot.agent.questions import Questions
+from zot.agent.recovery import recover
 from zot.agent.run import Run
 from zot.agent.transcript import Transcript, repaired
 from zot.errors import AgentError, QueueFull, RuntimeBusy, RuntimeClosed, StoreFailed, UserError
 from zot.events import Done, Error
 from zot.history import History, Subscriber
 from zot.job import Job, checked_prompt
-from zot.messages import Counters, ImageBlock, Message, timestamp
-from zot.store import MemoryStore, Spliced, Store
+from zot.messages import ZERO, Counters, ImageBlock, Message, timestamp
+from zot.store import Configured, MemoryStore, Row, Spliced, Store
 
 log = logging.getLogger("zot")
 
 #: How many prompts may wait behind the running one.
 MAX_QUEUE = 32
+#: How long an abort lets a session try to become its store's writer.
+_ENTER_S = 1.0
+
+
+async def _nothing() -> None:
+    pass
+
+
+class Past(msgspec.Struct, frozen=True):
+    """What a session remembers when it begins: changes of its transcript, what it has used, and what to let go of."""
+
+    rows: Sequence[Row] = ()
+    totals: Counters = ZERO
+    release: Callable[[], Awaitable[None]] = _nothing
 
 
 class State(msgspec.Struct, frozen=True):
@@ -51,17 +66,26 @@ class Session:
         jobs: Jobs | None = None,
         key: str = "session",
         now: Callable[[], str] = timestamp,
+        past: Past | None = None,
     ) -> None:
         self.agent = agent
+        self._store = store if store is not None else MemoryStore()
         self._jobs = jobs or NoJobs()
         self._key = key
         self._history = History(
-            store if store is not None else MemoryStore(),
+            self._store,
             charge=agent.charge,
             observe=agent.extensions.observe,
             on_failure=self._on_store_failure,
         )
+        self._past = past or Past()
+        self._history.learn(self._past.rows)
+        self._history.totals = self._past.totals
         self._now = now
+        #: Whether the past may have a run that did not come to its end: until we have looked, as its only writer.
+        self._must_recover = self._store.shared
+        self._entering: asyncio.Timeout | None = None
+        self._run: Run | None = None
         self._store_failure: StoreFailed | None = None
         self._waiting: deque[Job] = deque()
         self._steering: deque[Job] = deque()
@@ -145,9 +169,12 @@ class Session:
         if queue:
             self._drop_waiting("dropped by an abort")
         # Once is enough: a second cancellation would interrupt the clean-up after the first.
-        if self._task is not None and not self._aborting:
+        if self._running is not None and not self._aborting:
             self._aborting = True
-            self._task.cancel()
+            if self._task is not None:
+                self._task.cancel()
+            if self._entering is not None:
+                self._entering.reschedule(asyncio.get_running_loop().time() + _ENTER_S)
             self._questions.give_up()
 
     @property
@@ -173,21 +200,37 @@ class Session:
         """Answer a question about a tool call. Raise UserError if nobody waits for it, or it is no decision."""
         self._questions.answer(request_id, decision)
 
-    def clear(self) -> None:
+    def clear(
+        self,
+        *,
+        started: Callable[[], None] = lambda: None,
+        dropped: Callable[[str], None] = lambda reason: None,
+    ) -> None:
         """Forget the conversation; what it cost stays counted. Raise UserError while busy."""
-        self.replace_messages([])
+        self.replace_messages([], started=started, dropped=dropped)
 
-    def replace_messages(self, messages: Sequence[Message]) -> None:
-        """Make ``messages`` the conversation, repaired where a provider would refuse it. Raise UserError while busy."""
+    def replace_messages(
+        self,
+        messages: Sequence[Message],
+        *,
+        started: Callable[[], None] = lambda: None,
+        dropped: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """Make ``messages`` the conversation, repaired where a provider would refuse it. Raise UserError while busy.
+
+        ``started`` is called when that is done, ``dropped`` with the reason if it cannot be.
+        """
         if not all(isinstance(message, Message) for message in messages):
             raise UserError("messages must be a list of Message")
         if self.busy:
             raise RuntimeBusy("the conversation cannot be changed while a prompt or compact is running; abort it first")
-        self._history.say([], Spliced(0, len(self.transcript), tuple(repaired(messages))))
+        self._accept(Job(None, (), started=started, dropped=dropped, replacement=repaired(messages)))
 
     def use_model(self, model_id: str) -> None:
         """Use another model of the same provider from the next model call on. Raise UserError if there is none."""
         self.agent.use_model(model_id)
+        if self._store.shared and self._run is not None:
+            self._history.amend([self._configured()])
 
     async def finish(self) -> None:
         """Wait until everything that was accepted has run."""
@@ -202,6 +245,7 @@ class Session:
         await self.finish()
         await self._jobs.close()
         await self.agent.provider.close()
+        await self._past.release()
 
     # How jobs run.
 
@@ -211,20 +255,29 @@ class Session:
         if self._running is not None:
             self._check_room()
             self._waiting.append(job)
+        elif job.replacement is not None and not self._store.shared:
+            self._replace(job.replacement)
+            job.started()
         else:
-            run = self._begin(job)
-            self._worker = asyncio.get_running_loop().create_task(self._work(run), name="zot session")
+            self._take(job)
+            self._worker = asyncio.get_running_loop().create_task(self._work(), name="zot session")
         return job
 
     def _check_room(self) -> None:
         if len(self._waiting) + len(self._steering) >= MAX_QUEUE:
             raise QueueFull(f"{MAX_QUEUE} prompts are waiting already; wait for one to end")
 
+    def _take(self, job: Job) -> None:
+        """A job's turn has come. What nobody else can write to begins at once, so that it is acknowledged at once."""
+        self._running, self._aborting, self._store_failure = job, False, None
+        self._task = self._run = None
+        if not self._store.shared:
+            self._begin(job)
+
     def _begin(self, job: Job) -> Run:
         """Start a job: acknowledged and visible at once, so that an abort right behind it finds something to end."""
-        self._running, self._aborting, self._store_failure = job, False, None
         self._history.run += 1
-        run = Run(self._history, owners=(self._key, f"{self._key}/{self._history.run}"), now=self._now)
+        run = self._run = Run(self._history, owners=(self._key, f"{self._key}/{self._history.run}"), now=self._now)
         job.started()
         body: Coroutine[Any, Any, Question | None]
         if job.text is None:
@@ -236,20 +289,72 @@ class Session:
             except StoreFailed as problem:
                 body = _fail(problem)
         self._task = asyncio.get_running_loop().create_task(body, name="zot run")
+        if self._aborting:
+            self._task.cancel()
         return run
 
-    async def _work(self, run: Run) -> None:
-        """Own the runs: wait for each, say how it ended, start the next."""
+    async def _work(self) -> None:
+        """Own the runs: begin each, wait for it, say how it ended, start the next."""
         try:
-            while True:
-                await self._end(run)
+            while self._running is not None:
+                if self._run is not None or await self._enter(self._running):
+                    await self._finish(self._running)
                 self._waiting.extendleft(reversed(self._steering))
                 self._steering.clear()
                 if not self._waiting:
                     return
-                run = self._begin(self._waiting.popleft())
+                self._take(self._waiting.popleft())
         finally:
             self._running = self._worker = None
+
+    async def _enter(self, job: Job) -> bool:
+        """Become the only writer and begin ``job``. False if that cannot be; whoever wanted it has been told."""
+        try:
+            async with asyncio.timeout(None) as self._entering:
+                others = await self._store.begin()
+                await self._catch_up([row for _, row in others])
+        except (UserError, StoreFailed) as problem:
+            job.fail(problem)
+        except TimeoutError:
+            job.drop("aborted before it began")
+        else:
+            return True
+        finally:
+            self._entering = None
+        return False
+
+    async def _catch_up(self, others: Sequence[Row]) -> None:
+        """Know what others have recorded, and end what they could not: a dead one leaves its run without an end."""
+        self._history.learn(others)
+        self._history.run = self._store.last_run
+        if self._must_recover or others:
+            newest = await self._store.newest()
+            self._history.amend(recover(self.transcript, newest, now=self._now(), parks=False).rows)
+            self._must_recover = False
+        configured = self._configured()
+        if configured != self._history.configured:
+            self._history.amend([configured])
+
+    def _configured(self) -> Configured:
+        agent = self.agent
+        return Configured(agent.provider.name, agent.model.id, agent.system, agent.reasoning, agent.cwd)
+
+    async def _finish(self, job: Job) -> None:
+        """Do what a job wants, to its end, and let others write again."""
+        try:
+            if job.replacement is None:
+                await self._end(self._run or self._begin(job))
+            else:
+                self._replace(job.replacement)
+                await self._history.settled()
+                job.started()
+        except StoreFailed as problem:
+            job.fail(problem)
+        finally:
+            self._store.end()
+
+    def _replace(self, messages: Sequence[Message]) -> None:
+        self._history.say([], Spliced(0, len(self.transcript), tuple(messages)))
 
     async def _end(self, run: Run) -> None:
         """Wait for a run and say how it ended."""

@@ -51,6 +51,10 @@ Row: TypeAlias = AgentEvent | Change
 class Store(Protocol):
     """An append-only history of one session. A row is *safe* when it would survive whatever the store can survive."""
 
+    @property
+    def shared(self) -> bool:
+        """True if others may write to it, too, so that a run must `begin` before it can say anything."""
+
     async def begin(self) -> Sequence[tuple[int, Row]]:
         """Become the only writer, for a run; return the rows that others added since we last looked.
 
@@ -85,9 +89,16 @@ class Store(Protocol):
     async def read(self, after: int, limit: int) -> list[tuple[int, Row]]:
         """Return the oldest safe rows numbered above ``after`` that are still held, with their numbers."""
 
+    async def newest(self) -> Sequence[Row]:
+        """Return the safe rows of the newest run that are still held."""
+
     @property
     def last_seq(self) -> int:
         """The number of the newest row; 0 before the first."""
+
+    @property
+    def last_run(self) -> int:
+        """The number of the newest run; 0 before the first."""
 
 
 class MemoryStore:
@@ -98,11 +109,14 @@ class MemoryStore:
     """
 
     full = False
+    shared = False
 
     def __init__(self, *, keep: int | None = 0) -> None:
         self._rows: deque[Row] = deque(maxlen=keep)
         self._safe: Callable[[int], None] = lambda seq: None
         self.last_seq = 0
+        self.last_run = 0
+        self._run_began = 0
 
     async def begin(self) -> Sequence[tuple[int, Row]]:
         """There are no others."""
@@ -113,7 +127,8 @@ class MemoryStore:
 
     def append(self, rows: Sequence[Row], *, run: int) -> int:
         """Take ``rows`` and say that they are safe."""
-        del run
+        if run != self.last_run:
+            self.last_run, self._run_began = run, self.last_seq
         first = self.last_seq + 1
         self._rows.extend(rows)
         self.last_seq += len(rows)
@@ -135,3 +150,7 @@ class MemoryStore:
         """Return the rows above ``after`` that are still held."""
         oldest = self.last_seq - len(self._rows) + 1
         return [(seq, row) for seq, row in enumerate(self._rows, oldest) if seq > after][:limit]
+
+    async def newest(self) -> Sequence[Row]:
+        """Return the rows since the run began, as far as they are held."""
+        return list(self._rows)[max(0, len(self._rows) - (self.last_seq - self._run_began)) :]

@@ -45,10 +45,10 @@ class Agent:
         self.asked = self.model
         self.cwd = cwd
         self.extensions = extensions or NoExtensions()
-        self._system = system
+        self.system = system
         self._tools = {tool.spec.name: tool for tool in tools}
         self._max_steps = max_steps
-        self._reasoning = reasoning
+        self.reasoning = reasoning
         self.approver = approver or AllowAll()
         self._expected = expected
         self._calls = CallRunner(self.extensions, self.approver, cwd=cwd, env=env)
@@ -143,11 +143,11 @@ class Agent:
         self.asked = self.model
         return Request(
             model=self.model.id,
-            system=self._system,
+            system=self.system,
             messages=transcript.messages,
             tools=tools,
             max_tokens=self.model.max_output,
-            reasoning=self._reasoning if self.model.reasoning else "off",
+            reasoning=self.reasoning if self.model.reasoning else "off",
             encoded=self._encoded,
         )
 

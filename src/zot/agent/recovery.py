@@ -33,15 +33,16 @@ class Recovery(msgspec.Struct, frozen=True):
     parked: ApprovalRequest | None = None
 
 
-def recover(transcript: Transcript, run: Sequence[Row], *, now: str) -> Recovery:
+def recover(transcript: Transcript, run: Sequence[Row], *, now: str, parks: bool = True) -> Recovery:
     """Say how a session goes on, whose newest run has recorded the rows ``run`` and whose transcript is as given.
 
     A run that did not come to its end gets one: what the model had said is kept, every open call gets a result that
-    says it was lost, and `turn_end` and `done` follow. One that waits for a person's answer is left alone. A transcript
+    says it was lost, and `turn_end` and `done` follow. One that waits for a person's answer is left alone if it may be
+    parked. A transcript
     that no provider would accept, because something of it was lost, is made whole.
     """
     events = [row for row in run if not isinstance(row, Said | Spliced | Configured)]
-    if (waiting := _waiting(events)) is not None and transcript.unanswered():
+    if parks and (waiting := _waiting(events)) is not None and transcript.unanswered():
         return Recovery(parked=waiting)
     rows: list[Row] = []
     if events and not any(isinstance(event, Done) for event in events):

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 from zot import flags
-from zot.config import AGENT_FLAGS, LATER_FLAGS, Config, resolve
+from zot.config import AGENT_FLAGS, LATER_FLAGS, resolve
 from zot.errors import ConfigError
-from zot.runtime import check
+from zot.runtime import check, open_any
 from zot.serve.early import answer_early
 from zot.serve.stdio import claim, leave, leave_on_signals
 from zot.version import __version__
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
 from zot.wire.rpc import Greeting
+
+if TYPE_CHECKING:
+    from zot.session import Session
 
 _FLAGS = (
     *AGENT_FLAGS,
@@ -34,13 +39,14 @@ def main(argv: Sequence[str]) -> int:
     limit = settings.pop("max_line_bytes", MAX_LINE_BYTES)
     token = os.environ.pop("ZOTCORE_RPC_TOKEN", "")
     config = resolve(settings)
-    model = check(config)
+    model = check(config) if config.session is None else ""
     leave_on_signals()
     incoming, outgoing = claim()
     greeting = Greeting(version=__version__, provider=config.provider, model=lambda: model, token=token)
     lines = LineSplitter(max_line_bytes=limit)
     try:
-        waiting = answer_early(incoming, outgoing, greeting, lines)
+        # Which model a session goes on with is known only when it has been opened.
+        waiting = [] if config.session is not None else answer_early(incoming, outgoing, greeting, lines)
     except (BrokenPipeError, ConnectionResetError):
         return 0  # Nobody reads us: there is nobody to tell, either.
     except OSError as problem:
@@ -49,18 +55,18 @@ def main(argv: Sequence[str]) -> int:
         return unwritten(problem)
     import asyncio
 
-    leave(asyncio.run(_serve(config, greeting, lines, waiting, (incoming, outgoing))))
+    opening = partial(open_any, config, settings, own_process=True)
+    leave(asyncio.run(_serve(opening, greeting, lines, waiting, (incoming, outgoing))))
 
 
 async def _serve(
-    config: Config,
+    opening: Callable[[], Awaitable[Session]],
     greeting: Greeting,
     lines: LineSplitter,
     waiting: Sequence[bytes | TooLong],
     descriptors: tuple[int, int],
 ) -> int:
     """Serve the client until its input ends, a signal comes, or nobody reads us. Return the exit code."""
-    from zot.runtime import open_session
     from zot.serve.lifetime import Lifetime, unwritten, wind_down
     from zot.serve.rpc import RpcServer, Unwelcome
     from zot.serve.streams import Writer, pump, read_chunks
@@ -69,7 +75,8 @@ async def _serve(
     output = Writer(outgoing)
     lifetime = Lifetime(outgoing)
     output.on_broken(lifetime.end)
-    session = open_session(config, own_process=True)
+    session = await opening()
+    greeting.provider = session.agent.provider.name
     greeting.model = lambda: session.agent.model.id
     server = RpcServer(session, greeting, output)
 

@@ -53,12 +53,16 @@ class Record:
     After a failure it takes nothing more: what is in memory may be ahead of the disk. Open the session again.
     """
 
+    shared = True
+
     def __init__(self, files: Files, session: SessionRecord, last: int, *, patience_s: float = PATIENCE_S) -> None:
         self.loop = asyncio.get_running_loop()
         self.id = session.id
         self.number = session.number
         self.epoch = session.epoch
         self.last_seq = last
+        self.last_run = 0
+        self.totals = session.totals
         self.broken: StoreFailed | None = None
         self._files = files
         self._patience_s = patience_s
@@ -83,7 +87,7 @@ class Record:
         heard = asyncio.wrap_future(taking)
         try:
             async with asyncio.timeout(self._patience_s):
-                self.epoch, last, rows = await asyncio.shield(heard)
+                self.epoch, last, self.last_run, rows = await asyncio.shield(heard)
         except BaseException as problem:
             # Whatever keeps us from using the lease must not leave it taken.
             taking.add_done_callback(lambda _: self._files.leases.let_go(self.number) if taken else None)
@@ -97,7 +101,7 @@ class Record:
 
     def _take(
         self, connection: sqlite3.Connection, owner: Owner, taken: list[Owner]
-    ) -> tuple[int, int, list[tuple[int, Row]]]:
+    ) -> tuple[int, int, int, list[tuple[int, Row]]]:
         """In the writer's thread: take the lease, say who has it, and look at what others wrote."""
         session = find(connection, self.id)
         if session is None or session.number != self.number:
@@ -109,7 +113,8 @@ class Record:
         epoch, last = checked_epoch(connection, session, leases)
         query = "UPDATE sessions SET owner = ?, updated = ? WHERE number = ?"
         connection.execute(query, (msgspec.json.encode(owner), owner.since, self.number))
-        return epoch, last, rows_after(connection, self.number, self._safe_seq, _ALL)
+        run, _ = last_run(connection, self.number)
+        return epoch, last, run, rows_after(connection, self.number, self._safe_seq, _ALL)
 
     def end(self) -> None:
         """Let others write: at once, or when what is on its way has been written."""
@@ -153,7 +158,7 @@ class Record:
         size = sum(len(chunk.body) for chunk in chunks) + sum(map(len, blobs.values()))
         change = None if summary is None else summary.assignments(timestamp())
         self._files.writer.post(Parcel(self, chunks, blobs, change, last, size))
-        self.last_seq = last
+        self.last_seq, self.last_run = last, run
         self._unsafe_bytes += size
         return first
 
@@ -223,6 +228,15 @@ class Record:
         """Return the oldest safe rows numbered above ``after``, whoever wrote them. Raise JournalDamaged."""
         return await self._files.reading(lambda connection: rows_after(connection, self.number, after, limit))
 
+    async def newest(self) -> Sequence[Row]:
+        """Return the rows of the newest run, whoever wrote them. Raise JournalDamaged."""
+
+        def look(connection: sqlite3.Connection) -> list[Row]:
+            _, first = last_run(connection, self.number)
+            return [row for _, row in rows_after(connection, self.number, first - 1, _ALL)] if first else []
+
+        return await self._files.reading(look)
+
     async def past(self) -> Past:
         """Return what the session needs in order to go on, as far as `last_seq`. Raise JournalDamaged."""
         upto = self.last_seq
@@ -233,7 +247,9 @@ class Record:
             rows = rows_after(connection, self.number, first - 1, _ALL) if first else []
             return Past([row for row in changes if row[0] <= upto], run, [row for row in rows if row[0] <= upto])
 
-        return await self._files.reading(look)
+        past = await self._files.reading(look)
+        self.last_run = past.run
+        return past
 
 
 def checked_epoch(connection: sqlite3.Connection, session: SessionRecord, leases: Leases) -> tuple[int, int]:

@@ -109,8 +109,7 @@ class RpcServer:
                 session.approve(request or "", decision or "")
                 self._succeed(command)
             case rpc.Clear():
-                session.clear()
-                self._succeed(command)
+                session.clear(started=lambda: self._succeed(command), dropped=self._fate(command)["dropped"])
             case rpc.SetModel(model=model):
                 if not model:
                     raise UserError("set_model needs a model")

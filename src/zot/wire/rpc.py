@@ -324,7 +324,7 @@ class Greeting:
 
     def __init__(self, *, version: str, provider: str, model: Callable[[], str], token: str = "") -> None:
         self._version = version
-        self._provider = provider
+        self.provider = provider
         self.model = model
         self._token = token
         self.features: frozenset[str] = frozenset()
@@ -355,7 +355,7 @@ class Greeting:
         if command.features is not None:
             features = tuple(name for name in FEATURES if name in command.features)
             self.features = frozenset(features)
-        return succeed(command, HelloData(PROTOCOL_VERSION, self._version, self._provider, self.model(), features))
+        return succeed(command, HelloData(PROTOCOL_VERSION, self._version, self.provider, self.model(), features))
 
 
 class EventEncoder:
