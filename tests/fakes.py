@@ -20,7 +20,7 @@ from zot.providers.base import Deadlines, HttpRequest, Model, Provider, Reasonin
 from zot.providers.models import Catalogue, catalogue
 from zot.providers.service import Service
 from zot.session import Session
-from zot.store import MemoryStore, Row, Store
+from zot.store import Change, MemoryStore, Row, Store
 from zot.tools.base import Output, Tool, ToolContext
 
 #: How long anything may take before a test fails. Never how long it does take.
@@ -295,6 +295,12 @@ class SlowStore:
         raise NotImplementedError
 
     async def newest(self) -> Sequence[Row]:
+        raise NotImplementedError
+
+    async def changes(self) -> Sequence[tuple[int, Change]]:
+        raise NotImplementedError
+
+    async def fork(self, new_id: str, at: int) -> None:
         raise NotImplementedError
 
 

@@ -50,7 +50,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "history": {"errors", "messages", "events", "store", "agent"},
     "job": {"errors", "surrogates", "messages"},
     "outcome": {"messages", "events"},
-    "session": {"errors", "messages", "events", "store", "agent", "history", "job"},
+    "past": {"errors", "messages", "store", "agent"},
+    "session": {"errors", "messages", "events", "store", "agent", "history", "job", "past"},
     # The only one that picks concrete parts.
     "runtime": {
         "errors", "messages", "store", "config", "providers/vendors", "providers/models", "providers/base", "providers",

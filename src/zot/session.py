@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from zot.events import Done, Error
 from zot.history import History, Subscriber
 from zot.job import Job, checked_prompt
 from zot.messages import ZERO, Counters, ImageBlock, Message, timestamp
+from zot.past import everything, fork_point
 from zot.store import Configured, MemoryStore, Row, Spliced, Store
 
 log = logging.getLogger("zot")
@@ -42,6 +44,11 @@ class Past(msgspec.Struct, frozen=True):
     rows: Sequence[Row] = ()
     totals: Counters = ZERO
     release: Callable[[], Awaitable[None]] = _nothing
+
+
+def new_session_id() -> str:
+    """Return a name for a session that no other has."""
+    return f"{timestamp()[:10]}-{os.urandom(4).hex()}"
 
 
 class State(msgspec.Struct, frozen=True):
@@ -231,6 +238,17 @@ class Session:
         self.agent.use_model(model_id)
         if self._store.shared and self._run is not None:
             self._history.amend([self._configured()])
+
+    async def all_messages(self) -> list[Message]:
+        """Return every message that ever stood in the transcript, as far as it is kept: also compacted ones."""
+        return everything([change for _, change in await self._store.changes()]) or list(self.transcript.messages)
+
+    async def fork(self, new_id: str | None = None, *, messages: int | None = None) -> str:
+        """Make another session of the first ``messages``, or of all that is safe; return its id. Raise UserError."""
+        at = self._store.last_seq if messages is None else fork_point(await self._store.changes(), messages)
+        made = new_id or new_session_id()
+        await self._store.fork(made, at)
+        return made
 
     async def finish(self) -> None:
         """Wait until everything that was accepted has run."""

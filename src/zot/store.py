@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from zot.errors import StoreFailed
+from zot.errors import StoreFailed, UserError
 from zot.events import AgentEvent
 from zot.messages import Message
 
@@ -92,6 +92,12 @@ class Store(Protocol):
     async def newest(self) -> Sequence[Row]:
         """Return the safe rows of the newest run that are still held."""
 
+    async def changes(self) -> Sequence[tuple[int, Change]]:
+        """Return the safe changes that are still held, with their numbers."""
+
+    async def fork(self, new_id: str, at: int) -> None:
+        """Make another session of the rows up to number ``at``. Raise UserError if that cannot be."""
+
     @property
     def last_seq(self) -> int:
         """The number of the newest row; 0 before the first."""
@@ -154,3 +160,12 @@ class MemoryStore:
     async def newest(self) -> Sequence[Row]:
         """Return the rows since the run began, as far as they are held."""
         return list(self._rows)[max(0, len(self._rows) - (self.last_seq - self._run_began)) :]
+
+    async def changes(self) -> Sequence[tuple[int, Change]]:
+        """Return the changes that are still held."""
+        rows = await self.read(0, len(self._rows))
+        return [(seq, row) for seq, row in rows if isinstance(row, Said | Spliced | Configured)]
+
+    async def fork(self, new_id: str, at: int) -> None:
+        """Nothing is kept that could be."""
+        raise UserError("this conversation is not kept, so it cannot be forked: use --session")

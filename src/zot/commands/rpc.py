@@ -86,6 +86,7 @@ async def _serve(
         await pump(read_chunks(incoming), lines, server.take, output)
         lifetime.input_ended = True
         await session.finish()
+        await server.finish()
         await output.drained()
 
     code = 0

@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from zot.errors import NoSuchSession, SessionBusy, StoreFailed
+from zot.journal import tables
 from zot.journal.chunks import Kind, pack
 from zot.journal.lease import Leases
 from zot.journal.owner import Owner, boot_id, host_name, ourselves
@@ -17,7 +18,7 @@ from zot.journal.summary import summarise
 from zot.journal.tables import SessionRecord, find, last_run, last_seq, rows_after
 from zot.journal.writer import Parcel, Writer
 from zot.messages import timestamp
-from zot.store import Row
+from zot.store import Change, Configured, Row, Said, Spliced
 
 T = TypeVar("T")
 
@@ -37,6 +38,9 @@ class Files(Protocol):
 
     async def reading(self, action: Callable[[sqlite3.Connection], T]) -> T:
         """Do something with a connection that only reads, in another thread."""
+
+    async def writing(self, action: Callable[[sqlite3.Connection], T]) -> T:
+        """Do something in a transaction, in the writer's thread."""
 
 
 class Past(msgspec.Struct, frozen=True):
@@ -236,6 +240,15 @@ class Record:
             return [row for _, row in rows_after(connection, self.number, first - 1, _ALL)] if first else []
 
         return await self._files.reading(look)
+
+    async def changes(self) -> Sequence[tuple[int, Change]]:
+        """Return all changes of the transcript, whoever made them. Raise JournalDamaged."""
+        rows = await self._files.reading(lambda it: rows_after(it, self.number, 0, _ALL, [Kind.CHANGES]))
+        return [(seq, row) for seq, row in rows if isinstance(row, Said | Spliced | Configured)]
+
+    async def fork(self, new_id: str, at: int) -> None:
+        """Make another session of the rows up to number ``at``. Raise UserError, NoSuchSession."""
+        await self._files.writing(lambda connection: tables.fork(connection, self.id, at, new_id))
 
     async def past(self) -> Past:
         """Return what the session needs in order to go on, as far as `last_seq`. Raise JournalDamaged."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -41,6 +42,7 @@ class RpcServer:
         self._greeting = greeting
         self._output = output
         self._events = rpc.EventEncoder()
+        self._answering: set[asyncio.Task[None]] = set()
         session.subscribe(self)
 
     # What the session says.
@@ -78,12 +80,9 @@ class RpcServer:
             raise Unwelcome(refusal)
         try:
             self._do(command)
-        except AgentError as problem:
-            self._output.write(rpc.fail(command, str(problem)))
-        except Exception:
+        except Exception as problem:
             # The outermost boundary: what we did not foresee costs this command, not the connection.
-            log.exception("unexpected error in %s", rpc.name_of(command))
-            self._output.write(rpc.fail(command, "internal error; standard error has the details"))
+            self._output.write(rpc.fail(command, self._explained(command, problem)))
 
     def _do(self, command: rpc.AnyCommand) -> None:
         """Do what a command says; raise AgentError if it cannot be done."""
@@ -102,6 +101,10 @@ class RpcServer:
                 session.abort(queue=bool(queue))
             case rpc.GetState():
                 self._succeed(command, session.state())
+            case rpc.GetMessages(view="full"):
+                self._later(command, self._all_messages())
+            case rpc.Fork(session=new_id, messages=count):
+                self._later(command, self._fork(new_id, count))
             case rpc.GetMessages():
                 messages = [show(message) for message in session.transcript.messages]
                 self._succeed(command, {"messages": messages})
@@ -121,8 +124,39 @@ class RpcServer:
             case _:
                 raise UserError(f"{rpc.name_of(command)} is not available in this version of zot")
 
+    async def _all_messages(self) -> dict[str, Any]:
+        messages = await self._session.all_messages()
+        return {"messages": [show(msgspec.structs.replace(message, shown_text=None)) for message in messages]}
+
+    async def _fork(self, new_id: str | None, messages: int | None) -> dict[str, Any]:
+        return {"session": await self._session.fork(new_id, messages=messages)}
+
+    def _later(self, command: rpc.Command, work: Coroutine[Any, Any, Any]) -> None:
+        """Answer ``command`` with what ``work`` gives, when it does."""
+        task = asyncio.get_running_loop().create_task(self._answer(command, work), name="zot answer")
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _answer(self, command: rpc.Command, work: Coroutine[Any, Any, Any]) -> None:
+        try:
+            self._succeed(command, await work)
+        except Exception as problem:
+            self._output.write(rpc.fail(command, self._explained(command, problem)))
+
+    async def finish(self) -> None:
+        """Wait until everything that was asked has been answered."""
+        while self._answering:
+            await asyncio.wait(self._answering)
+
     def _succeed(self, command: rpc.Command, *data: Any) -> None:
         self._output.write(rpc.succeed(command, *data))
+
+    def _explained(self, command: rpc.Command, problem: Exception) -> str:
+        """Return what the client may know of a failure. What we did not foresee is logged here and hidden there."""
+        if isinstance(problem, AgentError):
+            return str(problem)
+        log.error("unexpected error in %s", rpc.name_of(command), exc_info=problem)
+        return "internal error; standard error has the details"
 
     def _fate(self, command: rpc.Command) -> dict[str, Callable[..., None]]:
         """Return what is to be done when the job of ``command`` starts, or never will."""

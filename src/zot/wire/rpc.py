@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -72,7 +72,7 @@ class GetState(Command, tag="get_state", frozen=True):
 
 
 class GetMessages(Command, tag="get_messages", frozen=True):
-    pass
+    view: Literal["shown", "full"] | None = None
 
 
 class Clear(Command, tag="clear", frozen=True):
@@ -116,7 +116,8 @@ class Approve(Command, tag="approve", frozen=True):
 
 
 class Fork(Command, tag="fork", frozen=True):
-    pass
+    session: str | None = None
+    messages: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 AnyCommand: TypeAlias = (
