@@ -138,7 +138,10 @@ def _shell(command: str) -> list[str | bytes]:
 
 
 async def _run_to_end(child: Child, heard: Heard, *, timeout_s: float, grace_s: float) -> bool:
-    """Listen until the command exits by itself, or end it after ``timeout_s`` and return True."""
+    """Listen until the command exits by itself, or end it after ``timeout_s`` and return True.
+
+    What has lost its keeper is ended, too: it was to end, and the result is not to come before that.
+    """
     deadline = asyncio.timeout(timeout_s)
     try:
         async with deadline:
@@ -149,6 +152,8 @@ async def _run_to_end(child: Child, heard: Heard, *, timeout_s: float, grace_s: 
         await child.end(grace_s=grace_s)
         await heard.listen()
         return True
+    if child.is_lost:
+        await child.end(grace_s=ABORT_GRACE_S)
     return False
 
 
