@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from zot.tools.sandbox import find_bwrap, sandboxed
+from zot.tools.spill import Spills
 
 from .calls import answer, refusal
 from .shells import Shell, outcome
@@ -88,13 +89,15 @@ async def test_sockets_of_services_are_out_of_reach(locked: Shell) -> None:
 @needs_bwrap
 async def test_what_did_not_fit_can_be_read_by_the_next_command(locked: Shell, tmp_path: Path) -> None:
     home = tmp_path / "home"
-    tool = locked.tool(lock=True, hidden=(str(home),), spill_dir=str(home / "spill"))
+    spills = Spills(str(home / "spill"), "s")
+    tool = locked.tool(lock=True, hidden=(str(home),), spills=spills)
     match = re.search(r"the complete output is in (\S+)", await locked.run("seq 1 3000", tool))
     assert match
     text = await locked.fail(f"tail -1 {match[1]}; cat {home}/secret; echo x > {match[1]}", tool)
     assert "\n3000\n" in text
     assert "s3cret" not in text
     assert "Read-only file system" in text
+    spills.close()
 
 
 @needs_bwrap
