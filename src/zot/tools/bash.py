@@ -116,7 +116,12 @@ def _describe(*, lock: bool) -> str:
         f"Of long output you see the beginning and the end, {MAX_LINES} lines or {MAX_BYTES // 1024} KiB. "
         "There is no input: a command that asks for some reads end of file. "
         "Use & for what shall go on in the background."
-    ) + (" Only the cwd can be written; /tmp is writable, but empty again for the next command." if lock else "")
+    ) + (
+        " Of files there are only the cwd and, to read, the installed programs; "
+        "/tmp and the home directory are empty again for the next command."
+        if lock
+        else ""
+    )
 
 
 def _schema(timeout_s: float) -> dict[str, Any]:

@@ -19,8 +19,8 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 class Spills:
     """The spill files of one session, in a directory below ``root``, which holds nothing else.
 
-    Whoever makes it closes it. While there is such a directory, we hold the kernel's lock on it. With it, everyone can tell those of the living
-    from what a zot has left that was killed; the first file of a session removes the latter.
+    Whoever makes it closes it. While there is such a directory, we hold the kernel's lock on it. By that everyone can
+    tell those of the living from what a zot has left that was killed; the first file of a session removes the latter.
     """
 
     def __init__(self, root: str, key: str, *, now: Callable[[], float] = time.time) -> None:
