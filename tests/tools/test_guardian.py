@@ -138,14 +138,32 @@ async def test_a_command_that_kills_its_keeper_and_the_guardian_gets_nothing_awa
     assert await kept.run("echo next") == "$ echo next\n\nnext\n\n[exit 0]  Took T"
 
 
-async def test_a_command_that_stops_its_keeper_and_the_guardian_is_over_in_time(kept: Shell, tmp_path: Path) -> None:
-    command = f"{RUNAWAY}; {GUARDIAN}; kill -STOP $guardian $PPID; sleep 60"
+@pytest.mark.parametrize("times", ["once", "for ever"])
+async def test_a_command_that_stops_its_keeper_and_the_guardian_is_over_in_time(
+    times: str, kept: Shell, tmp_path: Path
+) -> None:
+    stop = "kill -STOP $guardian $PPID"
+    command = f"{RUNAWAY}; {GUARDIAN}; {stop if times == 'once' else f'while {stop}; do :; done'}; sleep 60"
     begun = time.monotonic()
     text = await kept.fail(command, kept.tool(timeout_s=0.5, grace_s=0.1))
     assert time.monotonic() - begun < 0.5 + 0.1 + 3 * REAP_S
     assert text == f"$ {command}\n\n[exit -1] (timed out after 0.5 s)  Took T"
     assert kept.left() == []
     assert not is_alive(int((tmp_path / "runaway").read_text()))
+
+
+def test_what_stops_its_keeper_and_the_guardian_ends_with_a_zot_that_is_killed(tmp_path: Path) -> None:
+    mark = uuid.uuid4().hex
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = f"setsid sleep 60 & {GUARDIAN}; kill -STOP $guardian $PPID; echo up; sleep 60"
+    host = [sys.executable, str(Path(__file__).with_name("zoo_host.py")), str(tmp_path), mark, command]
+    with subprocess.Popen(host, env=env, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert read_some(process.stdout.fileno(), time.monotonic() + PATIENCE_S) == b"1 up\n"
+        [guardian] = children(process.pid)
+        process.kill()
+        process.wait(PATIENCE_S)
+    assert eventually(lambda: left(mark) == [] and not is_alive(guardian))
 
 
 async def test_what_is_marked_inside_of_a_marked_process_has_a_mark_of_its_own(kept: Shell) -> None:

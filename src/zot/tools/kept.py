@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from zot.tools.process import REAP_S, Child, resolve
+from zot.tools.warden.kernel import hurry
 
 #: Why a command was not taken.
 ENDED = "the guardian ended before it could take it"
@@ -72,7 +73,7 @@ class KeptChild(Child):
             self.hang_up()
             return
         try:
-            self._hurry_keeper()
+            self.wake_keeper()
             self._ask(f"end {grace_s}")
             await asyncio.wait({self._gone}, timeout=grace_s + REAP_S)
         except BaseException:
@@ -102,10 +103,11 @@ class KeptChild(Child):
         self.close()
 
     def wake_keeper(self) -> None:
-        """Let the keeper go on if it has been stopped: there will be nobody else to do it."""
+        """Let the keeper go on if it has been stopped, and before all others: it has something to end."""
         if self._keeper:
             with suppress(ProcessLookupError):
                 os.kill(self._keeper, signal.SIGCONT)
+            hurry(self._keeper)
 
     def hang_up(self) -> None:
         """Let go of the keeper, which takes it as an order to end everything."""
@@ -131,12 +133,6 @@ class KeptChild(Child):
 
             end_strays(self._mark, self.pid, within_s=REAP_S)
         self.hang_up()
-
-    def _hurry_keeper(self) -> None:
-        if self._keeper:
-            from zot.tools.warden.kernel import hurry
-
-            hurry(self._keeper)
 
     def _ask(self, line: str) -> None:
         if not self._gone.done():

@@ -41,6 +41,7 @@ def keep(control: socket, guardian: int) -> None:
     """
     os.setsid()
     kernel.adopt_orphans()
+    kernel.wake_with_parent()
     mark = kernel.mark_processes()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)

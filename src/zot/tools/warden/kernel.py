@@ -10,6 +10,7 @@ import resource
 import signal
 from contextlib import suppress
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 #: Marks are numbers of microseconds that no limit is ever about: from twelve days on.
@@ -21,6 +22,11 @@ _MAX_COLLECTED = 100
 def adopt_orphans() -> None:
     """Become the parent of every descendant that loses its own. Not inherited by children. Raise OSError."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def wake_with_parent() -> None:
+    """Go on when the parent ends, if somebody has stopped us: there may be nobody else to notice."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def hide_memory() -> None:

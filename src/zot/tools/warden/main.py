@@ -38,6 +38,7 @@ def main() -> None:
     # A program may have blocked signals in the thread that started us, the one we wait for among them.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     kernel.adopt_orphans()
+    kernel.wake_with_parent()
     kernel.hide_memory()
     _Guardian(zot, parent).run()
 
