@@ -16,6 +16,8 @@ usage: zot COMMAND [flags]
 
   zot rpc          speak zot RPC v1 (newline-delimited JSON) on standard input and output
   zot lab serve    serve a scripted model over HTTP, for tests; zot lab check looks for mistakes in a script
+  zot login NAME   store the key of a provider; zot logout NAME forgets it
+  zot doctor       what is set up, what is missing, and if the model service can be reached
   zot skills list  which skills there are; trust and untrust those of a project
   zot --version    print the version
 
@@ -82,7 +84,33 @@ def _skills(argv: Sequence[str]) -> int:
     return main(argv)
 
 
-_COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {"rpc": _rpc, "--rpc": _rpc, "lab": _lab, "skills": _skills}
+def _login(argv: Sequence[str]) -> int:
+    from zot.commands.login import main
+
+    return main(argv)
+
+
+def _logout(argv: Sequence[str]) -> int:
+    from zot.commands.logout import main
+
+    return main(argv)
+
+
+def _doctor(argv: Sequence[str]) -> int:
+    from zot.commands.doctor import main
+
+    return main(argv)
+
+
+_COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
+    "rpc": _rpc,
+    "--rpc": _rpc,
+    "lab": _lab,
+    "login": _login,
+    "logout": _logout,
+    "doctor": _doctor,
+    "skills": _skills,
+}
 
 
 def _run(command: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from zot.config import Config, credential, tool_environment, tool_names
+from zot.config import PROXY_NAMES, Config, keyless_environment, tool_environment, tool_names
+from zot.credentials import Credential, find, missing
 from zot.errors import ConfigError
 from zot.providers.models import Catalogue, catalogue
 from zot.providers.vendors import VENDORS, ApiName, Endpoint, endpoint
 
 if TYPE_CHECKING:
-    from zot.providers.base import Api, Provider, Transport
+    from zot.providers.base import Api, Provider, ReadKey, RenewKey, Transport
     from zot.session import Session
     from zot.store import Store
 
@@ -24,7 +25,7 @@ def check(config: Config) -> str:
     Loads next to nothing: whoever waits for a first answer waits for this, too.
     """
     model = _catalogue(config).find(config.model)
-    _key(config)
+    _credential(config)
     _directory(config.cwd)
     tool_names(config)
     if config.script and config.provider != "lab":
@@ -110,20 +111,53 @@ def _catalogue(config: Config) -> Catalogue:
     return catalogue(config.provider, unlisted=True) if _endpoint(config).foreign else listed
 
 
-def _key(config: Config) -> str:
-    return credential(config.provider, config.api_key, config.environment, needed=not _endpoint(config).foreign)
+def _credential(config: Config) -> Credential | None:
+    """Return the key, or how to get it; None if there is none and none is needed. Raise ConfigError."""
+    vendor, is_foreign = VENDORS[config.provider], _endpoint(config).foreign
+    found = find(vendor, config.api_key, config.environment, foreign=is_foreign)
+    if found is None and vendor.needs_key and not is_foreign:
+        raise missing(vendor)
+    return found
 
 
 def _provider(config: Config) -> Provider:
     """Return the service that is to be asked."""
     from zot.providers.service import Service
 
-    where, key = _endpoint(config), _key(config)
+    where = _endpoint(config)
+    read, renew = _key(config)
+    return Service(
+        config.provider,
+        _APIS[where.api](config, where),
+        _transport(config),
+        key=read,
+        renew=renew,
+        secrets=_address_secrets(config, where),
+    )
 
-    async def read_key() -> str:
+
+def _key(config: Config) -> tuple[ReadKey, RenewKey]:
+    """Return what reads the key before each call, and what is told when it was refused."""
+    found = _credential(config)
+    if found is not None and found.command:
+        from zot.key_command import KeyCommand
+
+        command = KeyCommand(config.provider, found.command, keyless_environment(config.environment))
+        return command.read, command.renew
+    key = "" if found is None else found.key
+
+    async def read() -> str:
         return key
 
-    return Service(config.provider, _APIS[where.api](config, where), _transport(config), key=read_key)
+    return read, lambda _: False
+
+
+def _address_secrets(config: Config, where: Endpoint) -> tuple[str, ...]:
+    """Return what is secret in the addresses that are used: a service or a proxy may quote it."""
+    from zot.providers.mask import userinfo
+
+    addresses = (where.base_url, *(config.environment.get(name, "") for name in PROXY_NAMES))
+    return tuple(secret for address in addresses for secret in userinfo(address))
 
 
 def _transport(config: Config) -> Transport:
