@@ -16,7 +16,9 @@ from zot.tools.groups import GroupChild
 
 DEADLINE_S = 30.0
 _MAX_KEY_BYTES = 16 * 1024
-_MAX_ERROR_BYTES = 4 * 1024
+#: Much more is kept of a complaint than is shown: half a key, where it was cut off, would not be recognised.
+_MAX_ERROR_BYTES = 32 * 1024
+_MAX_SHOWN = 500
 _READ_BYTES = 64 * 1024
 
 #: Runs a command line, and kills its process group when our end of standard input is closed: also by our own death.
@@ -75,10 +77,10 @@ class KeyCommand:
         try:
             return checked(self._provider, key)
         except ConfigError as problem:
-            raise AuthFailed(f"{problem} (it comes from a command in auth.json)") from None
+            raise AuthFailed(f"{problem} (a command printed it)") from None
 
     def _failed(self, how: str) -> AuthFailed:
-        return AuthFailed(f"the command in auth.json that prints the key for {self._provider} {how}")
+        return AuthFailed(f"the command that prints the key for {self._provider} {how}")
 
 
 class _Ended(msgspec.Struct, frozen=True):
@@ -179,4 +181,4 @@ def _told(complaint: str, said: str) -> str:
     """Return what it said on standard error, for a message; without what it said on standard output, a key maybe."""
     for line in filter(None, (line.strip() for line in said.split("\n"))):
         complaint = complaint.replace(line, "[key]") if len(line) >= 4 else complaint
-    return f": {complaint}" if complaint else ""
+    return f": {complaint[-_MAX_SHOWN:]}" if complaint else ""

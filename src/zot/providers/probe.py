@@ -78,7 +78,7 @@ def _judged(status: int, body: bytes, key: str) -> Probed:
     if status == 200:
         return Probed("accepted", "it takes the key" if key else "it answers")
     if status in (401, 403) or _is_bad_key(body):
-        return Probed("refused", f"it refuses the key (http {status})")
+        return Probed("refused", f"it {'refuses the' if key else 'wants a'} key (http {status})")
     if status >= 500:
         return Probed("unreachable", f"it has a problem of its own (http {status})")
     return Probed("unclear", f"it answers http {status}")
