@@ -72,9 +72,9 @@ def test_what_is_stored_for_a_provider_does_not_go_to_another_server(tmp_path: P
 def test_a_key_that_no_header_can_hold_is_refused_without_repeating_it(tmp_path: Path, key: str, place: str) -> None:
     if place == "file":
         write(tmp_path, {"anthropic": {"key": key}})
-    env = {"ANTHROPIC_API_KEY": key} if place == "environment" else {}
+    variable = key if place == "environment" else ""
     with pytest.raises(ConfigError, match="copied whole") as caught:
-        found(tmp_path, key if place == "given" else None, **env)
+        found(tmp_path, key if place == "given" else None, ANTHROPIC_API_KEY=variable)
     assert key not in str(caught.value)
 
 
