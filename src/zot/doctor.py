@@ -53,9 +53,11 @@ async def examine(config: Config, *, config_dir: str | None, wrong: str, is_offl
     cwd = _cwd(config)
     transport = HttpTransport(config.environment)
     try:
-        providers = await asyncio.gather(
-            *(_provider(vendor, config, transport, is_offline=is_offline) for vendor in VENDORS.values())
-        )
+        async with asyncio.TaskGroup() as group:
+            asking = [
+                group.create_task(_provider(vendor, config, transport, is_offline=is_offline), name=vendor.name)
+                for vendor in VENDORS.values()
+            ]
     finally:
         await transport.close()
     env = config.environment
@@ -69,7 +71,7 @@ async def examine(config: Config, *, config_dir: str | None, wrong: str, is_offl
         *_api_key(config),
         _proxy(config),
         _certificates(env),
-        *providers,
+        *(task.result() for task in asking),
         *_unknown(config.provider),
         _bubblewrap(env, cwd),
         _program("git", env, "the model likes to use it"),
@@ -242,6 +244,7 @@ def _program(name: str, env: Mapping[str, str], why: str) -> Check:
 
 
 def _disk(place: str) -> Check:
+    place = os.path.abspath(place)
     while not os.path.exists(place):
         place = os.path.dirname(place)
     free = shutil.disk_usage(place).free

@@ -167,6 +167,11 @@ def test_the_configuration_decides_who_is_used(home: Path) -> None:
     assert doctor["config.toml"] == ("ok", f"{home / 'config.toml'}: valid")
 
 
+def test_a_home_that_is_relative_and_does_not_exist_is_no_obstacle() -> None:
+    doctor = Doctor(Path("no/such/home"), "--offline", "--provider", "lab")
+    assert (doctor.code, doctor["disk"][0] in ("ok", "warn")) == (0, True)
+
+
 def test_an_unknown_provider_is_a_failure(home: Path) -> None:
     doctor = Doctor(home, "--offline", "--provider", "acme")
     assert (doctor.code, doctor["acme"][0]) == (1, "fail")
