@@ -27,6 +27,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "events": {"errors", "messages", "surrogates"},
     "flags": {"errors"},
     "config": {"errors", "flags", "providers/vendors"},
+    "auth_file": {"errors"},
+    "credentials": {"errors", "config", "auth_file", "providers/vendors"},
+    # A command that prints a key is kept as tools keep theirs.
+    "key_command": {"errors", "credentials", "tools"},
     "fingerprint": {"errors"},
     "skills": {"errors"},
     "instructions": set(),
@@ -52,19 +56,29 @@ MAY_IMPORT: dict[str, set[str]] = {
     "session": {"errors", "messages", "events", "store", "agent", "history", "job"},
     # The only one that picks concrete parts.
     "runtime": {
-        "errors", "messages", "store", "config", "providers/vendors", "providers/models", "providers/base", "providers",
-        "providers/lab", "agent", "session", "toolbox", "instructions", "schema",
+        "errors", "messages", "store", "config", "provision", "providers/lab", "agent", "session", "toolbox",
+        "instructions", "schema",
+    },
+    "provision": {
+        "config", "credentials", "key_command", "providers/vendors", "providers/models", "providers/base", "providers",
+        "providers/lab",
     },
     "sdk": {
         "errors", "messages", "events", "config", "providers/base", "history", "job", "outcome", "session", "runtime",
     },
     "blocking": {"errors", "messages", "events", "config", "providers/base", "session", "sdk"},
     "serve": {"errors", "messages", "history", "outcome", "session", "wire"},
+    # It looks at everything, and nobody but its command looks at it.
+    "doctor": {
+        "errors", "version", "config", "auth_file", "credentials", "key_command", "providers/vendors", "providers/base",
+        "providers", "tools",
+    },
     "commands": {
         "errors", "version", "messages", "flags", "config", "skills", "trust", "providers/lab", "wire",
-        "runtime", "serve",
+        "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors", "providers", "doctor",
     },
-    "cli": {"errors", "version", "commands"},
+    # It imports the command that was named, by name.
+    "cli": {"errors", "version"},
     "__main__": {"cli"},
     # The face of the SDK re-exports; it loads nothing until it is asked.
     "__init__": {"errors", "version", "messages", "events", "config", "sdk", "blocking"},
