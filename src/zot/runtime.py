@@ -144,13 +144,19 @@ def _anthropic(config: Config, where: Endpoint) -> Api:
     return AnthropicMessages(base_url=where.base_url, origin=config.provider)
 
 
+def _responses(config: Config, where: Endpoint) -> Api:
+    from zot.providers.openai_responses import OpenAIResponses
+
+    return OpenAIResponses(base_url=where.base_url, origin=config.provider)
+
+
 def _to_come(config: Config, where: Endpoint) -> Api:
     raise ConfigError(f"{config.provider}: the API {where.api!r} is not available in this version of zot")
 
 
 _APIS: Mapping[ApiName, Callable[[Config, Endpoint], Api]] = {
     "anthropic": _anthropic,
-    "responses": _to_come,
+    "responses": _responses,
     "chat": _to_come,
     "gemini": _to_come,
 }
