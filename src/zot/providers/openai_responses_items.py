@@ -6,7 +6,7 @@ made up for; so it does not matter which of the events a server leaves out, doub
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import CallBlock, TextBlock, ThinkingBlock
@@ -31,9 +31,13 @@ class Part:
     def text(self) -> str:
         return "".join(self._pieces)
 
+    @property
+    def has_begun(self) -> bool:
+        return bool(self._pieces)
+
     def add(self, piece: str) -> str:
         """Take a piece and return what is new of it: nothing, if the whole is known already."""
-        if self._whole:
+        if self._whole or not piece:
             return ""
         self._pieces.append(piece)
         return piece
@@ -43,8 +47,7 @@ class Part:
         if self._whole:
             return ""
         heard = self.text
-        missing = whole[len(heard) :] if whole.startswith(heard) else ""
-        self._pieces.append(missing)
+        missing = self.add(whole[len(heard) :]) if whole.startswith(heard) else ""
         self._whole = True
         return missing
 
@@ -58,7 +61,7 @@ class Parts(dict[int, Part]):
 
     def texts(self) -> list[str]:
         """Return what they say, in order, without the empty ones."""
-        return [text for _, part in sorted(self.items()) if (text := part.text)]
+        return [part.text for _, part in sorted(self.items()) if part.has_begun]
 
 
 class OpenMessage:
@@ -86,7 +89,7 @@ class OpenMessage:
     @property
     def is_refusal(self) -> bool:
         """Whether it is nothing but a refusal."""
-        parts = [part for part in self.parts.values() if part.text]
+        parts = [part for part in self.parts.values() if part.has_begun]
         return bool(parts) and all(part.is_refusal for part in parts)
 
     def blocks(self) -> list[TextBlock]:
@@ -123,8 +126,9 @@ class OpenThought:
 
     def _between(self, part: Part) -> list[StreamEvent]:
         """Return what stands between an earlier part and the beginning of this one."""
-        begins = not part.text and any((*self.summary.texts(), *self.content.texts()))
-        return [ThinkingDelta(_BETWEEN_THOUGHTS)] if begins else []
+        if part.has_begun or not any(other.has_begun for other in (*self.summary.values(), *self.content.values())):
+            return []
+        return [ThinkingDelta(_BETWEEN_THOUGHTS)]
 
     def blocks(self) -> list[ThinkingBlock]:
         text = _BETWEEN_THOUGHTS.join((*self.summary.texts(), *self.content.texts()))
@@ -134,20 +138,19 @@ class OpenThought:
 class OpenCall:
     """A call that the model writes. Before its name is known its arguments are kept back."""
 
-    __slots__ = ("_closed", "_given", "_id", "_name", "_started", "_written")
+    __slots__ = ("_given", "_id", "_name", "_state", "_written")
 
     def __init__(self) -> None:
         self._id = ""
         self._name = ""
         self._given: dict[str, Any] | None = None
         self._written = Part()
-        self._started = False
-        self._closed = False
+        self._state: Literal["unnamed", "open", "whole", "cut off"] = "unnamed"
 
     def start(self, item: CallItem, ids: CallIds, events: list[StreamEvent]) -> None:
-        if self._started:
+        if self._state != "unnamed":
             return
-        self._started = True
+        self._state = "open"
         self._id, self._name = ids.take(item.call_id or ""), item.name or ""
         events.append(ToolUseStart(self._id, self._name))
         self._show(self._written.text, events)
@@ -161,8 +164,8 @@ class OpenCall:
     def close(self, item: CallItem, ids: CallIds, events: list[StreamEvent]) -> None:
         self.start(item, ids, events)
         if item.status == "incomplete":
-            return  # Cut off at the length limit: what there is of it may even look whole.
-        if isinstance(item.arguments, dict):
+            self._state = "cut off"  # At the length limit: what there is of it may even look whole.
+        elif isinstance(item.arguments, dict):
             self._given = item.arguments
         else:
             self.written(item.arguments or "", events)
@@ -170,15 +173,15 @@ class OpenCall:
 
     def end(self, events: list[StreamEvent]) -> None:
         """Nothing more will be written."""
-        if self._started and not self._closed:
-            self._closed = True
+        if self._state == "open":
+            self._state = "whole"
             events.append(ToolUseEnd(self._id))
 
     def _show(self, text: str, events: list[StreamEvent]) -> None:
-        if text and self._started:
+        if text and self._state != "unnamed":
             events.append(ToolUseArgs(self._id, text))
 
     def blocks(self) -> list[CallBlock]:
-        if not self._closed:
+        if self._state != "whole":
             return []
         return [call_block(self._id, self._name, self._written.text, given=self._given)]
