@@ -52,7 +52,6 @@ BY_CODE: dict[str, type[ProviderError]] = {
     "context_length_exceeded": ContextTooLong,
     "invalid_api_key": AuthFailed,
     "rate_limit_exceeded": RateLimited,
-    "insufficient_quota": RateLimited,
     "too_many_requests": RateLimited,
     "server_is_overloaded": Overloaded,
     "slow_down": Overloaded,

@@ -40,7 +40,6 @@ _BY_CODE: Mapping[str, type[ProviderError]] = {
     # OpenAI
     "invalid_api_key": AuthFailed,
     "rate_limit_exceeded": RateLimited,
-    "insufficient_quota": RateLimited,
     "too_many_requests": RateLimited,
     "server_is_overloaded": Overloaded,
     "slow_down": Overloaded,
