@@ -16,6 +16,7 @@ _TOP = {"model", "stream", "store", "input", "max_output_tokens", "prompt_cache_
 _TOP_OPTIONAL = {"instructions", "tools", "parallel_tool_calls", "reasoning", "include"}
 _KEYS = {
     "message": {"role", "content"},
+    "answer": {"role", "content", "id", "status"},
     "reasoning": {"id", "summary", "encrypted_content"},
     "function_call": {"call_id", "name", "arguments"},
     "function_call_output": {"call_id", "output"},
@@ -109,9 +110,9 @@ def _input(items: Any) -> Iterator[str]:
             or (after == "message" and items[number + 1].get("role") == "assistant")
         ):
             yield f"input.{number}: a thought without what came of it"
-    ids = [item.get("id") for item in items if item.get("type") == "reasoning"]
+    ids = [item["id"] for item in items if "id" in item]
     if len({*ids}) < len(ids):
-        yield "a thought that is told twice"
+        yield "two items with one id"
     yield from _pairing(items)
 
 
@@ -137,11 +138,14 @@ def _pairing(items: list[Object]) -> Iterator[str]:
 
 def _item(item: Object, where: str) -> Iterator[str]:
     kind = item.get("type", "")
-    if kind not in _ITEMS or item.keys() != {"type", *_KEYS[kind]}:
+    form = "answer" if item.get("role") == "assistant" else kind
+    if kind not in _ITEMS or item.keys() != {"type", *_KEYS[form]}:
         yield f"{where}: {kind!r} with the keys {sorted(item)}"
         return
     match kind:
         case "message":
+            if form == "answer" and (not item["id"].startswith("msg_") or item["status"] != "completed"):
+                yield f"{where}: a message with id {item['id']!r} and status {item['status']!r}"
             yield from _parts(item["content"], where, _PARTS.get(item["role"], set()))
         case "reasoning":
             if not item["id"] or not item["encrypted_content"]:

@@ -139,7 +139,9 @@ def test_instructions_and_tools() -> None:
                 {
                     "type": "message",
                     "role": "assistant",
+                    "status": "completed",
                     "content": [{"type": "output_text", "text": "two", "annotations": []}],
+                    "id": "msg_1",
                 },
                 {
                     "type": "message",
@@ -196,7 +198,9 @@ def test_thoughts_go_back_sealed_right_before_what_came_of_them() -> None:
             {
                 "type": "message",
                 "role": "assistant",
+                "status": "completed",
                 "content": [{"type": "output_text", "text": "b", "annotations": []}],
+                "id": "msg_3",
             },
             {
                 "type": "reasoning",
@@ -283,7 +287,9 @@ def test_calls_and_their_results() -> None:
             {
                 "type": "message",
                 "role": "assistant",
+                "status": "completed",
                 "content": [{"type": "output_text", "text": "Yes.", "annotations": []}],
+                "id": "msg_1",
             },
             {"type": "function_call", "call_id": "c1", "name": "read", "arguments": '{"path":"ö"}'},
             {"type": "function_call", "call_id": "c2", "name": "bash", "arguments": "{}"},

@@ -47,6 +47,8 @@ GOOD: dict[str, Any] = {
         {
             "type": "message",
             "role": "assistant",
+            "id": "msg_8",
+            "status": "completed",
             "content": [{"type": "output_text", "text": "so", "annotations": []}],
         },
     ],
@@ -143,6 +145,10 @@ def test_a_good_request_is_accepted() -> None:
         _drop("input", slice(3, 9)),
         _drop("input", 8),
         _set("input", 8, "role", to="user"),
+        _set("input", 8, "id", to="8"),
+        _set("input", 8, "status", to="done"),
+        _drop("input", 8, "id"),
+        _twice("input", 8),
         _set("input", 5, to={"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x"}]}),
     ],
 )

@@ -132,11 +132,16 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 
 
 def _appended(origin: str, message: Message, before: str) -> tuple[bytes, str]:
-    """Return what a message adds to the list of items, given whether there is something ``before`` it already."""
-    items = encode([*_items(message, own_blocks(message, origin))])[1:-1]
+    """Return what a message adds to the list of items, and how many there are then. ``before`` counts them, too."""
+    count = int(before or 0)
+    items = [*_items(message, own_blocks(message, origin))]
+    for number, item in enumerate(items, count):
+        if item.get("role") == "assistant":
+            # The API wants an id, and no two alike. Its own would make it look for the thought that came before.
+            item["id"] = f"msg_{number}"
     if not items:
         return b"", before
-    return (b"," + items if before else items), message.role
+    return (b"," if count else b"") + encode(items)[1:-1], str(count + len(items))
 
 
 def _items(message: Message, content: Sequence[TranscriptBlock]) -> Iterator[dict[str, Any]]:
@@ -173,7 +178,7 @@ def _act(block: TranscriptBlock) -> dict[str, Any] | None:
     match block:
         case TextBlock(text=text) if text.strip():
             part = {"type": "output_text", "text": text, "annotations": []}
-            return {"type": "message", "role": "assistant", "content": [part]}
+            return {"type": "message", "role": "assistant", "status": "completed", "content": [part]}
         case CallBlock(id=id_, name=name, args=args):
             # No item id: with it, the service would insist on the thought that came before.
             arguments = encode(args or {}).decode()
