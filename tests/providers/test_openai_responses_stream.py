@@ -206,7 +206,18 @@ ODD: dict[str, tuple[list[bytes], Outcome]] = {
     "a delta that got lost on the way": ([gpt.start(), ADDED, FIRST, ITEM_DONE, END], HELLO),
     "a whole that is another": (
         [gpt.start(), ADDED, FIRST, gpt.done(0, **gpt.message(0, gpt.output_text("Goodbye"))), END],
+        Outcome(texts("Hel"), said(TextBlock("Goodbye"))),
+    ),
+    "a whole that is empty": (
+        [gpt.start(), ADDED, FIRST, gpt.done(0, **gpt.message(0, gpt.output_text(""))), END],
         Outcome(texts("Hel"), said(TextBlock("Hel"))),
+    ),
+    "an argument that got lost on the way": (
+        [gpt.start(), CALL[0], CALL[2], *CALL[3:], END],
+        Outcome(called("c1", "t", "1}"), CALLED.reply),
+    ),
+    "a call that is told when it begins": (
+        [gpt.start(), gpt.added(0, **gpt.call("c1", "t", '{"a":1}')), END], CALLED_AT_ONCE,
     ),
     "an item that is told again at the end": (
         [gpt.start(), *TEXT, gpt.event("response.completed", response=gpt.response(
@@ -446,7 +457,11 @@ def test_an_error_inside_a_stream_has_its_type(code: str, kind: type[ProviderErr
 
 @pytest.mark.parametrize(
     ("stream", "code"),
-    [(gpt.reply(gpt.refusal("No.")), "refusal"), (gpt.reply(gpt.text("No."), ends="refusal"), "content_filter")],
+    [
+        (gpt.reply(gpt.refusal("No.")), "refusal"),
+        (gpt.reply(gpt.refusal("No"), ends="max_tokens"), "refusal"),
+        (gpt.reply(gpt.text("No."), ends="refusal"), "content_filter"),
+    ],
 )
 def test_a_refusal_is_an_error_of_its_own(stream: list[bytes], code: str) -> None:
     decoder = ResponsesDecoder()

@@ -43,11 +43,14 @@ class Part:
         return piece
 
     def complete(self, whole: str) -> str:
-        """Take the whole text and return what had been missing."""
+        """Take the whole text and return what had been missing at its end. Where the two differ, the whole counts."""
         if self._whole:
             return ""
-        heard = self.text
-        missing = self.add(whole[len(heard) :]) if whole.startswith(heard) else ""
+        heard, missing = self.text, ""
+        if whole.startswith(heard):
+            missing = self.add(whole[len(heard) :])
+        elif whole:
+            self._pieces = [whole]
         self._whole = True
         return missing
 
@@ -122,7 +125,7 @@ class OpenThought:
             for index, content in enumerate(contents or ()):
                 self.thought(parts[index], content.text or "", events)
         # Not before it is done: what is sealed until then need not be all of it.
-        self._id, self._seal = item.id or "", item.encrypted_content or ""
+        self._id, self._seal = item.id or self._id, item.encrypted_content or self._seal
 
     def _between(self, part: Part) -> list[StreamEvent]:
         """Return what stands between an earlier part and the beginning of this one."""
@@ -138,12 +141,12 @@ class OpenThought:
 class OpenCall:
     """A call that the model writes. Before its name is known its arguments are kept back."""
 
-    __slots__ = ("_given", "_id", "_name", "_state", "_written")
+    __slots__ = ("_id", "_name", "_state", "_told", "_written")
 
     def __init__(self) -> None:
         self._id = ""
         self._name = ""
-        self._given: dict[str, Any] | None = None
+        self._told: str | dict[str, Any] = ""
         self._written = Part()
         self._state: Literal["unnamed", "open", "whole", "cut off"] = "unnamed"
 
@@ -152,6 +155,7 @@ class OpenCall:
             return
         self._state = "open"
         self._id, self._name = ids.take(item.call_id or ""), item.name or ""
+        self._told = item.arguments or ""
         events.append(ToolUseStart(self._id, self._name))
         self._show(self._written.text, events)
 
@@ -163,17 +167,16 @@ class OpenCall:
 
     def close(self, item: CallItem, ids: CallIds, events: list[StreamEvent]) -> None:
         self.start(item, ids, events)
+        self._told = item.arguments or self._told
         if item.status == "incomplete":
             self._state = "cut off"  # At the length limit: what there is of it may even look whole.
-        elif isinstance(item.arguments, dict):
-            self._given = item.arguments
-        else:
-            self.written(item.arguments or "", events)
         self.end(events)
 
     def end(self, events: list[StreamEvent]) -> None:
-        """Nothing more will be written."""
+        """Nothing more will be written. What was told of the arguments without being written counts, too."""
         if self._state == "open":
+            if isinstance(self._told, str):
+                self.written(self._told, events)
             self._state = "whole"
             events.append(ToolUseEnd(self._id))
 
@@ -184,4 +187,5 @@ class OpenCall:
     def blocks(self) -> list[CallBlock]:
         if self._state != "whole":
             return []
-        return [call_block(self._id, self._name, self._written.text, given=self._given)]
+        given = self._told if isinstance(self._told, dict) else None
+        return [call_block(self._id, self._name, self._written.text, given=given)]

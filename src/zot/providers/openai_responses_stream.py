@@ -46,8 +46,10 @@ class ResponsesDecoder:
         """Raise StreamBroken if the reply is not whole, ContentRefused if the model would not give one."""
         if self._ending is None:
             raise StreamBroken("the answer ended without its final event")
-        if self._shortfall == "content_filter" or self._is_refusal():
-            raise ContentRefused("the model refused to answer this", code=self._shortfall or "refusal")
+        is_filtered = self._shortfall == "content_filter"
+        if is_filtered or self._is_refusal():
+            code = self._shortfall if is_filtered else "refusal"
+            raise ContentRefused("the model refused to answer this", code=code)
         return []
 
     def reply(self) -> Reply:
