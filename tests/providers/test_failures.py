@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from zot.errors import (
     AuthFailed,
     BadRequest,
+    ContentRefused,
     ContextTooLong,
     NotFound,
     Overloaded,
@@ -49,7 +50,31 @@ BY_CODE: dict[str, type[ProviderError]] = {
     "not_found_error": NotFound,
     "invalid_request_error": BadRequest,
     "context_length_exceeded": ContextTooLong,
+    "invalid_api_key": AuthFailed,
+    "rate_limit_exceeded": RateLimited,
+    "too_many_requests": RateLimited,
+    "server_is_overloaded": Overloaded,
+    "slow_down": Overloaded,
+    "model_not_found": NotFound,
+    "content_filter": ContentRefused,
+    "content_policy_violation": ContentRefused,
+    "image_content_policy_violation": ContentRefused,
+    "invalid_prompt": ContentRefused,
+    "bio_policy": ContentRefused,
+    "cyber_policy": ContentRefused,
+    "misalignment_policy_violation": ContentRefused,
+    "invalid_image": BadRequest,
+    "invalid_image_format": BadRequest,
+    "invalid_base64_image": BadRequest,
+    "image_too_large": BadRequest,
+    "image_too_small": BadRequest,
+    "image_parse_error": BadRequest,
+    "image_file_too_large": BadRequest,
+    "unsupported_image_media_type": BadRequest,
+    "empty_image_file": BadRequest,
 }
+#: Words that say no more than "bad request", which is also what some services say to a wrong key.
+VAGUE = {code for code, kind in BY_CODE.items() if kind is BadRequest}
 
 
 def refused(status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
@@ -64,12 +89,20 @@ def test_a_status_alone_says_what_is_wrong(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", BY_STATUS)
-@pytest.mark.parametrize("code", [*BY_CODE, "another_error"])
+@pytest.mark.parametrize("code", sorted(BY_CODE.keys() - VAGUE))
 def test_the_vendors_word_counts_more_than_the_status(status: int, code: str) -> None:
     body = json.dumps({"type": "error", "error": {"type": code, "message": "No."}}).encode()
     error = refused(status, {}, body)
-    assert type(error) is BY_CODE.get(code, BY_STATUS[status])
+    assert type(error) is BY_CODE[code]
     assert (str(error), error.status, error.code) == (f"http {status}: No.", status, code)
+
+
+@pytest.mark.parametrize("status", BY_STATUS)
+@pytest.mark.parametrize("code", sorted({*VAGUE, "another_error"}))
+def test_the_status_counts_more_than_a_word_that_says_nothing(status: int, code: str) -> None:
+    body = json.dumps({"error": {"type": "invalid_request_error", "code": code, "message": "No."}}).encode()
+    error = refused(status, {}, body)
+    assert (type(error), error.status, error.code) == (BY_STATUS[status], status, code)
 
 
 @pytest.mark.parametrize("code", [*BY_CODE, "api_error", ""])

@@ -9,6 +9,7 @@ import msgspec
 from zot.errors import (
     AuthFailed,
     BadRequest,
+    ContentRefused,
     ContextTooLong,
     NotFound,
     Overloaded,
@@ -36,6 +37,29 @@ _BY_CODE: Mapping[str, type[ProviderError]] = {
     "not_found_error": NotFound,
     "invalid_request_error": BadRequest,
     "context_length_exceeded": ContextTooLong,
+    # OpenAI
+    "invalid_api_key": AuthFailed,
+    "rate_limit_exceeded": RateLimited,
+    "too_many_requests": RateLimited,
+    "server_is_overloaded": Overloaded,
+    "slow_down": Overloaded,
+    "model_not_found": NotFound,
+    "content_filter": ContentRefused,
+    "content_policy_violation": ContentRefused,
+    "image_content_policy_violation": ContentRefused,
+    "invalid_prompt": ContentRefused,
+    "bio_policy": ContentRefused,
+    "cyber_policy": ContentRefused,
+    "misalignment_policy_violation": ContentRefused,
+    "invalid_image": BadRequest,
+    "invalid_image_format": BadRequest,
+    "invalid_base64_image": BadRequest,
+    "image_too_large": BadRequest,
+    "image_too_small": BadRequest,
+    "image_parse_error": BadRequest,
+    "image_file_too_large": BadRequest,
+    "unsupported_image_media_type": BadRequest,
+    "empty_image_file": BadRequest,
 }
 
 
@@ -54,7 +78,9 @@ class _Body(msgspec.Struct):
 def refusal(status: int, headers: Mapping[str, str], body: bytes, *, now: float) -> ProviderError:
     """Return the error for a response with a status that is not a success. ``now`` is in seconds since the epoch."""
     code, text, request_id = _read(body)
-    kind = _BY_CODE.get(code) or _BY_STATUS.get(status) or (ServiceFailed if status >= 500 else BadRequest)
+    kind = _BY_CODE.get(code, BadRequest)
+    if kind is BadRequest:  # Some say so to everything, where the status says what is wrong with it.
+        kind = _BY_STATUS.get(status, ServiceFailed if status >= 500 else BadRequest)
     return kind(
         f"http {status}: {text}",
         status=status,

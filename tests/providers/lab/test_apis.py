@@ -161,7 +161,7 @@ def test_a_reply_in_the_words_of_each_api(name: str, target: str, request_: byte
                     "top_p": 1.0,
                     "usage": {
                         "input_tokens": 8,
-                        "input_tokens_details": {"cached_tokens": 3},
+                        "input_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 4},
                         "output_tokens": 2,
                         "output_tokens_details": {"reasoning_tokens": 0},
                         "total_tokens": 10,
