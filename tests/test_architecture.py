@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "providers/vendors": {"errors"},
     "providers/models": {"errors", "messages", "providers/vendors"},
     "providers/base": {"errors", "messages", "events", "providers/models"},
-    "providers": {"errors", "surrogates", "version", "messages", "events", "providers/base"},
+    "providers": {"errors", "surrogates", "version", "messages", "events", "providers/models", "providers/base"},
     # lab is a service at the other end of a line: it knows what a transport is, and none of our decoders.
     "providers/lab": {"errors", "messages", "events", "providers/base"},
     "agent": {"errors", "messages", "events", "store", "providers/base", "tools/base"},
@@ -56,8 +56,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "blocking": {"errors", "messages", "events", "config", "providers/base", "session", "sdk"},
     "serve": {"errors", "messages", "history", "session", "wire"},
     "commands": {
-        "errors", "version", "messages", "flags", "config", "skills", "trust", "providers/lab", "wire", "session",
-        "runtime", "serve",
+        "errors", "version", "messages", "flags", "config", "skills", "trust", "providers/vendors", "providers/models",
+        "providers/lab", "wire", "session", "runtime", "serve",
     },
     "cli": {"errors", "version", "commands"},
     "__main__": {"cli"},

@@ -16,6 +16,7 @@ usage: zot COMMAND [flags]
 
   zot rpc          speak zot RPC v1 (newline-delimited JSON) on standard input and output
   zot lab serve    serve a scripted model over HTTP, for tests; zot lab check looks for mistakes in a script
+  zot models       which models there are, what they hold and what they cost
   zot skills list  which skills there are; trust and untrust those of a project
   zot --version    print the version
 
@@ -76,13 +77,25 @@ def _lab(argv: Sequence[str]) -> int:
     return main(argv)
 
 
+def _models(argv: Sequence[str]) -> int:
+    from zot.commands.models import main
+
+    return main(argv)
+
+
 def _skills(argv: Sequence[str]) -> int:
     from zot.commands.skills import main
 
     return main(argv)
 
 
-_COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {"rpc": _rpc, "--rpc": _rpc, "lab": _lab, "skills": _skills}
+_COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
+    "rpc": _rpc,
+    "--rpc": _rpc,
+    "lab": _lab,
+    "models": _models,
+    "skills": _skills,
+}
 
 
 def _run(command: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from zot.config import Config, credential, tool_environment, tool_names
+from zot.config import Config, credential, tool_environment, tool_names, zot_home
 from zot.errors import ConfigError
-from zot.providers.models import Catalogue, catalogue
+from zot.providers.models import Catalogue, Model, catalogue
 from zot.providers.vendors import VENDORS, ApiName, Endpoint, endpoint
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ def check(config: Config) -> str:
 
     Loads next to nothing: whoever waits for a first answer waits for this, too.
     """
-    model = _catalogue(config).find(config.model)
-    _key(config)
+    model = models_of(config).find(config.model)
+    _key(config, _endpoint(config, model))
     _directory(config.cwd)
     tool_names(config)
     if config.script and config.provider != "lab":
@@ -58,12 +58,12 @@ def open_session(config: Config, store: Store | None = None, *, own_process: boo
     from zot.session import Session
     from zot.toolbox import Toolbox
 
-    model_id = check(config)
+    model_id, models = check(config), models_of(config)
     cwd, key = _directory(config.cwd), os.urandom(6).hex()
     toolbox = Toolbox(config, cwd=cwd, key=key, own_process=own_process)
     agent = Agent(
-        _provider(config),
-        _catalogue(config),
+        _provider(config, models),
+        models,
         model_id=model_id,
         system=system_prompt(
             cwd=cwd,
@@ -79,6 +79,38 @@ def open_session(config: Config, store: Store | None = None, *, own_process: boo
         approver=Approvals(Policy.parse(config.policy), cwd=cwd, timeout_s=config.approval_timeout_s),
     )
     return Session(agent, store, jobs=toolbox, key=key, now=_clock(config.frozen_time))
+
+
+def models_of(config: Config) -> Catalogue:
+    """Return the models that may be asked for: those we know, and the user's. Raise ConfigError, or UserError."""
+    listed = catalogue(config.provider)
+    if _endpoint(config).foreign:
+        listed = catalogue(config.provider, unlisted=True)
+    home = zot_home(config.environment)
+    if home is None or not os.path.lexists(path := os.path.join(home, "models.json")):
+        return listed
+    from zot.providers.own_models import load, overlaid
+
+    # Of a provider that is not ours nothing is used: the file may be shared with programs that have more.
+    return overlaid(listed, load(path).get(config.provider, ()))
+
+
+async def with_served(config: Config) -> list[tuple[Model, bool]]:
+    """Ask the service which models it serves; return them and those we know, and whether it serves each.
+
+    Raise ConfigError, or ProviderError, which says what to do.
+    """
+    from zot.providers.listing import list_models, merged
+
+    listed, where, transport = models_of(config), _endpoint(config), _transport(config)
+    dialect = "ollama" if config.provider == "ollama" else where.api
+    try:
+        served = await list_models(
+            config.provider, dialect, transport, base_url=where.base_url, key=_key(config, where)
+        )
+    finally:
+        await transport.close()
+    return merged(listed, served)
 
 
 def _clock(frozen_time: str | None) -> Callable[[], str]:
@@ -99,31 +131,37 @@ def _clock(frozen_time: str | None) -> Callable[[], str]:
     return lambda: timestamp(start + next(ticks) / 1000)
 
 
-def _endpoint(config: Config) -> Endpoint:
-    vendor = VENDORS[config.provider]
-    return endpoint(vendor, api=config.api, base_url=config.base_url, env=config.environment)
+def _endpoint(config: Config, model: Model | None = None) -> Endpoint:
+    """Return where a model is asked; where most are, for None. An address that was given wins over the model's own."""
+    address = config.base_url or (model.base_url if model is not None else "")
+    return endpoint(VENDORS[config.provider], api=config.api, base_url=address or None, env=config.environment)
 
 
-def _catalogue(config: Config) -> Catalogue:
-    """Return the models that may be asked for."""
-    listed = catalogue(config.provider)
-    return catalogue(config.provider, unlisted=True) if _endpoint(config).foreign else listed
+def _key(config: Config, where: Endpoint) -> str:
+    return credential(config.provider, config.api_key, config.environment, needed=not where.foreign)
 
 
-def _key(config: Config) -> str:
-    return credential(config.provider, config.api_key, config.environment, needed=not _endpoint(config).foreign)
+def _provider(config: Config, models: Catalogue) -> Provider:
+    """Return the service that is to be asked, or several, where models have addresses of their own."""
+    transport = _transport(config)
+    usual = _service(config, _endpoint(config), transport)
+    elsewhere = {
+        model.id: _service(config, _endpoint(config, model), transport) for model in models.models if model.base_url
+    }
+    if not elsewhere or config.base_url:
+        return usual
+    from zot.providers.by_model import ByModel
+
+    return ByModel(usual, elsewhere)
 
 
-def _provider(config: Config) -> Provider:
-    """Return the service that is to be asked."""
+def _service(config: Config, where: Endpoint, transport: Transport) -> Provider:
     from zot.providers.service import Service
 
-    where, key = _endpoint(config), _key(config)
-
     async def read_key() -> str:
-        return key
+        return _key(config, where)
 
-    return Service(config.provider, _APIS[where.api](config, where), _transport(config), key=read_key)
+    return Service(config.provider, _APIS[where.api](config, where), transport, key=read_key)
 
 
 def _transport(config: Config) -> Transport:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -16,6 +16,9 @@ from zot.errors import (
     RateLimited,
     ServiceFailed,
 )
+from zot.providers.base import HttpRequest
+
+_MAX_MESSAGE = 2000
 
 _BY_STATUS: Mapping[int, type[ProviderError]] = {
     400: BadRequest,
@@ -62,6 +65,24 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes, *, now: float)
         request_id=request_id or headers.get("request-id", "") or headers.get("x-request-id", ""),
         retry_after_s=_retry_after(headers, now),
     )
+
+
+def sign(error: ProviderError, *, provider: str, secrets: Sequence[str]) -> None:
+    """Say whose error it is, without keys and in few words. Once: the same error may be raised again."""
+    if error.provider:
+        return
+    error.provider = provider
+    text = str(error)
+    # Before it is shortened: half a key would not be recognised.
+    for secret in secrets:
+        text = text.replace(secret, "[key]")
+    error.args = (f"{provider}: {text if len(text) <= _MAX_MESSAGE else f'{text[:_MAX_MESSAGE]} ...'}",)
+
+
+def secrets_of(http: HttpRequest) -> tuple[str, ...]:
+    """Return what must not be repeated: services like to quote the key they refuse."""
+    values = (http.headers.get(name, "").removeprefix("Bearer ") for name in http.secret_headers)
+    return tuple(secret for secret in values if len(secret) >= 4)
 
 
 def in_stream(code: str, text: str) -> ProviderError:

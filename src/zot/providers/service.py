@@ -22,14 +22,13 @@ from zot.providers.base import (
     StreamEvent,
     Transport,
 )
-from zot.providers.failures import refusal
+from zot.providers.failures import refusal, secrets_of, sign
 from zot.providers.retry import retry_delay
 
 log = logging.getLogger("zot")
 
 _MAX_REPLY_BYTES = 64 * 1024 * 1024
 _MAX_ERROR_BODY = 64 * 1024
-_MAX_MESSAGE = 2000
 
 
 class Service:
@@ -116,7 +115,7 @@ class _Call:
     async def open(self) -> None:
         """Send the request, again where that is safe, until an answer begins. Raise ProviderError."""
         http = self._api.request(self._request, await self._key())
-        self._secrets = _secrets(http)
+        self._secrets = secrets_of(http)
         attempt = 1
         while True:
             try:
@@ -152,15 +151,7 @@ class _Call:
             self._response.close()
 
     def _sign(self, error: ProviderError) -> None:
-        """Say whose error it is, without keys and in few words. Once: the same error may be raised again."""
-        if error.provider:
-            return
-        error.provider = self._name
-        text = str(error)
-        # Before it is shortened: half a key would not be recognised.
-        for secret in self._secrets:
-            text = text.replace(secret, "[key]")
-        error.args = (f"{self._name}: {text if len(text) <= _MAX_MESSAGE else f'{text[:_MAX_MESSAGE]} ...'}",)
+        sign(error, provider=self._name, secrets=self._secrets)
 
     async def _attempt(self, http: HttpRequest) -> HttpResponse:
         response = await self._transport.send(http, self._deadlines)
@@ -212,12 +203,6 @@ class _Call:
         except (TimeoutError, ProviderError):
             pass  # The status says enough; a missing explanation must not hide it.
         return body[:_MAX_ERROR_BODY]
-
-
-def _secrets(http: HttpRequest) -> tuple[str, ...]:
-    """Return what must not be repeated: services like to quote the key they refuse."""
-    values = (http.headers.get(name, "").removeprefix("Bearer ") for name in http.secret_headers)
-    return tuple(secret for secret in values if len(secret) >= 4)
 
 
 def _random() -> float:
