@@ -51,6 +51,7 @@ def open_session(config: Config, store: Store | None = None, *, own_process: boo
     decides that for itself.
     """
     from zot.agent.approvals import Approvals
+    from zot.agent.budget import Budget
     from zot.agent.loop import Agent
     from zot.agent.policy import Policy
     from zot.agent.prompt import system_prompt
@@ -75,6 +76,7 @@ def open_session(config: Config, store: Store | None = None, *, own_process: boo
         cwd=cwd,
         env=tool_environment(config.environment),
         max_steps=config.max_steps,
+        budget=Budget(config.max_cost, config.max_tokens_total),
         reasoning=config.reasoning,
         approver=Approvals(Policy.parse(config.policy), cwd=cwd, timeout_s=config.approval_timeout_s),
     )
