@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Literal, TypeAlias
 from urllib.parse import quote
 
@@ -37,26 +37,31 @@ async def list_models(
     provider: str, dialect: Dialect, transport: Transport, *, base_url: str, key: str, within_s: float = _WITHIN_S
 ) -> tuple[Served, ...]:
     """Return the models that are served, in the service's order. Raise ProviderError, which says what to do."""
-    served: list[Served] = []
-    mark: str | None = ""
-    http = _request(dialect, base_url, key, "")
+    first = _request(dialect, base_url, key, "")
     try:
         async with asyncio.timeout(within_s):
-            for _ in range(_MAX_PAGES):
-                page, mark = _read(dialect, await _fetch(transport, http))
-                served += page
-                if not mark:
-                    break
-                http = _request(dialect, base_url, key, mark)
+            return tuple([served async for served in _pages(dialect, transport, first, base_url=base_url, key=key)])
     except TimeoutError:
-        error = Stalled(f"the list of models did not arrive within {within_s:g} s; try again")
-        sign(error, provider=provider, secrets=())
-        raise error from None
-    except ProviderError as error:
-        sign(error, provider=provider, secrets=secrets_of(http))
-        error.args = (f"{error}{_advice(error)}",)
-        raise
-    return tuple(served)
+        error: ProviderError = Stalled(f"the list of models did not arrive within {within_s:g} s; try again")
+    except ProviderError as problem:
+        error = problem
+    sign(error, provider=provider, secrets=secrets_of(first))
+    error.args = (f"{error}{_advice(error)}",)
+    raise error
+
+
+async def _pages(
+    dialect: Dialect, transport: Transport, first: HttpRequest, *, base_url: str, key: str
+) -> AsyncIterator[Served]:
+    """Yield the models of one page after the other, as long as the service has more, within reason."""
+    http = first
+    for _ in range(_MAX_PAGES):
+        page, mark = _read(dialect, await _fetch(transport, http))
+        for served in page:
+            yield served
+        if not mark:
+            return
+        http = _request(dialect, base_url, key, mark)
 
 
 def merged(listed: Catalogue, served: Sequence[Served]) -> list[tuple[Model, bool]]:
