@@ -14,10 +14,13 @@ _OBJECTS_PER_COLLECTION = 30_000
 _USAGE = """\
 usage: zot COMMAND [flags]
 
+  zot -p PROMPT    print the answer; what is piped in follows the prompt
+  zot --json PROMPT  print every event of it as a line of JSON
   zot rpc          speak zot RPC v1 (newline-delimited JSON) on standard input and output
   zot lab serve    serve a scripted model over HTTP, for tests; zot lab check looks for mistakes in a script
   zot models       which models there are, what they hold and what they cost
   zot skills list  which skills there are; trust and untrust those of a project
+  zot prompt       print the system prompt
   zot --version    print the version
 
 `zot COMMAND --help` tells more. `--provider lab` needs no key and no network."""
@@ -58,11 +61,11 @@ def run(argv: Sequence[str]) -> int:
     if word in ("--help", "-h", "help"):
         sys.stdout.write(_USAGE + "\n")
         return 0
-    command = _COMMANDS.get(word)
+    command = _COMMANDS.get(word) or (_once if _asks_once(argv) else None)
     if command is None:
         sys.stderr.write(f"zot: unknown command {word!r}\n{_USAGE}\n" if word else f"{_USAGE}\n")
         return 2
-    return _run(command, rest)
+    return _run(command, argv if command is _once else rest)
 
 
 def _rpc(argv: Sequence[str]) -> int:
@@ -89,12 +92,30 @@ def _skills(argv: Sequence[str]) -> int:
     return main(argv)
 
 
+def _asks_once(argv: Sequence[str]) -> bool:
+    """True if there is a prompt to answer: the flag that says so may stand anywhere."""
+    return any(word in ("-p", "--print", "--json") for word in argv)
+
+
+def _once(argv: Sequence[str]) -> int:
+    from zot.commands.once import main
+
+    return main(argv)
+
+
+def _prompt(argv: Sequence[str]) -> int:
+    from zot.commands.prompt import main
+
+    return main(argv)
+
+
 _COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "rpc": _rpc,
     "--rpc": _rpc,
     "lab": _lab,
     "models": _models,
     "skills": _skills,
+    "prompt": _prompt,
 }
 
 

@@ -28,10 +28,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     cwd: str | None = None
     system_prompt: str | None = None
     append_system_prompt: tuple[str, ...] = ()
+    no_instructions: bool = False
     reasoning: Literal["off", "low", "medium", "high"] = "off"
     max_steps: Annotated[int, msgspec.Meta(ge=1)] = 50
     max_cost: Annotated[float, msgspec.Meta(gt=0)] | None = None
     max_tokens_total: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    output_schema: str | None = None
     tools: tuple[str, ...] | None = None
     policy: tuple[str, ...] = ()
     approval_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 120.0
@@ -41,6 +43,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     no_skill: bool = False
     trust_project: bool = False
     script: str | None = None
+    record: str | None = None
+    replay: str | None = None
+    replay_paced: bool = False
+    replay_checked: bool = False
     frozen_time: str | None = None
     env: Mapping[str, str] | None = None
 
@@ -70,6 +76,7 @@ class _AgentTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_tokens_total: Annotated[int, msgspec.Meta(ge=1)] | None = None
     tools: tuple[str, ...] | None = None
     append_system_prompt: tuple[str, ...] | None = None
+    no_instructions: bool | None = None
     lock: bool | None = None
     skills: tuple[str, ...] | None = None
     no_skill: bool | None = None
@@ -96,8 +103,10 @@ AGENT_FLAGS: Sequence[Flag] = (
     Flag("--cwd", "where the tools work", value="DIR"),
     Flag("--system-prompt", "instead of zot's own", value="TEXT"),
     Flag("--append-system-prompt", "after the system prompt", value="TEXT", many=True),
+    Flag("--no-instructions", "do not read AGENTS.md files"),
     Flag("--reasoning", "how much the model thinks: off, low, medium, high", value="LEVEL",
          parse=choice("off", "low", "medium", "high")),
+    Flag("--output-schema", "a JSON Schema that the answer must fit", value="FILE"),
     Flag("--max-steps", "model calls per prompt, at most (50)", value="N", parse=positive),
     Flag("--max-cost", "ask the model no more once the session has cost so much", value="USD", parse=dollars),
     Flag("--max-tokens-total", "the same, by tokens: input, output and cache together", value="N", parse=positive),
@@ -110,6 +119,10 @@ AGENT_FLAGS: Sequence[Flag] = (
     Flag("--skill", "a directory with a SKILL.md", value="DIR", many=True, setting="skills"),
     Flag("--trust-project", "use the skills of the directory without having been asked"),
     Flag("--script", "the script that `--provider lab` plays", value="FILE"),
+    Flag("--record", "save what is asked of the provider and what it streams", value="FILE"),
+    Flag("--replay", "the recording that `--provider lab` plays", value="FILE"),
+    Flag("--replay-paced", "at the pace at which it was recorded, not at full speed"),
+    Flag("--replay-checked", "refuse requests that are not the recorded ones, and say where they differ"),
     Flag("--frozen-time", "events tell this time, a millisecond more each; for tests", value="TIME"),
     Flag("--config-dir", "where config.toml is", value="DIR"),
     Flag("--no-ext", "do not look for extensions"),
@@ -123,8 +136,6 @@ AGENT_FLAGS: Sequence[Flag] = (
 LATER_FLAGS: Sequence[Flag] = (
     Flag("--session", "keep the conversation", value="ID"),
     Flag("--ext", "load an extension", value="DIR", short="-e"),
-    Flag("--record", "save what the provider streams", value="FILE"),
-    Flag("--replay", "play a recording", value="FILE"),
 )
 
 

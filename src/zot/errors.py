@@ -49,6 +49,10 @@ class BudgetExhausted(AgentError):
         self.allowed = allowed
 
 
+class AnswerRejected(AgentError):
+    """The model did not answer in the form that was asked for, however often it was told."""
+
+
 class TurnBlocked(AgentError):
     """Somebody who may decide did not let the model be asked."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 from zot.agent.budget import Budget
 from zot.agent.calls import CallRunner
@@ -14,6 +15,9 @@ from zot.errors import StepsExhausted, TurnBlocked
 from zot.messages import Counters, Message, ToolSpec, text_of
 from zot.providers.base import Catalogue, EncodedMessages, Model, Provider, Reasoning, Reply, Request
 from zot.tools.base import Tool
+
+if TYPE_CHECKING:
+    from zot.agent.expected import Expected  # Few want it, and a schema's checks take time to load.
 
 
 class Agent:
@@ -34,6 +38,7 @@ class Agent:
         reasoning: Reasoning = "off",
         extensions: Extensions | None = None,
         approver: Approver | None = None,
+        expected: Expected | None = None,
     ) -> None:
         self.provider = provider
         self.catalogue = catalogue
@@ -48,6 +53,7 @@ class Agent:
         self._budget = budget or Budget()
         self._reasoning = reasoning
         self.approver = approver or AllowAll()
+        self._expected = expected
         self._calls = CallRunner(self.extensions, self.approver, cwd=cwd, env=env)
         self._encoded = EncodedMessages()
 
@@ -71,13 +77,24 @@ class Agent:
             question = await self._calls.run(run, self._offered())
             if question is not None:
                 return question
-            if run.answered and not steer(run):
+            if run.answered and not steer(run) and not self._complain(run):
                 return None
             if run.step >= self._max_steps:
                 raise StepsExhausted(f"stopped after {self._max_steps} steps, the limit set by max-steps")
             self._budget.check(run.recorder.totals)
             steer(run)
             await self._turn(run)
+
+    def _complain(self, run: Run) -> bool:
+        """Tell the model what is wrong with its answer. True if something is. Raise AnswerRejected."""
+        if self._expected is None:
+            return False
+        complaint = self._expected.complaint(run.recorder.transcript, made=run.complaints)
+        if complaint is None:
+            return False
+        run.complaints += 1
+        run.prompt(complaint)
+        return True
 
     async def _turn(self, run: Run) -> None:
         """Ask the model once. What it wants called is then open in the transcript."""

@@ -146,6 +146,14 @@ class HttpRequest(msgspec.Struct, frozen=True):
     method: str = "POST"
     secret_headers: frozenset[str] = frozenset({"authorization", "x-api-key", "x-goog-api-key", "proxy-authorization"})
 
+    def masked(self, text: str) -> str:
+        """Return ``text`` without our keys: services like to quote the one they refuse."""
+        for name in self.secret_headers:
+            secret = self.headers.get(name, "").removeprefix("Bearer ")
+            if len(secret) >= 4:
+                text = text.replace(secret, "[key]")
+        return text
+
 
 class Deadlines(msgspec.Struct, frozen=True):
     """How long we wait for a model service, in seconds."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
@@ -67,22 +67,14 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes, *, now: float)
     )
 
 
-def sign(error: ProviderError, *, provider: str, secrets: Sequence[str]) -> None:
-    """Say whose error it is, without keys and in few words. Once: the same error may be raised again."""
+def sign(error: ProviderError, *, provider: str, http: HttpRequest | None) -> None:
+    """Say whose error it is, without the keys of the request and in few words. Once: it may be raised again."""
     if error.provider:
         return
     error.provider = provider
-    text = str(error)
     # Before it is shortened: half a key would not be recognised.
-    for secret in secrets:
-        text = text.replace(secret, "[key]")
+    text = str(error) if http is None else http.masked(str(error))
     error.args = (f"{provider}: {text if len(text) <= _MAX_MESSAGE else f'{text[:_MAX_MESSAGE]} ...'}",)
-
-
-def secrets_of(http: HttpRequest) -> tuple[str, ...]:
-    """Return what must not be repeated: services like to quote the key they refuse."""
-    values = (http.headers.get(name, "").removeprefix("Bearer ") for name in http.secret_headers)
-    return tuple(secret for secret in values if len(secret) >= 4)
 
 
 def in_stream(code: str, text: str) -> ProviderError:

@@ -12,7 +12,7 @@ import msgspec
 
 from zot.errors import AuthFailed, ConnectionFailed, NotFound, ProviderError, Stalled, StreamBroken
 from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
-from zot.providers.failures import refusal, secrets_of, sign
+from zot.providers.failures import refusal, sign
 from zot.providers.models import Catalogue, Model, unknown_model
 
 #: Who answers in which form; "ollama" is its own list, which also has what was never loaded.
@@ -45,7 +45,7 @@ async def list_models(
         error: ProviderError = Stalled(f"the list of models did not arrive within {within_s:g} s; try again")
     except ProviderError as problem:
         error = problem
-    sign(error, provider=provider, secrets=secrets_of(first))
+    sign(error, provider=provider, http=first)
     error.args = (f"{error}{_advice(error)}",)
     raise error
 

@@ -22,7 +22,7 @@ from zot.providers.base import (
     StreamEvent,
     Transport,
 )
-from zot.providers.failures import refusal, secrets_of, sign
+from zot.providers.failures import refusal, sign
 from zot.providers.retry import retry_delay
 
 log = logging.getLogger("zot")
@@ -105,7 +105,7 @@ class _Call:
         self._jitter = jitter
         self._clock = clock
         self._on_retry = on_retry
-        self._secrets: tuple[str, ...] = ()
+        self._http: HttpRequest | None = None
         self._response: HttpResponse | None = None
         self._decoder = api.decoder()
         self._received_bytes = 0
@@ -114,8 +114,7 @@ class _Call:
 
     async def open(self) -> None:
         """Send the request, again where that is safe, until an answer begins. Raise ProviderError."""
-        http = self._api.request(self._request, await self._key())
-        self._secrets = secrets_of(http)
+        http = self._http = self._api.request(self._request, await self._key())
         attempt = 1
         while True:
             try:
@@ -151,7 +150,7 @@ class _Call:
             self._response.close()
 
     def _sign(self, error: ProviderError) -> None:
-        sign(error, provider=self._name, secrets=self._secrets)
+        sign(error, provider=self._name, http=self._http)
 
     async def _attempt(self, http: HttpRequest) -> HttpResponse:
         response = await self._transport.send(http, self._deadlines)
