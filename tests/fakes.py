@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 import claude
+from zot.agent.budget import Budget
 from zot.agent.hooks import Approver, CallDecision, Extensions, MessageDecision, Question
 from zot.agent.loop import Agent
 from zot.errors import StoreFailed
@@ -311,6 +312,7 @@ def open_session(
     models: Sequence[Model] = catalogue("anthropic").models,
     model: str = "claude-sonnet-4-5",
     max_steps: int = 50,
+    budget: Budget | None = None,
     reasoning: Reasoning = "off",
     extensions: Extensions | None = None,
     approver: Approver | None = None,
@@ -325,6 +327,7 @@ def open_session(
         cwd="/",
         env={},
         max_steps=max_steps,
+        budget=budget,
         reasoning=reasoning,
         extensions=extensions,
         approver=approver,

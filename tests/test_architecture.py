@@ -46,7 +46,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "providers/vendors": {"errors"},
     "providers/models": {"errors", "messages", "providers/vendors"},
     "providers/base": {"errors", "messages", "events", "providers/models"},
-    "providers": {"errors", "surrogates", "version", "messages", "events", "providers/vendors", "providers/base"},
+    "providers": {
+        "errors", "surrogates", "version", "messages", "events", "providers/vendors", "providers/models",
+        "providers/base",
+    },
     # lab is a service at the other end of a line: it knows what a transport is, and none of our decoders.
     "providers/lab": {"errors", "messages", "events", "providers/base"},
     "agent": {"errors", "messages", "events", "store", "schema", "providers/base", "tools/base"},
@@ -74,8 +77,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "providers", "tools",
     },
     "commands": {
-        "errors", "version", "messages", "flags", "config", "skills", "trust", "providers/lab", "wire",
-        "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors", "providers", "doctor",
+        "errors", "version", "messages", "flags", "config", "skills", "trust", "providers/lab", "wire", "provision",
+        "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors", "providers/models",
+        "providers", "doctor",
     },
     # It imports the command that was named, by name.
     "cli": {"errors", "version"},

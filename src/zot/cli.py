@@ -20,6 +20,7 @@ usage: zot COMMAND [flags]
   zot lab serve    serve a scripted model over HTTP, for tests; zot lab check looks for mistakes in a script
   zot login NAME   store the key of a provider; zot logout NAME forgets it
   zot doctor       what is set up, what is missing, and if the model service can be reached
+  zot models       which models there are, what they hold and what they cost
   zot skills list  which skills there are; trust and untrust those of a project
   zot prompt       print the system prompt
   zot --version    print the version
@@ -76,6 +77,7 @@ _COMMANDS: Mapping[str, str] = {
     "rpc": "rpc",
     "--rpc": "rpc",
     "lab": "lab",
+    "models": "models",
     "login": "login",
     "logout": "logout",
     "doctor": "doctor",

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from zot.errors import ConfigError
-from zot.flags import Flag, choice, positive, seconds
+from zot.flags import Flag, choice, dollars, positive, seconds
 from zot.providers.vendors import KEY_NAMES, VENDORS, ApiName
 
 #: Names that never reach a tool or an extension: our token, and the keys of all providers.
@@ -35,6 +35,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     no_instructions: bool = False
     reasoning: Literal["off", "low", "medium", "high"] = "off"
     max_steps: Annotated[int, msgspec.Meta(ge=1)] = 50
+    max_cost: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    max_tokens_total: Annotated[int, msgspec.Meta(ge=1)] | None = None
     output_schema: str | None = None
     tools: tuple[str, ...] | None = None
     policy: tuple[str, ...] = ()
@@ -74,6 +76,8 @@ class _AgentTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     system_prompt: str | None = None
     reasoning: Literal["off", "low", "medium", "high"] | None = None
     max_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    max_cost: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    max_tokens_total: Annotated[int, msgspec.Meta(ge=1)] | None = None
     tools: tuple[str, ...] | None = None
     append_system_prompt: tuple[str, ...] | None = None
     no_instructions: bool | None = None
@@ -108,6 +112,8 @@ AGENT_FLAGS: Sequence[Flag] = (
          parse=choice("off", "low", "medium", "high")),
     Flag("--output-schema", "a JSON Schema that the answer must fit", value="FILE"),
     Flag("--max-steps", "model calls per prompt, at most (50)", value="N", parse=positive),
+    Flag("--max-cost", "ask the model no more once the session has cost so much", value="USD", parse=dollars),
+    Flag("--max-tokens-total", "the same, by tokens: input, output and cache together", value="N", parse=positive),
     Flag("--tools", "exactly these tools", value="A,B", parse=_names),
     Flag("--no-tools", "no tools at all"),
     Flag("--policy", "TOOL[:PATTERN]=allow, deny or ask; the first rule that matches decides", value="RULE", many=True),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from zot.config import Config, tool_environment, tool_names, zot_home
 from zot.errors import ConfigError
-from zot.provision import catalogue_of, credential_of, provider_of
+from zot.provision import credential_of, models_of, provider_of
 
 if TYPE_CHECKING:
     from zot.agent.expected import Expected
@@ -23,8 +23,8 @@ def check(config: Config) -> str:
 
     Loads next to nothing: whoever waits for a first answer waits for this, too.
     """
-    model = catalogue_of(config).find(config.model)
-    credential_of(config)
+    model = models_of(config).find(config.model)
+    credential_of(config, model)
     _directory(config.cwd)
     tool_names(config)
     for flag, file in (("--script", config.script), ("--replay", config.replay)):
@@ -58,23 +58,25 @@ def open_session(config: Config, store: Store | None = None, *, own_process: boo
     decides that for itself.
     """
     from zot.agent.approvals import Approvals
+    from zot.agent.budget import Budget
     from zot.agent.loop import Agent
     from zot.agent.policy import Policy
     from zot.session import Session
     from zot.toolbox import Toolbox
 
-    model_id = check(config)
+    model_id, models = check(config), models_of(config)
     cwd, key = _directory(config.cwd), os.urandom(6).hex()
     toolbox = Toolbox(config, cwd=cwd, key=key, own_process=own_process)
     agent = Agent(
-        provider_of(config, model_id),
-        catalogue_of(config),
+        provider_of(config, models, model_id),
+        models,
         model_id=model_id,
         system=_system(config, toolbox, cwd),
         tools=toolbox.tools,
         cwd=cwd,
         env=tool_environment(config.environment),
         max_steps=config.max_steps,
+        budget=Budget(config.max_cost, config.max_tokens_total),
         reasoning=config.reasoning,
         expected=_expected(config),
         approver=Approvals(Policy.parse(config.policy), cwd=cwd, timeout_s=config.approval_timeout_s),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -17,6 +17,8 @@ from zot.errors import (
     RateLimited,
     ServiceFailed,
 )
+
+_MAX_MESSAGE = 2000
 
 _BY_STATUS: Mapping[int, type[ProviderError]] = {
     400: BadRequest,
@@ -88,6 +90,17 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes, *, now: float)
         request_id=request_id or headers.get("request-id", "") or headers.get("x-request-id", ""),
         retry_after_s=_retry_after(headers, now),
     )
+
+
+def sign(error: ProviderError, *, provider: str, mask: Callable[[str], str]) -> None:
+    """Say whose error it is, without what ``mask`` hides and in few words. Once: it may be raised again."""
+    if error.provider:
+        return
+    error.provider = provider
+    # Before it is shortened: half a key would not be recognised.
+    text = mask(str(error))
+    error.code, error.request_id = mask(error.code), mask(error.request_id)
+    error.args = (f"{provider}: {text if len(text) <= _MAX_MESSAGE else f'{text[:_MAX_MESSAGE]} ...'}",)
 
 
 def in_stream(code: str, text: str) -> ProviderError:

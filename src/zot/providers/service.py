@@ -23,7 +23,7 @@ from zot.providers.base import (
     StreamEvent,
     Transport,
 )
-from zot.providers.failures import refusal
+from zot.providers.failures import refusal, sign
 from zot.providers.mask import Mask
 from zot.providers.retry import retry_delay
 
@@ -31,7 +31,6 @@ log = logging.getLogger("zot")
 
 _MAX_REPLY_BYTES = 64 * 1024 * 1024
 _MAX_ERROR_BODY = 64 * 1024
-_MAX_MESSAGE = 2000
 _UNAUTHORIZED = 401
 
 
@@ -168,14 +167,8 @@ class _Call:
             self._response.close()
 
     def _sign(self, error: ProviderError) -> None:
-        """Say whose error it is, without keys and in few words. Once: the same error may be raised again."""
-        if error.provider:
-            return
-        error.provider = self._name
-        # Before it is shortened: half a key would not be recognised.
-        text = self._mask(str(error))
-        error.code, error.request_id = self._mask(error.code), self._mask(error.request_id)
-        error.args = (f"{self._name}: {text if len(text) <= _MAX_MESSAGE else f'{text[:_MAX_MESSAGE]} ...'}",)
+        """Say whose error it is, without keys and in few words."""
+        sign(error, provider=self._name, mask=self._mask)
 
     async def _read_key(self) -> str:
         try:
