@@ -144,6 +144,12 @@ def _anthropic(config: Config, where: Endpoint) -> Api:
     return AnthropicMessages(base_url=where.base_url, origin=config.provider)
 
 
+def _gemini(config: Config, where: Endpoint) -> Api:
+    from zot.providers.gemini import GeminiGenerateContent
+
+    return GeminiGenerateContent(base_url=where.base_url, origin=config.provider)
+
+
 def _to_come(config: Config, where: Endpoint) -> Api:
     raise ConfigError(f"{config.provider}: the API {where.api!r} is not available in this version of zot")
 
@@ -152,7 +158,7 @@ _APIS: Mapping[ApiName, Callable[[Config, Endpoint], Api]] = {
     "anthropic": _anthropic,
     "responses": _to_come,
     "chat": _to_come,
-    "gemini": _to_come,
+    "gemini": _gemini,
 }
 
 

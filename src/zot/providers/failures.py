@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -36,13 +37,53 @@ _BY_CODE: Mapping[str, type[ProviderError]] = {
     "not_found_error": NotFound,
     "invalid_request_error": BadRequest,
     "context_length_exceeded": ContextTooLong,
+    # Google's: the canonical names of gRPC, and what it says of a key behind INVALID_ARGUMENT.
+    "API_KEY_INVALID": AuthFailed,
+    "UNAUTHENTICATED": AuthFailed,
+    "PERMISSION_DENIED": AuthFailed,
+    "RESOURCE_EXHAUSTED": RateLimited,
+    "UNAVAILABLE": Overloaded,
+    "NOT_FOUND": NotFound,
+    "INVALID_ARGUMENT": BadRequest,
+    "FAILED_PRECONDITION": BadRequest,
+    "OUT_OF_RANGE": BadRequest,
+    "UNIMPLEMENTED": BadRequest,
+    "INTERNAL": ServiceFailed,
+    "DEADLINE_EXCEEDED": ServiceFailed,
+    "ABORTED": ServiceFailed,
+    "CANCELLED": ServiceFailed,
+    "UNKNOWN": ServiceFailed,
+    "DATA_LOSS": ServiceFailed,
 }
+
+
+class _Hint(msgspec.Struct, rename="camel"):
+    """What Google adds to an error; of each kind of hint we know one field."""
+
+    reason: str | None = None
+    retry_delay: str | None = None
 
 
 class _Detail(msgspec.Struct):
     type: str | None = None
     message: str | None = None
     code: str | int | None = None
+    status: str | int | None = None
+    details: Any = None
+
+    @property
+    def hints(self) -> list[_Hint]:
+        try:
+            return msgspec.convert(self.details, list[_Hint])
+        except msgspec.ValidationError:
+            return []  # Others have a field of that name, too.
+
+    @property
+    def word(self) -> str:
+        """The vendor's own word for the error."""
+        known = [hint.reason for hint in self.hints if hint.reason in _BY_CODE]
+        status = self.status if isinstance(self.status, str) else None
+        return str(next(iter(known), None) or status or self.code or self.type or "")
 
 
 class _Body(msgspec.Struct):
@@ -51,16 +92,26 @@ class _Body(msgspec.Struct):
     request_id: str | None = None
 
 
+class _Refusal(msgspec.Struct, frozen=True):
+    """What a body says, whatever its shape."""
+
+    code: str = ""
+    text: str = ""
+    request_id: str = ""
+    retry_after_s: float | None = None
+
+
 def refusal(status: int, headers: Mapping[str, str], body: bytes, *, now: float) -> ProviderError:
     """Return the error for a response with a status that is not a success. ``now`` is in seconds since the epoch."""
-    code, text, request_id = _read(body)
-    kind = _BY_CODE.get(code) or _BY_STATUS.get(status) or (ServiceFailed if status >= 500 else BadRequest)
+    said = _read(body)
+    kind = _BY_CODE.get(said.code) or _BY_STATUS.get(status) or (ServiceFailed if status >= 500 else BadRequest)
+    asked = _retry_after(headers, now)
     return kind(
-        f"http {status}: {text}",
+        f"http {status}: {said.text}",
         status=status,
-        code=code,
-        request_id=request_id or headers.get("request-id", "") or headers.get("x-request-id", ""),
-        retry_after_s=_retry_after(headers, now),
+        code=said.code,
+        request_id=said.request_id or headers.get("request-id", "") or headers.get("x-request-id", ""),
+        retry_after_s=said.retry_after_s if asked is None else asked,
     )
 
 
@@ -70,20 +121,34 @@ def in_stream(code: str, text: str) -> ProviderError:
     return kind(f"{code}: {text}", code=code)
 
 
-def _read(body: bytes) -> tuple[str, str, str]:
-    """Return code, text and request id of an error body, whatever its shape."""
+def _read(body: bytes) -> _Refusal:
     try:
-        parsed = msgspec.json.decode(body, type=_Body)
+        # Google wraps the object in an array where it would have streamed one.
+        parsed: _Body | list[_Body] = msgspec.json.decode(body, type=_Body | list[_Body])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return "", _words(body), ""
+        return _Refusal(text=_words(body))
+    if isinstance(parsed, list):
+        parsed = parsed[0] if parsed else _Body()
     request_id = parsed.request_id or ""
     match parsed.error:
-        case _Detail(type=kind, message=message, code=code):
-            return str(code or kind or ""), message or _words(body), request_id
+        case _Detail(message=message) as detail:
+            return _Refusal(detail.word, message or _words(body), request_id, _delay(detail))
         case str(text):
-            return "", text, request_id
+            return _Refusal("", text, request_id)
         case None:
-            return "", parsed.message or _words(body), request_id
+            return _Refusal("", parsed.message or _words(body), request_id)
+
+
+def _delay(detail: _Detail) -> float | None:
+    """Return the seconds that a body asks for, as in ``"retryDelay": "34.07s"``."""
+    for hint in detail.hints:
+        try:
+            seconds = float((hint.retry_delay or "").removesuffix("s"))
+        except ValueError:
+            continue
+        if 0 <= seconds < float("inf"):
+            return seconds
+    return None
 
 
 def _words(body: bytes) -> str:
