@@ -150,10 +150,10 @@ class GeminiDecoder:
             self.progress += 1
 
     def _take(self, chunk: _Chunk, events: list[StreamEvent]) -> None:
-        if chunk.error is not None or chunk.prompt_feedback is not None:
-            _check(chunk)
         if chunk.usage_metadata is not None:
             self._count(chunk.usage_metadata)
+        if chunk.error is not None or chunk.prompt_feedback is not None:
+            _check(chunk)
         # There is one candidate: nobody asks for more.
         for candidate in chunk.candidates or ():
             if candidate.content is not None:
