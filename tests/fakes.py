@@ -60,10 +60,11 @@ Script: TypeAlias = Iterable[Answer | list[bytes] | Exception | None]
 
 
 class FakeTransport:
-    """Answers each request with the next of ``script``, and when that is over with "fine"."""
+    """Answers each request with the next of ``script``, and when that is over with ``fine``."""
 
-    def __init__(self, script: Script = (), points: Points | None = None) -> None:
+    def __init__(self, script: Script = (), points: Points | None = None, fine: list[bytes] | None = None) -> None:
         self._script = iter(script)
+        self._fine = fine or FINE
         self._points = points or Points()
         self.requests: list[HttpRequest] = []
         self.responses: list[FakeResponse] = []
@@ -72,7 +73,7 @@ class FakeTransport:
     async def send(self, request: HttpRequest, deadlines: Deadlines) -> FakeResponse:
         self.requests.append(request)
         await self._points.reach()
-        answer = next(self._script, FINE)
+        answer = next(self._script, self._fine)
         if isinstance(answer, Exception):
             raise answer
         if answer is None:

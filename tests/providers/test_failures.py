@@ -49,6 +49,22 @@ BY_CODE: dict[str, type[ProviderError]] = {
     "not_found_error": NotFound,
     "invalid_request_error": BadRequest,
     "context_length_exceeded": ContextTooLong,
+    "API_KEY_INVALID": AuthFailed,
+    "UNAUTHENTICATED": AuthFailed,
+    "PERMISSION_DENIED": AuthFailed,
+    "RESOURCE_EXHAUSTED": RateLimited,
+    "UNAVAILABLE": Overloaded,
+    "NOT_FOUND": NotFound,
+    "INVALID_ARGUMENT": BadRequest,
+    "FAILED_PRECONDITION": BadRequest,
+    "OUT_OF_RANGE": BadRequest,
+    "UNIMPLEMENTED": BadRequest,
+    "INTERNAL": ServiceFailed,
+    "DEADLINE_EXCEEDED": ServiceFailed,
+    "ABORTED": ServiceFailed,
+    "CANCELLED": ServiceFailed,
+    "UNKNOWN": ServiceFailed,
+    "DATA_LOSS": ServiceFailed,
 }
 
 
@@ -148,3 +164,56 @@ def test_how_long_the_service_asked_us_to_wait(headers: dict[str, str], seconds:
 def test_no_date_is_too_strange(text: str) -> None:
     seconds = refused(429, {"retry-after": text}, b"").retry_after_s
     assert seconds is None or 0 <= seconds < float("inf")
+
+
+def google(status: int, name: str, *details: object) -> bytes:
+    return json.dumps({"error": {"code": status, "message": "No.", "status": name, "details": details}}).encode()
+
+
+KEY_INVALID = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID", "domain": "x"}
+NOVEL = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "SOMETHING_NEW"}
+RETRY = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.07s"}
+QUOTA = {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [{"quotaId": "PerMinute"}]}
+
+
+@pytest.mark.parametrize(
+    ("status", "name", "details", "kind", "code"),
+    [
+        (400, "INVALID_ARGUMENT", [], BadRequest, "INVALID_ARGUMENT"),
+        (400, "INVALID_ARGUMENT", [KEY_INVALID], AuthFailed, "API_KEY_INVALID"),
+        (400, "INVALID_ARGUMENT", [NOVEL], BadRequest, "INVALID_ARGUMENT"),
+        (403, "PERMISSION_DENIED", [], AuthFailed, "PERMISSION_DENIED"),
+        (404, "NOT_FOUND", [], NotFound, "NOT_FOUND"),
+        (429, "RESOURCE_EXHAUSTED", [QUOTA, RETRY], RateLimited, "RESOURCE_EXHAUSTED"),
+        (503, "UNAVAILABLE", [], Overloaded, "UNAVAILABLE"),
+        (504, "DEADLINE_EXCEEDED", ["odd"], ServiceFailed, "DEADLINE_EXCEEDED"),
+    ],
+)
+def test_google_names_its_errors_beside_their_number(
+    status: int, name: str, details: list[object], kind: type[ProviderError], code: str
+) -> None:
+    body = google(status, name, *details)
+    for shape in (body, b"[" + body + b"]", b"[" + body + b",\n" + body + b"]"):
+        error = refused(status, {}, shape)
+        assert (type(error), str(error), error.code) == (kind, f"http {status}: No.", code)
+
+
+@pytest.mark.parametrize(
+    ("details", "headers", "seconds"),
+    [
+        ([QUOTA, RETRY], {}, 34.07),
+        ([RETRY], {"retry-after": "2"}, 2.0),
+        ([{"retryDelay": "soon"}, {"retryDelay": "7s"}], {}, 7.0),
+        ([{"retryDelay": "-1s"}], {}, None),
+        ([{"retryDelay": 7}], {}, None),
+        ([QUOTA], {}, None),
+    ],
+)
+def test_how_long_google_asked_us_to_wait(
+    details: list[object], headers: dict[str, str], seconds: float | None
+) -> None:
+    assert refused(429, headers, google(429, "RESOURCE_EXHAUSTED", *details)).retry_after_s == seconds
+
+
+def test_an_empty_array_says_nothing() -> None:
+    assert str(refused(500, {}, b"[]")) == "http 500: []"
