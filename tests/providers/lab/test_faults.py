@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -30,20 +29,22 @@ from zot.events import (
 )
 from zot.messages import TextBlock
 from zot.providers.anthropic import AnthropicMessages
-from zot.providers.base import Api, Deadlines, HttpRequest
+from zot.providers.base import Api, Deadlines, HttpRequest, Transport
 from zot.providers.gemini import GeminiGenerateContent
+from zot.providers.http import HttpTransport
 from zot.providers.lab.script import demo
 from zot.providers.lab.transport import LabResponse, LabTransport
 from zot.providers.models import catalogue
 from zot.providers.service import Service
+from zot.session import Session
 from zot.tools.base import Output, ToolContext
 
-from .talk import Clock
+from .talk import Clock, serving
 
 WHERE = "http://lab.invalid"
-APIS: dict[str, tuple[Callable[[], Api], Callable[[bytes], list[str]]]] = {
-    "anthropic": (lambda: AnthropicMessages(base_url=WHERE, origin="lab"), validator.problems),
-    "gemini": (lambda: GeminiGenerateContent(base_url=WHERE, origin="lab"), gemini_validator.problems),
+APIS: dict[str, tuple[Callable[[str], Api], Callable[[bytes], list[str]]]] = {
+    "anthropic": (lambda where: AnthropicMessages(base_url=where, origin="lab"), validator.problems),
+    "gemini": (lambda where: GeminiGenerateContent(base_url=where, origin="lab"), gemini_validator.problems),
 }
 
 HALF = ["turn 1", "text half an", "end error", "error"]
@@ -118,16 +119,18 @@ def tool(name: str) -> FakeTool:
 async def played(api: str, *prompts: str) -> tuple[list[AgentEvent], list[bytes]]:
     """What happens when these things are said, and what was sent."""
     transport = Watched()
-    deadlines = Deadlines(silence_s=0.05)
     make, problems = APIS[api]
-    service = Service("lab", make(), transport, key=no_key, deadlines=deadlines, sleep=Clock(), jitter=lambda: 0.5)
-    tools = [tool(name) for name in ("bash", "read", "write", "edit")]
-    session = open_session(service, tools=tools, models=catalogue("lab").models, model="lab-1", reasoning="low")
+    session = asking(make(WHERE), transport)
     events = [event for prompt in prompts for event in await talk(session, prompt)]
-    # A stalled call leaves nothing behind.
-    await asyncio.sleep(0)
     assert [problems(body) for body in transport.bodies] == [[] for _ in transport.bodies]
     return events, transport.bodies
+
+
+def asking(api: Api, transport: Transport) -> Session:
+    deadlines = Deadlines(silence_s=0.05)
+    service = Service("lab", api, transport, key=no_key, deadlines=deadlines, sleep=Clock(), jitter=lambda: 0.5)
+    tools = [tool(name) for name in ("bash", "read", "write", "edit")]
+    return open_session(service, tools=tools, models=catalogue("lab").models, model="lab-1", reasoning="low")
 
 
 def story(events: Iterable[AgentEvent]) -> list[str]:
@@ -172,6 +175,17 @@ async def test_the_same_happens_through_every_api(api: str, prompt: str) -> None
     events, _ = await played(api, prompt)
     assert story(events) == STORIES[prompt]
     assert time.monotonic() - begun < 5
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_the_same_happens_over_a_socket(api: str) -> None:
+    prompts = ["!think", "!tools", "!bad-args", "!cut-utf8", "!no-end", "!retry 2", "!refuse", "!stall-mid"]
+    async with serving() as (host, port):
+        transport = HttpTransport({})
+        session = asking(APIS[api][0](f"http://{host}:{port}"), transport)
+        told = [story(await talk(session, prompt)) for prompt in prompts]
+        await transport.close()
+    assert told == [STORIES[prompt] for prompt in prompts]
 
 
 def test_every_fault_of_the_built_in_script_is_told() -> None:
