@@ -247,6 +247,20 @@ def test_a_call_is_whole_the_moment_it_arrives() -> None:
     assert [type(block) for block in decoder.reply().content] == [TextBlock, CallBlock]
 
 
+def test_bytes_that_are_no_text_cost_neither_the_call_nor_the_reply() -> None:
+    args = b'{"candidates":[{"content":{"parts":[{"functionCall":{"name":"t","args":{"a":"\xff"}}}]}}]}'
+    said = b'{"candidates":[{"content":{"parts":[{"text":"\xff"}]},"finishReason":"STOP"}]}'
+    found = outcome([b"data: " + args + b"\n\ndata: " + said + b"\n\n"])
+    assert found.reply.content == (CallBlock("call_1", "t", {"a": "\ufffd"}), TextBlock("\ufffd"))
+    assert found.error is None
+
+
+def test_a_second_candidate_is_not_heard() -> None:
+    candidates = [{"content": {"parts": [{"text": text}]}, "finishReason": "STOP"} for text in ("one", "two")]
+    data = f"data: {json.dumps({'candidates': candidates})}\n\n".encode()
+    assert outcome([data]).events == [TextDelta("one")]
+
+
 def test_ids_are_made_up_that_are_new_to_the_conversation() -> None:
     calls = Calls()
     for call_id in ("call_7", "call_x", "x", "call_1"):
@@ -258,9 +272,9 @@ def test_ids_are_made_up_that_are_new_to_the_conversation() -> None:
     assert found == [["call_8", "call_9", "call_10"], ["call_11", "call_12", "functions_t_0", "call_13"]]
 
 
-def test_comments_are_no_progress() -> None:
+def test_comments_and_chunks_that_say_nothing_are_no_progress() -> None:
     decoder = GeminiDecoder(Calls())
-    decoder.feed(b": ping\n\n: ping\n\n")
+    decoder.feed(b": ping\n\n: ping\n\ndata: {}\n\n" + b'data: {"type":"ping","candidates":7}\n\n')
     assert decoder.progress == 0
     decoder.feed(ending("STOP"))
     assert decoder.progress == 1

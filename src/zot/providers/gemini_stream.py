@@ -82,7 +82,7 @@ class _Chunk(msgspec.Struct, gc=False, rename="camel"):
     error: _Fault | None = None
 
 
-#: A chunk says of no kind that it were one.
+#: Chunks have no type; one that has is of a kind that is new since.
 _reader: EventReader[_Chunk] = EventReader(msgspec.json.Decoder(_Chunk), kinds=("",))
 
 
@@ -147,15 +147,16 @@ class GeminiDecoder:
                 chunk = _reader.decode_with_care(payload)
             if chunk is not None:
                 self._take(chunk, events)
-            self.progress += 1
+                # A chunk that says nothing is a ping.
+                self.progress += bool(chunk.candidates)
 
     def _take(self, chunk: _Chunk, events: list[StreamEvent]) -> None:
         if chunk.usage_metadata is not None:
             self._count(chunk.usage_metadata)
         if chunk.error is not None or chunk.prompt_feedback is not None:
             _check(chunk)
-        # There is one candidate: nobody asks for more.
-        for candidate in chunk.candidates or ():
+        # Nobody asks for a second candidate.
+        for candidate in (chunk.candidates or ())[:1]:
             if candidate.content is not None:
                 for part in candidate.content.parts or ():
                     self._take_part(part, events)
@@ -179,9 +180,8 @@ class GeminiDecoder:
             self._sign(part.thought_signature, thought=bool(part.thought))
 
     def _take_call(self, call: _FunctionCall, signature: str, events: list[StreamEvent]) -> None:
-        text = bytes(call.args).decode()
-        if text == "null":
-            text = ""
+        text = bytes(call.args).decode(errors="replace")
+        text = "" if text == "null" else text
         block = finished_call(self._new_id(call.id or ""), call.name or "unknown", text, signature)
         self._add_call(block, text, events)
 

@@ -209,8 +209,9 @@ async def test_what_was_counted_is_the_same_through_every_api(api: str) -> None:
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_a_call_that_cannot_be_read_is_never_run_and_the_model_sees_what_it_sent(api: str) -> None:
-    events, bodies = await played(api, "!bad-args")
+@pytest.mark.parametrize("tool", ["bash", "no_such_tool"])
+async def test_a_call_that_cannot_be_read_is_never_run_and_the_model_sees_what_it_sent(api: str, tool: str) -> None:
+    events, bodies = await played(api, f"""!script call-raw {tool} '{{"command": "echo hi' ;; --- ;; say ok""")
     [result] = [event for event in events if isinstance(event, ToolResult)]
     assert result.is_error
     assert '{"command": "echo hi' in str(getattr(result.content[0], "text", ""))
