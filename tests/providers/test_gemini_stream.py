@@ -184,7 +184,7 @@ def stream(name: str) -> bytes:
     return (STREAMS / f"{name}.sse").read_bytes()
 
 
-def test_every_recorded_stream_has_its_meaning_written_down() -> None:
+def test_every_golden_stream_has_its_meaning_written_down() -> None:
     assert {path.stem for path in STREAMS.iterdir()} == GOLDEN.keys()
 
 
