@@ -46,7 +46,7 @@ async def list_models(
         error: ProviderError = Stalled(f"the list of models did not arrive within {within_s:g} s; try again")
     except ProviderError as problem:
         error = problem
-    sign(error, provider=provider, mask=Mask(first.secrets()))
+    sign(error, provider=provider, mask=Mask(first.secrets()), hint="")
     error.args = (f"{error}{_advice(error)}",)
     raise error
 
