@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "providers/vendors": {"errors"},
     "providers/models": {"errors", "messages", "providers/vendors"},
     "providers/base": {"errors", "messages", "events", "providers/models"},
-    "providers": {"errors", "surrogates", "version", "messages", "events", "providers/base"},
+    "providers": {"errors", "surrogates", "version", "messages", "events", "providers/vendors", "providers/base"},
     # lab is a service at the other end of a line: it knows what a transport is, and none of our decoders.
     "providers/lab": {"errors", "messages", "events", "providers/base"},
     "agent": {"errors", "messages", "events", "store", "providers/base", "tools/base"},

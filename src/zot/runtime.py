@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from zot.config import Config, credential, tool_environment, tool_names
 from zot.errors import ConfigError
 from zot.providers.models import Catalogue, catalogue
-from zot.providers.vendors import VENDORS, ApiName, Endpoint, endpoint
+from zot.providers.vendors import COMPATIBLE, VENDORS, ApiName, Endpoint, endpoint
 
 if TYPE_CHECKING:
     from zot.providers.base import Api, Provider, Transport
@@ -144,6 +144,13 @@ def _anthropic(config: Config, where: Endpoint) -> Api:
     return AnthropicMessages(base_url=where.base_url, origin=config.provider)
 
 
+def _chat(config: Config, where: Endpoint) -> Api:
+    from zot.providers.openai_chat import ChatCompletions
+
+    quirks = COMPATIBLE if where.foreign else VENDORS[config.provider].chat
+    return ChatCompletions(base_url=where.base_url, origin=config.provider, quirks=quirks)
+
+
 def _to_come(config: Config, where: Endpoint) -> Api:
     raise ConfigError(f"{config.provider}: the API {where.api!r} is not available in this version of zot")
 
@@ -151,7 +158,7 @@ def _to_come(config: Config, where: Endpoint) -> Api:
 _APIS: Mapping[ApiName, Callable[[Config, Endpoint], Api]] = {
     "anthropic": _anthropic,
     "responses": _to_come,
-    "chat": _to_come,
+    "chat": _chat,
     "gemini": _to_come,
 }
 

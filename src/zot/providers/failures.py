@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from zot.errors import (
     AuthFailed,
     BadRequest,
+    ContentRefused,
     ContextTooLong,
     NotFound,
     Overloaded,
@@ -16,10 +18,12 @@ from zot.errors import (
     RateLimited,
     ServiceFailed,
 )
+from zot.providers.vendors import VENDORS
 
 _BY_STATUS: Mapping[int, type[ProviderError]] = {
     400: BadRequest,
     401: AuthFailed,
+    402: AuthFailed,
     403: AuthFailed,
     404: NotFound,
     413: ContextTooLong,
@@ -28,62 +32,136 @@ _BY_STATUS: Mapping[int, type[ProviderError]] = {
     503: Overloaded,
     529: Overloaded,
 }
+#: Said of an account that has used up what was paid for: waiting does not help.
+_UNPAID = ("insufficient_quota", "exceeded_current_quota_error", "billing_not_active", "billing_hard_limit_reached")
 _BY_CODE: Mapping[str, type[ProviderError]] = {
     "authentication_error": AuthFailed,
     "permission_error": AuthFailed,
+    "invalid_api_key": AuthFailed,
+    "invalid_authentication_error": AuthFailed,
+    "incorrect_api_key_error": AuthFailed,
+    **dict.fromkeys(_UNPAID, AuthFailed),
     "rate_limit_error": RateLimited,
+    "rate_limit_exceeded": RateLimited,
+    "rate_limit_reached_error": RateLimited,
     "overloaded_error": Overloaded,
+    "engine_overloaded_error": Overloaded,
     "not_found_error": NotFound,
-    "invalid_request_error": BadRequest,
+    "resource_not_found_error": NotFound,
+    "model_not_found": NotFound,
+    "model_decommissioned": NotFound,
+    "invalid_model": NotFound,
     "context_length_exceeded": ContextTooLong,
+    "exceed_context_size_error": ContextTooLong,
+    "content_filter": ContentRefused,
+    "content_policy_violation": ContentRefused,
+    "invalid_prompt": ContentRefused,
 }
+#: Words that services use for nearly everything: they say less than a status does, and more than nothing.
+_BY_VAGUE_CODE: Mapping[str, type[ProviderError]] = {"invalid_request_error": BadRequest}
 
 
 class _Detail(msgspec.Struct):
     type: str | None = None
     message: str | None = None
     code: str | int | None = None
+    metadata: dict[str, Any] | None = None
 
 
 class _Body(msgspec.Struct):
+    """Whatever has been seen: most put the details into ``error``, some beside it."""
+
     error: _Detail | str | None = None
-    message: str | None = None
+    message: Any = None
+    type: str | None = None
+    code: str | int | None = None
     request_id: str | None = None
+
+
+class _Told(msgspec.Struct, frozen=True):
+    """What a body says. ``words`` are those by which a service names the kind of error, the most telling first."""
+
+    text: str
+    words: tuple[str, ...] = ()
+    request_id: str = ""
 
 
 def refusal(status: int, headers: Mapping[str, str], body: bytes, *, now: float) -> ProviderError:
     """Return the error for a response with a status that is not a success. ``now`` is in seconds since the epoch."""
-    code, text, request_id = _read(body)
-    kind = _BY_CODE.get(code) or _BY_STATUS.get(status) or (ServiceFailed if status >= 500 else BadRequest)
-    return kind(
-        f"http {status}: {text}",
+    told = _read(body)
+    usual = _BY_STATUS.get(status) or (ServiceFailed if status >= 500 else BadRequest)
+    return (_by_words(told.words) or usual)(
+        f"http {status}: {told.text}",
         status=status,
-        code=code,
-        request_id=request_id or headers.get("request-id", "") or headers.get("x-request-id", ""),
+        code=next(iter(told.words), ""),
+        request_id=told.request_id or headers.get("request-id", "") or headers.get("x-request-id", ""),
         retry_after_s=_retry_after(headers, now),
     )
 
 
 def in_stream(code: str, text: str) -> ProviderError:
     """Return the error for an error event inside a stream that had begun well."""
-    kind = _BY_CODE.get(code, ServiceFailed)
-    return kind(f"{code}: {text}", code=code)
+    return _in_stream((code,), text)
 
 
-def _read(body: bytes) -> tuple[str, str, str]:
-    """Return code, text and request id of an error body, whatever its shape."""
+def reported(body: bytes) -> ProviderError:
+    """Return the error for an event inside a stream that has the form of an error's body."""
+    told = _read(body)
+    return _in_stream(told.words, told.text)
+
+
+def advice(error: ProviderError, provider: str) -> str:
+    """Return what a person can do about an error of ``provider``; "" if nobody knows."""
+    match error:
+        case AuthFailed() if error.status == 402 or error.code in _UNPAID:
+            return "the account has no credit left"
+        case AuthFailed() if provider in VENDORS and VENDORS[provider].key_names:
+            return f"check {' or '.join(VENDORS[provider].key_names)}, or run `zot login {provider}`"
+        case NotFound():
+            return f"`zot models --provider {provider}` lists the models"
+        case ContextTooLong():
+            return "compact or clear the conversation"
+        case _:
+            return ""
+
+
+def _in_stream(words: tuple[str, ...], text: str) -> ProviderError:
+    code = next(iter(words), "")
+    by_status = _BY_STATUS.get(int(code)) if code.isascii() and code.isdecimal() and len(code) == 3 else None
+    vague = next((kind for word in words if (kind := _BY_VAGUE_CODE.get(word)) is not None), None)
+    kind = _by_words(words) or by_status or vague or ServiceFailed
+    return kind(f"{code}: {text}" if code else text, code=code)
+
+
+def _by_words(words: tuple[str, ...]) -> type[ProviderError] | None:
+    return next((kind for word in words if (kind := _BY_CODE.get(word)) is not None), None)
+
+
+def _read(body: bytes) -> _Told:
+    """Return what an error body says, whatever its shape."""
     try:
         parsed = msgspec.json.decode(body, type=_Body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return "", _words(body), ""
+        return _Told(_words(body))
     request_id = parsed.request_id or ""
     match parsed.error:
         case _Detail(type=kind, message=message, code=code):
-            return str(code or kind or ""), message or _words(body), request_id
+            return _Told(_explained(message or _words(body), parsed.error), _named(code, kind), request_id)
         case str(text):
-            return "", text, request_id
+            return _Told(text, (), request_id)
         case None:
-            return "", parsed.message or _words(body), request_id
+            text = parsed.message if isinstance(parsed.message, str) and parsed.message else _words(body)
+            return _Told(text, _named(parsed.code, parsed.type), request_id)
+
+
+def _named(code: str | int | None, kind: str | None) -> tuple[str, ...]:
+    return tuple(str(word) for word in (code, kind) if word)
+
+
+def _explained(text: str, detail: _Detail) -> str:
+    """Return the text with what the service behind the service said: without that, many say nothing at all."""
+    raw = (detail.metadata or {}).get("raw")
+    return f"{text}: {' '.join(raw.split())}" if isinstance(raw, str) and raw.strip() else text
 
 
 def _words(body: bytes) -> str:

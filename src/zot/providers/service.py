@@ -22,7 +22,7 @@ from zot.providers.base import (
     StreamEvent,
     Transport,
 )
-from zot.providers.failures import refusal
+from zot.providers.failures import advice, refusal
 from zot.providers.retry import retry_delay
 
 log = logging.getLogger("zot")
@@ -152,7 +152,7 @@ class _Call:
             self._response.close()
 
     def _sign(self, error: ProviderError) -> None:
-        """Say whose error it is, without keys and in few words. Once: the same error may be raised again."""
+        """Say whose error it is and what helps, without keys and in few words. Once: it may be raised again."""
         if error.provider:
             return
         error.provider = self._name
@@ -160,7 +160,9 @@ class _Call:
         # Before it is shortened: half a key would not be recognised.
         for secret in self._secrets:
             text = text.replace(secret, "[key]")
-        error.args = (f"{self._name}: {text if len(text) <= _MAX_MESSAGE else f'{text[:_MAX_MESSAGE]} ...'}",)
+        short = text if len(text) <= _MAX_MESSAGE else f"{text[:_MAX_MESSAGE]} ..."
+        hint = advice(error, self._name)
+        error.args = (f"{self._name}: {short} ({hint})" if hint else f"{self._name}: {short}",)
 
     async def _attempt(self, http: HttpRequest) -> HttpResponse:
         response = await self._transport.send(http, self._deadlines)
