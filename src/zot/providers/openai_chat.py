@@ -110,8 +110,9 @@ class ChatCompletions:
         return b'%s{"role":"user","content":"%s' % (self._before_user(state), text), "text"
 
     def _before_user(self, state: str) -> bytes:
-        bridge = _BRIDGE + b"," if state == "tool" and not self._quirks.user_after_tool else b""
-        return _end(state) + bridge
+        """End what came before. Where a user must not follow it, the model is given a word to say."""
+        must_not = state == "text" or (state == "tool" and not self._quirks.user_after_tool)
+        return _end(state) + (_BRIDGE + b"," if must_not else b"")
 
     def _assistant(self, message: Message, state: str) -> tuple[bytes, str]:
         blocks = own_blocks(message, self._origin)
@@ -130,7 +131,7 @@ class ChatCompletions:
         text = "".join(thought.text for thought in thoughts)
         match self._quirks.thoughts:
             case "reasoning_content" if calls:
-                return {"reasoning_content": text or self._quirks.no_thought}
+                return {"reasoning_content": text if text.strip() else self._quirks.no_thought}
             case "reasoning_details" if thoughts:
                 sealed = [item for thought in thoughts for item in unsealed(thought.signature)]
                 return {"reasoning_details": sealed} if sealed else {"reasoning": text}

@@ -103,11 +103,3 @@ class Chunk(msgspec.Struct, gc=False):
     x_groq: _Groq | None = None
     error: Any = None
     message: Any = None
-
-    def latest_usage(self) -> Usage | None:
-        """Return the usage, wherever this server puts it."""
-        if self.usage is not None:
-            return self.usage
-        if self.choices and self.choices[0].usage is not None:
-            return self.choices[0].usage
-        return None if self.x_groq is None else self.x_groq.usage

@@ -13,7 +13,7 @@ from zot.messages import Stop, TextBlock, ThinkingBlock, TranscriptBlock
 from zot.providers.base import Reply, StreamEvent
 from zot.providers.failures import reported
 from zot.providers.openai_chat_calls import OpenCall, OpenCalls
-from zot.providers.openai_chat_frames import CallPiece, Chunk, Delta, Part, Usage
+from zot.providers.openai_chat_frames import CallPiece, Choice, Chunk, Delta, Part, Usage
 from zot.providers.payload import EventReader
 from zot.providers.reasoning_details import sealed, thought_in
 from zot.providers.sse import SseParser
@@ -33,6 +33,7 @@ _FAILURES: Mapping[str, tuple[type[ProviderError], str]] = {
     "insufficient_system_resource": (Overloaded, "the service ended the answer: it is overloaded"),
     "error": (ServiceFailed, "the service ended the answer with an error"),
 }
+_NOTHING = Choice()
 _reader: EventReader[Chunk] = EventReader(msgspec.json.Decoder(Chunk), kinds=("",))
 
 
@@ -56,7 +57,7 @@ class ChatDecoder:
     def __init__(self, *, think_tags: bool = False) -> None:
         self._sse = SseParser()
         self._parts: list[_Said | OpenCall] = []
-        self._text: _Said | None = None
+        self._open: _Said | None = None
         self._calls = OpenCalls()
         self._tags = ThinkTags() if think_tags else None
         self._details: list[dict[str, Any]] = []
@@ -78,13 +79,15 @@ class ChatDecoder:
         return events
 
     def finish(self) -> list[StreamEvent]:
-        """Raise StreamBroken if the reply is not whole, ContentRefused and the like if it was ended by force."""
+        """Return what was still open. Raise StreamBroken if the reply is not whole, and what ended it by force."""
         if not self._stop_reason:
             raise StreamBroken("the answer ended without its final event")
         if (failure := _FAILURES.get(self._stop_reason)) is not None:
             kind, text = failure
             raise kind(text, code=self._stop_reason)
-        return []
+        events: list[StreamEvent] = []
+        self._calls.close(events)  # Calls that came behind the end count, too.
+        return events
 
     def reply(self) -> Reply:
         """Return what has been received so far, without a half-written tool call."""
@@ -106,83 +109,79 @@ class ChatDecoder:
                 if payload.strip() == b"[DONE]":
                     continue
                 chunk = _reader.decode_with_care(payload)
-            if chunk is not None and self._take(chunk, payload, events):
-                self.progress += 1
-
-    def _take(self, chunk: Chunk, payload: bytes, events: list[StreamEvent]) -> bool:
-        """Take one chunk. Return whether it brought anything: some servers send empty ones to keep the line open."""
-        choices = chunk.choices
-        if chunk.error is not None or (not choices and chunk.message is not None):
-            raise reported(payload)
-        before = len(events)
-        is_news = False
-        if choices:
-            choice = choices[0]
+            if chunk is None:
+                continue
+            if chunk.error is not None or (chunk.message is not None and not chunk.choices):
+                raise reported(payload)
+            choice = chunk.choices[0] if chunk.choices else _NOTHING
             delta = choice.delta or choice.message
-            if delta is not None:
-                is_news = self._take_delta(delta, events)
+            # Some servers send empty chunks to keep the line open: those are no progress.
+            is_news = delta is not None and self._take_delta(delta, events)
             if choice.finish_reason:
                 is_news = True
                 self._end(choice.finish_reason, events)
-        if (usage := chunk.latest_usage()) is not None:
-            is_news = True
-            self._usage = usage
-        return is_news or len(events) > before
+            groq = chunk.x_groq
+            if (usage := chunk.usage or choice.usage or (None if groq is None else groq.usage)) is not None:
+                is_news = True
+                self._usage = usage
+            self.progress += is_news
 
     def _take_delta(self, delta: Delta, events: list[StreamEvent]) -> bool:
-        """Take what was said. Return whether there was more than its events show."""
+        """Take what was said. Return whether there was anything."""
+        before = len(events)
         if thought := delta.reasoning_content or delta.reasoning:
-            self._think(thought, events)
-        if details := delta.reasoning_details:
-            self._details += details
-            if not thought and (thought := thought_in(details)):
-                self._think(thought, events)
+            self._append(thought, events, is_thought=True)
+        if delta.reasoning_details:
+            self._take_details(delta.reasoning_details, events, is_told=bool(thought))
         if text := delta.content:
-            if isinstance(text, str):
-                self._say(text, events)
-            else:
-                self._take_parts(text, events)
+            self._say(text, events)
         if delta.refusal:
-            self._say(delta.refusal, events)
             self._refused = True
+            self._say(delta.refusal, events)
         if delta.tool_calls:
             for piece in delta.tool_calls:
                 self._take_call(piece, events)
         if delta.function_call is not None:
             self._take_call(CallPiece(index=0, function=delta.function_call), events)
-        return bool(details or delta.tool_calls)
+        return len(events) > before or bool(delta.tool_calls or delta.reasoning_details or text)
+
+    def _take_details(self, details: list[dict[str, Any]], events: list[StreamEvent], *, is_told: bool) -> None:
+        """Keep sealed thoughts; what can be read of them is said unless it was already."""
+        self._details += details
+        if not is_told and (thought := thought_in(details)):
+            self._append(thought, events, is_thought=True)
 
     def _take_parts(self, parts: list[Part], events: list[StreamEvent]) -> None:
         for part in parts:
             if thought := part.thought:
-                self._think(thought, events)
+                self._append(thought, events, is_thought=True)
             if part.text:
                 self._say(part.text, events)
 
-    def _say(self, text: str, events: list[StreamEvent]) -> None:
-        if self._tags is not None:
-            thought, text = self._tags.feed(text)
-            if self._tags.is_over:
-                self._tags = None
-            if thought:
-                self._append(thought, events, is_thought=True)
-            if not text:
-                return
-        said = self._text
-        if said is None or said.is_thought:
-            self._append(text, events, is_thought=False)
-        else:
-            said.pieces.append(text)
+    def _say(self, text: str | list[Part], events: list[StreamEvent]) -> None:
+        if not isinstance(text, str):
+            self._take_parts(text, events)
+        elif self._tags is not None:
+            self._say_tagged(*self._tags.feed(text), events)
+        elif self._open is not None and not self._open.is_thought:
+            self._open.pieces.append(text)
             events.append(TextDelta(text))
+        else:
+            self._append(text, events, is_thought=False)
 
-    def _think(self, thought: str, events: list[StreamEvent]) -> None:
-        self._append(thought, events, is_thought=True)
+    def _say_tagged(self, thought: str, text: str, events: list[StreamEvent]) -> None:
+        if thought:
+            self._append(thought, events, is_thought=True)
+        if text:
+            self._append(text, events, is_thought=False)
+        if self._tags is not None and self._tags.is_over:
+            self._tags = None
 
     def _append(self, text: str, events: list[StreamEvent], *, is_thought: bool) -> None:
-        if self._text is None or self._text.is_thought is not is_thought:
-            self._text = _Said(is_thought=is_thought)
-            self._parts.append(self._text)
-        self._text.pieces.append(text)
+        if self._open is None or self._open.is_thought is not is_thought:
+            self._open = _Said(is_thought=is_thought)
+            self._parts.append(self._open)
+        self._open.pieces.append(text)
         events.append(ThinkingDelta(text) if is_thought else TextDelta(text))
 
     def _take_call(self, piece: CallPiece, events: list[StreamEvent]) -> None:
@@ -190,7 +189,7 @@ class ChatDecoder:
         call = self._calls.take(piece, events)
         if call is not None:
             self._parts.append(call)
-            self._text = None
+            self._open = None
 
     def _end(self, reason: str, events: list[StreamEvent]) -> None:
         self._release_tags(events)
@@ -201,9 +200,4 @@ class ChatDecoder:
     def _release_tags(self, events: list[StreamEvent]) -> None:
         """Nothing more can show whether what is held was a tag."""
         if self._tags is not None:
-            thought, text = self._tags.finish()
-            self._tags = None
-            if thought:
-                self._append(thought, events, is_thought=True)
-            if text:
-                self._append(text, events, is_thought=False)
+            self._say_tagged(*self._tags.finish(), events)

@@ -112,7 +112,7 @@ def test_a_reply_in_the_words_of_each_api(name: str, target: str, request_: byte
                         "prompt_tokens": 8,
                         "completion_tokens": 2,
                         "total_tokens": 10,
-                        "prompt_tokens_details": {"cached_tokens": 3},
+                        "prompt_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 4},
                     },
                 }
             ),
