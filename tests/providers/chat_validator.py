@@ -102,8 +102,8 @@ class _Check(msgspec.Struct):
             case "user", list() if content:
                 for part in content:
                     yield from self.part(part, where)
-                if all(part.get("type") == "text" for part in content):
-                    yield f"{where}: a list for text alone"
+                if len(content) == 1 and content[0].get("type") == "text":
+                    yield f"{where}: a list for one text"
             case _, str() if content.strip():
                 pass
             case _:

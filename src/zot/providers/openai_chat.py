@@ -1,7 +1,7 @@
 """OpenAI Chat Completions: how to ask, for everybody who speaks it. How to understand is in `openai_chat_stream`.
 
-A message that was encoded stays as it is, so that a conversation is only ever appended to: whoever caches prompts
-finds the same bytes again.
+What was sent stays as it is, so that a conversation is only ever appended to: whoever caches prompts finds the same
+bytes again.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from zlib import crc32
+
+import msgspec
 
 from zot.events import encode
 from zot.messages import (
@@ -32,10 +34,7 @@ from zot.providers.vendors import ChatQuirks
 _VERSIONED = re.compile(r"/v\d+[a-z]*(/openai)?$")
 _NOT_IN_A_NAME = re.compile("[^a-zA-Z0-9_-]")
 
-#: How a user's message that is still open is closed, by the form it has: a text alone, or a list of parts. Servers
-#: that know nothing of images often know nothing of lists, either.
-_CLOSING: Mapping[str, bytes] = {"text": b'"}', "parts": b"]}"}
-_BRIDGE = b'{"role":"assistant","content":"I see."}'
+_BRIDGE = b',{"role":"assistant","content":"I see."}'
 
 
 class ChatCompletions:
@@ -74,20 +73,24 @@ class ChatCompletions:
         fitting = (levels for prefix, levels in self._quirks.reasoning if request.model.startswith(prefix))
         return next(fitting, {}).get(request.reasoning, {})
 
-    def _messages(self, request: Request) -> Iterator[bytes | bytearray]:
+    def _messages(self, request: Request) -> Iterator[bytes | bytearray | memoryview]:
         text, state = request.encoded.text(request.messages, self._appended)
+        # Every message begins with a comma but the first of all.
         if request.system:
             yield encode({"role": "system", "content": request.system})
-            if text:
-                yield b","
-        yield text
-        yield _CLOSING.get(state, b"")
+            yield text
+            yield _end(state)
+        elif text:
+            yield memoryview(text)[1:]
+            yield _end(state)
+        else:
+            yield _end(state)[1:]
 
     def _appended(self, message: Message, state: str) -> tuple[bytes, str]:
         """Return what continues the list of messages after ``state``, and the state then.
 
-        The state is what came last: a user's ``text`` or ``parts``, both still open for more of the same user, or
-        ``assistant`` or ``tool``; "" at the beginning.
+        The state is who came last: ``assistant`` or ``tool``; or a user who may go on: ``parts`` if a list of parts is
+        still open, else ``text`` and the texts that are to be sent when the user has finished. "" at the beginning.
         """
         match message.role:
             case "assistant":
@@ -98,21 +101,16 @@ class ChatCompletions:
                 return self._user(self._parts(message.content), state)
 
     def _user(self, parts: Sequence[Mapping[str, Any]], state: str) -> tuple[bytes, str]:
+        """One message for all that a user says in a row: many servers refuse a second one."""
         if not parts:
             return b"", state
         if state == "parts":
             return b"," + encode(parts)[1:-1], state
-        if any(part["type"] != "text" for part in parts):
-            return b'%s{"role":"user","content":%s' % (self._before_user(state), encode(parts)[:-1]), "parts"
-        text = encode("\n\n".join(part["text"] for part in parts))[1:-1]
-        if state == "text":
-            return rb"\n\n" + text, state
-        return b'%s{"role":"user","content":"%s' % (self._before_user(state), text), "text"
-
-    def _before_user(self, state: str) -> bytes:
-        """End what came before. Where a user must not follow it, the model is given a word to say."""
-        must_not = state == "text" or (state == "tool" and not self._quirks.user_after_tool)
-        return _end(state) + (_BRIDGE + b"," if must_not else b"")
+        bridge = _BRIDGE if state == "tool" and not self._quirks.user_after_tool else b""
+        parts = [*_held(state), *parts]
+        if all(part["type"] == "text" for part in parts):
+            return bridge, "text" + encode([part["text"] for part in parts]).decode()
+        return b'%s,{"role":"user","content":%s' % (bridge, encode(parts)[:-1]), "parts"
 
     def _assistant(self, message: Message, state: str) -> tuple[bytes, str]:
         blocks = own_blocks(message, self._origin)
@@ -124,7 +122,7 @@ class ChatCompletions:
         said.update(self._thoughts([block for block in blocks if isinstance(block, ThinkingBlock)], calls))
         if calls:
             said["tool_calls"] = calls
-        return _end(state) + encode(said), "assistant"
+        return _end(state) + b"," + encode(said), "assistant"
 
     def _thoughts(self, thoughts: Sequence[ThinkingBlock], calls: Sequence[Any]) -> Mapping[str, Any]:
         """Return the thoughts in the form in which the vendor wants them back; nothing where it does not."""
@@ -154,7 +152,7 @@ class ChatCompletions:
         images: list[dict[str, Any]] = []
         for block in message.content:
             if isinstance(block, ResultBlock):
-                pieces.append(_end(state) + encode(self._result(block, images)))
+                pieces.append(_end(state) + b"," + encode(self._result(block, images)))
                 state = "tool"
         if images:
             shown = [{"type": "text", "text": "The images that the tools returned:"}, *images]
@@ -198,9 +196,20 @@ def _url(base_url: str) -> str:
     return f"{base}/chat/completions" if _VERSIONED.search(base) else f"{base}/v1/chat/completions"
 
 
+def _held(state: str) -> list[dict[str, Any]]:
+    """Return the texts that a user has said and that are still to be sent."""
+    texts = msgspec.json.decode(state[4:], type=list[str]) if state.startswith("text") else []
+    return [{"type": "text", "text": text} for text in texts]
+
+
 def _end(state: str) -> bytes:
-    """Return what ends the message before, if there is one."""
-    return _CLOSING.get(state, b"") + b"," if state else b""
+    """Return what ends the user's message, if that is what came last."""
+    if state == "parts":
+        return b"]}"
+    if not (held := _held(state)):
+        return b""
+    # One text is sent as it is: servers that know nothing of images often know nothing of lists, either.
+    return b"," + encode({"role": "user", "content": held[0]["text"] if len(held) == 1 else held})
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:
