@@ -518,6 +518,24 @@ def test_what_was_sent_stays_as_it_was_sent(vendor: str) -> None:
         before = messages[:-1] if messages[-1]["role"] == "user" else messages
 
 
+def test_what_was_encoded_is_not_looked_at_again() -> None:
+    looked: list[str] = []
+
+    class Watched(TextBlock, tag="text", frozen=True, gc=False):
+        def __getattribute__(self, name: str) -> object:
+            if name == "text":
+                looked.append(name)
+            return super().__getattribute__(name)
+
+    asked, encoded = api(), EncodedMessages()
+    conversation = [user(Watched("a")), assistant(Watched("b"))] * 50
+    asked.request(ask(*conversation, user("c"), encoded=encoded), "k")
+    first = len(looked)
+    assert first >= 100
+    asked.request(ask(*conversation, user("d"), user("e"), encoded=encoded), "k")
+    assert len(looked) == first
+
+
 _texts = st.sampled_from(["", " ", "a", 'b "c"', "\ud83d"])
 _images = st.sampled_from([PNG, ImageBlock("image/tiff", b"II"), ImageBlock("image/webp", b"RIFF")])
 _said = st.one_of(_texts.map(TextBlock), _images)

@@ -387,6 +387,10 @@ ODD: dict[str, tuple[list[bytes], Outcome]] = {
         ],
         Outcome([TextDelta("Hi")], said(TextBlock("Hi"))),
     ),
+    "errors that are none": (
+        [gpt.event(error="", choices=[{"delta": {"content": "Hi"}, "finish_reason": "stop"}]), gpt.event(message="")],
+        Outcome([TextDelta("Hi")], said(TextBlock("Hi"), counters=NOTHING)),
+    ),
     "an end that is empty until it comes": (
         [gpt.chunk("", content="Hi"), gpt.chunk("stop"), gpt.usage()],
         Outcome([TextDelta("Hi")], said(TextBlock("Hi"))),

@@ -102,9 +102,6 @@ class OpenCalls:
             return None
         return None if _begins_another(call, given_id, name, text, numbered=index is not None) else call
 
-    def __bool__(self) -> bool:
-        return bool(self._calls)
-
 
 def _begins_another(call: OpenCall, given_id: str, name: str, text: str, *, numbered: bool) -> bool:
     """Whether a piece that seems to belong to ``call`` does not.

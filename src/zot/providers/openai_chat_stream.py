@@ -111,7 +111,7 @@ class ChatDecoder:
                 chunk = _reader.decode_with_care(payload)
             if chunk is None:
                 continue
-            if chunk.error is not None or (chunk.message is not None and not chunk.choices):
+            if chunk.error or (chunk.message and not chunk.choices):
                 raise reported(payload)
             choice = chunk.choices[0] if chunk.choices else _NOTHING
             delta = choice.delta or choice.message
