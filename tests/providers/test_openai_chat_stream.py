@@ -379,6 +379,7 @@ ODD: dict[str, tuple[list[bytes], Outcome]] = {
             gpt.event(choices=[]),
             gpt.event(choices=None, novelty={"a": []}),
             gpt.event(type="ping"),
+            gpt.event(type="novelty", choices=7),
             gpt.chunk(role="assistant", content="", novelty=7),
             *gpt.text("Hi"),
             gpt.chunk("stop"),
