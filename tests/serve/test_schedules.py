@@ -45,7 +45,7 @@ COMMANDS = st.one_of(
     st.just({"type": "get_messages"}),
 )
 STEPS: st.SearchStrategy[list[Step]] = st.lists(COMMANDS | st.integers(1, 30), min_size=1, max_size=25)
-APIS: st.SearchStrategy[ApiName] = st.sampled_from(["anthropic", "gemini"])
+APIS: st.SearchStrategy[ApiName] = st.sampled_from(["anthropic", "chat", "gemini", "responses"])
 FEATURES = st.sets(st.sampled_from(["seq", "thinking", "retries", "prices"]))
 
 
@@ -121,11 +121,11 @@ def assert_every_call_has_its_result(messages: Sequence[Message]) -> None:
         assert results == calls
 
 
-@given(prompts=st.lists(SCENES, min_size=2, max_size=6), at=st.integers(0, 80))
+@given(prompts=st.lists(SCENES, min_size=2, max_size=6), at=st.integers(0, 80), api=APIS)
 @settings(max_examples=100)
-def test_an_abort_at_any_moment_ends_one_run_and_no_other(prompts: list[str], at: int) -> None:
+def test_an_abort_at_any_moment_ends_one_run_and_no_other(prompts: list[str], at: int, api: ApiName) -> None:
     steps: list[Step] = [{"type": "prompt", "message": message} for message in prompts]
-    session, reader = asyncio.run(hold([*steps, at, {"type": "abort"}], set(), ()))
+    session, reader = asyncio.run(hold([*steps, at, {"type": "abort"}], set(), (), api))
     reader.grammar.finish()
     assert reader.grammar.runs == len(prompts)
     assert session.state().message_count >= len(prompts)

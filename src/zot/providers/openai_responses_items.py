@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import CallBlock, TextBlock, ThinkingBlock
-from zot.providers.arguments import CallIds, call_block
 from zot.providers.base import StreamEvent
+from zot.providers.calls import CallIds, finished_call
 from zot.providers.openai_responses_frames import CallItem, MessageItem, ReasoningItem
 
 _BETWEEN_THOUGHTS = "\n\n"
@@ -188,4 +188,4 @@ class OpenCall:
         if self._state != "whole":
             return []
         given = self._told if isinstance(self._told, dict) else None
-        return [call_block(self._id, self._name, self._written.text, given=given)]
+        return [finished_call(self._id, self._name, self._written.text, given=given)]

@@ -7,8 +7,8 @@ from typing import Literal, TypeAlias, TypeVar
 from zot.errors import ContentRefused, ProviderError, StreamBroken
 from zot.messages import CallBlock, Counters, Stop
 from zot.providers import openai_responses_frames as f
-from zot.providers.arguments import CallIds
 from zot.providers.base import Reply, StreamEvent
+from zot.providers.calls import CallIds
 from zot.providers.failures import in_stream
 from zot.providers.openai_responses_items import OpenCall, OpenMessage, OpenThought
 from zot.providers.sse import SseParser

@@ -118,7 +118,7 @@ def test_a_reply_in_the_words_of_each_api(name: str, target: str, request_: byte
                         "prompt_tokens": 8,
                         "completion_tokens": 2,
                         "total_tokens": 10,
-                        "prompt_tokens_details": {"cached_tokens": 3},
+                        "prompt_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 4},
                     },
                 }
             ),
@@ -363,7 +363,11 @@ def test_responses_requests_are_understood(items: Any, prompt: str, turns: int, 
 
 
 ASSISTANT = {"role": "assistant", "content": None, "tool_calls": [{"id": "call_lab_2"}, {"id": "other"}]}
-IMAGE = {"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {}}]}
+STEER = {"type": "text", "text": "go"}
+IMAGE: dict[str, Any] = {
+    "role": "user",
+    "content": [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {}}],
+}
 TOOL = {"role": "tool", "tool_call_id": "x", "content": "ok"}
 
 
@@ -374,6 +378,12 @@ TOOL = {"role": "tool", "tool_call_id": "x", "content": "ok"}
         ([{"role": "user", "content": "hi"}, ASSISTANT, TOOL, TOOL], "hi", 1, 3),
         ([{"role": "user", "content": "hi"}, ASSISTANT, TOOL, IMAGE], "hi", 1, 3),
         ([{"role": "user", "content": "hi"}, ASSISTANT, TOOL, {"role": "user", "content": "steer"}], "steer", 0, 3),
+        (
+            [{"role": "user", "content": "hi"}, ASSISTANT, TOOL, {**IMAGE, "content": [*IMAGE["content"], STEER]}],
+            "go",
+            0,
+            3,
+        ),
         ([IMAGE], "see", 0, 1),
         ([], "", 0, 1),
     ],
