@@ -10,11 +10,15 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from zot.errors import ConfigError
-from zot.flags import Flag, choice, positive, seconds
+from zot.flags import Flag, choice, dollars, positive, seconds
 from zot.providers.vendors import KEY_NAMES, VENDORS, ApiName
 
 #: Names that never reach a tool or an extension: our token, and the keys of all providers.
 SECRET_NAMES = frozenset({"ZOTCORE_RPC_TOKEN", "ANTHROPIC_AUTH_TOKEN"}) | KEY_NAMES
+
+#: Names of addresses that we use ourselves, and that may have a user name and password in them.
+PROXY_NAMES = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
+_ADDRESS_NAMES = frozenset(name for vendor in VENDORS.values() for name in vendor.base_url_names)
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,6 +35,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     no_instructions: bool = False
     reasoning: Literal["off", "low", "medium", "high"] = "off"
     max_steps: Annotated[int, msgspec.Meta(ge=1)] = 50
+    max_cost: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    max_tokens_total: Annotated[int, msgspec.Meta(ge=1)] | None = None
     output_schema: str | None = None
     tools: tuple[str, ...] | None = None
     policy: tuple[str, ...] = ()
@@ -71,6 +77,8 @@ class _AgentTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     system_prompt: str | None = None
     reasoning: Literal["off", "low", "medium", "high"] | None = None
     max_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    max_cost: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    max_tokens_total: Annotated[int, msgspec.Meta(ge=1)] | None = None
     tools: tuple[str, ...] | None = None
     append_system_prompt: tuple[str, ...] | None = None
     no_instructions: bool | None = None
@@ -105,6 +113,8 @@ AGENT_FLAGS: Sequence[Flag] = (
          parse=choice("off", "low", "medium", "high")),
     Flag("--output-schema", "a JSON Schema that the answer must fit", value="FILE"),
     Flag("--max-steps", "model calls per prompt, at most (50)", value="N", parse=positive),
+    Flag("--max-cost", "ask the model no more once the session has cost so much", value="USD", parse=dollars),
+    Flag("--max-tokens-total", "the same, by tokens: input, output and cache together", value="N", parse=positive),
     Flag("--tools", "exactly these tools", value="A,B", parse=_names),
     Flag("--no-tools", "no tools at all"),
     Flag("--policy", "TOOL[:PATTERN]=allow, deny or ask; the first rule that matches decides", value="RULE", many=True),
@@ -199,22 +209,25 @@ def zot_home(env: Mapping[str, str]) -> str | None:
     return os.path.join(user, ".local", "state", "zot")
 
 
-def credential(provider: str, given: str | None, env: Mapping[str, str], *, needed: bool = True) -> str:
-    """Return the key for ``provider``, "" if there is none and none is needed. Raise ConfigError how to give one."""
-    names = VENDORS[provider].key_names
-    key = given or next((env[name] for name in names if env.get(name)), "")
-    if needed and VENDORS[provider].needs_key and not key:
-        raise ConfigError(
-            f"no key for {provider}: set {' or '.join(names)}, or pass --api-key; --provider lab needs none"
-        )
-    if not key.isascii() or not key.isprintable():
-        raise ConfigError(f"the key for {provider} has characters that no key has; was it copied whole?")
-    return key
-
-
 def tool_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment that tools may see: everything but our secrets."""
+    """Return the environment that tools may see: everything but our secrets, and no password in a service's address.
+
+    That of a proxy stays: without it, nothing that a tool runs would reach the network.
+    """
+    return {
+        name: _without_userinfo(value) if name in _ADDRESS_NAMES else value
+        for name, value in keyless_environment(env).items()
+    }
+
+
+def keyless_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment that a command of the user's own may see: everything but our keys and our token."""
     return {name: value for name, value in env.items() if name not in SECRET_NAMES}
+
+
+def _without_userinfo(address: str) -> str:
+    scheme, separator, rest = address.rpartition("://")
+    return scheme + separator + rest.rpartition("@")[2]
 
 
 def _from_file(directory: str | None) -> dict[str, Any]:

@@ -7,15 +7,12 @@ from collections.abc import Callable, Collection, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from zot.config import RECORDED, Config, credential, resumed, tool_environment, tool_names, zot_home
+from zot.config import RECORDED, Config, resumed, tool_environment, tool_names, zot_home
 from zot.errors import ConfigError
-from zot.providers.models import Catalogue, catalogue
-from zot.providers.vendors import VENDORS, ApiName, Endpoint, endpoint
+from zot.provision import credential_of, models_of, provider_of
 
 if TYPE_CHECKING:
     from zot.agent.expected import Expected
-    from zot.providers.base import Api, Provider, Transport
-    from zot.providers.recording import Header
     from zot.session import Past, Session
     from zot.store import Store
     from zot.toolbox import Toolbox
@@ -26,8 +23,8 @@ def check(config: Config) -> str:
 
     Loads next to nothing: whoever waits for a first answer waits for this, too.
     """
-    model = _catalogue(config).find(config.model)
-    _key(config)
+    model = models_of(config).find(config.model)
+    credential_of(config, model)
     _directory(config.cwd)
     tool_names(config)
     for flag, file in (("--script", config.script), ("--replay", config.replay)):
@@ -121,23 +118,25 @@ def open_session(
     tools run are kept out of its memory and environment; an embedding program decides that for itself.
     """
     from zot.agent.approvals import Approvals
+    from zot.agent.budget import Budget
     from zot.agent.loop import Agent
     from zot.agent.policy import Policy
     from zot.session import Session
     from zot.toolbox import Toolbox
 
-    model_id = check(config)
+    model_id, models = check(config), models_of(config)
     cwd, key = _directory(config.cwd), os.urandom(6).hex()
     toolbox = Toolbox(config, cwd=cwd, key=key, own_process=own_process)
     agent = Agent(
-        _provider(config, model_id),
-        _catalogue(config),
+        provider_of(config, models, model_id),
+        models,
         model_id=model_id,
         system=_system(config, toolbox, cwd) if system is None else system,
         tools=toolbox.tools,
         cwd=cwd,
         env=tool_environment(config.environment),
         max_steps=config.max_steps,
+        budget=Budget(config.max_cost, config.max_tokens_total),
         reasoning=config.reasoning,
         expected=_expected(config),
         approver=Approvals(Policy.parse(config.policy), cwd=cwd, timeout_s=config.approval_timeout_s),
@@ -214,93 +213,6 @@ def _clock(frozen_time: str | None) -> Callable[[], str]:
         raise ConfigError(f"{frozen_time!r} is not a time such as 2026-01-31T12:00:00Z") from None
     ticks = count()
     return lambda: timestamp(start + next(ticks) / 1000)
-
-
-def _endpoint(config: Config) -> Endpoint:
-    """Return where and how the model is asked; a recording is understood as it was made."""
-    api = config.api or (_recorded(config).api if config.replay else None)
-    return endpoint(VENDORS[config.provider], api=api, base_url=config.base_url, env=config.environment)
-
-
-def _catalogue(config: Config) -> Catalogue:
-    """Return the models that may be asked for. Those of a recording are priced as they were, its own first."""
-    if not config.replay:
-        listed = catalogue(config.provider)
-        return catalogue(config.provider, unlisted=True) if _endpoint(config).foreign else listed
-    recorded = _recorded(config)
-    known = catalogue(recorded.provider, unlisted=True)
-    first = known.find(recorded.model)
-    return Catalogue(recorded.provider, (first, *(model for model in known.models if model != first)), open=True)
-
-
-def _recorded(config: Config) -> Header:
-    from zot.providers.recording import header_of
-
-    assert config.replay is not None
-    return header_of(config.replay)
-
-
-def _key(config: Config) -> str:
-    return credential(config.provider, config.api_key, config.environment, needed=not _endpoint(config).foreign)
-
-
-def _provider(config: Config, model_id: str) -> Provider:
-    """Return the service that is to be asked."""
-    from zot.providers.service import Service
-
-    where, key = _endpoint(config), _key(config)
-    name = _recorded(config).provider if config.replay else config.provider
-    transport, jitter = _transport(config), None
-
-    async def read_key() -> str:
-        return key
-
-    if config.record:
-        from zot.providers.recorder import RecordingTransport
-        from zot.providers.recording import VERSION, Header
-
-        transport = RecordingTransport(transport, config.record, Header(VERSION, name, where.api, model_id))
-    if config.record or config.replay:
-        from random import Random
-
-        jitter = Random(0).random  # A replay waits before its retries as the recorded run did: events tell of it.
-    return Service(name, _APIS[where.api](name, where.base_url), transport, key=read_key, jitter=jitter)
-
-
-def _transport(config: Config) -> Transport:
-    """Return what carries the requests: the network, a script or a recording."""
-    if config.provider != "lab":
-        from zot.providers.http import HttpTransport
-
-        return HttpTransport(config.environment)
-    if config.replay:
-        from zot.providers.recording import Recording
-        from zot.providers.replay import ReplayTransport
-
-        recording = Recording.load(config.replay)
-        return ReplayTransport(recording, paced=config.replay_paced, checked=config.replay_checked)
-    from zot.providers.lab.script import Script, demo
-    from zot.providers.lab.transport import LabTransport
-
-    return LabTransport(Script.load(config.script) if config.script else demo())
-
-
-def _anthropic(provider: str, base_url: str) -> Api:
-    from zot.providers.anthropic import AnthropicMessages
-
-    return AnthropicMessages(base_url=base_url, origin=provider)
-
-
-def _to_come(provider: str, base_url: str) -> Api:
-    raise ConfigError(f"{provider}: its API is not available in this version of zot")
-
-
-_APIS: Mapping[ApiName, Callable[[str, str], Api]] = {
-    "anthropic": _anthropic,
-    "responses": _to_come,
-    "chat": _to_come,
-    "gemini": _to_come,
-}
 
 
 def _directory(path: str | None) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from zot.agent.budget import Budget
 from zot.agent.calls import CallRunner
 from zot.agent.hooks import AllowAll, Approver, Extensions, MessageDecision, NoExtensions, Question
 from zot.agent.run import Run
@@ -33,6 +34,7 @@ class Agent:
         cwd: str,
         env: Mapping[str, str],
         max_steps: int = 50,
+        budget: Budget | None = None,
         reasoning: Reasoning = "off",
         extensions: Extensions | None = None,
         approver: Approver | None = None,
@@ -48,6 +50,7 @@ class Agent:
         self.system = system
         self._tools = {tool.spec.name: tool for tool in tools}
         self._max_steps = max_steps
+        self._budget = budget or Budget()
         self.reasoning = reasoning
         self.approver = approver or AllowAll()
         self._expected = expected
@@ -66,8 +69,8 @@ class Agent:
         """Answer the newest user message. Return what a person must be asked before it can go on; None when done.
 
         It goes by what the transcript says, so a run that was parked goes on when this is called again. ``steer``
-        adds what the user said meanwhile; True if there was something. Raise ProviderError and the like; the owner
-        of the run says so.
+        adds what the user said meanwhile; True if there was something. Raise StepsExhausted, BudgetExhausted,
+        ProviderError and the like; the owner of the run says so.
         """
         await self.extensions.ready()
         while True:
@@ -78,6 +81,7 @@ class Agent:
                 return None
             if run.step >= self._max_steps:
                 raise StepsExhausted(f"stopped after {self._max_steps} steps, the limit set by max-steps")
+            self._budget.check(run.recorder.totals)
             steer(run)
             await self._turn(run)
 
@@ -101,7 +105,11 @@ class Agent:
         await self._ask(run, self._offered())
 
     async def ask_plainly(self, system: str, messages: Sequence[Message], run: Run, *, max_tokens: int) -> Reply:
-        """Ask the model for text alone: no tools, and nothing of it is shown or recorded but what it used."""
+        """Ask the model for text alone: no tools, and nothing of it is shown or recorded but what it used.
+
+        Raise BudgetExhausted, ProviderError and the like.
+        """
+        self._budget.check(run.recorder.totals)
         self.asked = self.model
         request = Request(
             model=self.model.id,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from zot.errors import ConfigError, ProviderError
 from zot.events import encode
 from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
+from zot.providers.mask import Mask
 from zot.providers.recording import Answered, Asked, Chunk, Ended, Header, Line, header_of, plain_headers
 
 log = logging.getLogger("zot")
@@ -24,9 +25,10 @@ class RecordingTransport:
     If that stops being possible, the log says so and the conversation goes on unrecorded.
     """
 
-    def __init__(self, inner: Transport, path: str, header: Header) -> None:
+    def __init__(self, inner: Transport, path: str, header: Header, *, secrets: Iterable[str] = ()) -> None:
         self._inner = inner
         self._path = path
+        self._secrets = tuple(secrets)
         self._file: int | None = _created(path)
         self._exchange = 0
         self.write(header)
@@ -34,10 +36,11 @@ class RecordingTransport:
     async def send(self, request: HttpRequest, deadlines: Deadlines) -> HttpResponse:
         """Send a request, and write down how it went."""
         self._exchange += 1
-        story = _Story(self, self._exchange, request)
+        mask = Mask([*self._secrets, *request.secrets()])
+        story = _Story(self, self._exchange, mask)
         headers = plain_headers(request.headers, request.secret_headers)
-        body = request.masked(request.body.decode("utf-8", "replace"))
-        self.write(Asked(story.exchange, request.method, _without_password(request.url), headers, body))
+        body = mask(request.body.decode("utf-8", "replace"))
+        self.write(Asked(story.exchange, request.method, mask(_without_password(request.url)), headers, body))
         try:
             response = await self._inner.send(request, deadlines)
         except ProviderError as error:
@@ -73,10 +76,10 @@ class RecordingTransport:
 class _Story:
     """What is written of one exchange, with the time since it began."""
 
-    def __init__(self, recorder: RecordingTransport, exchange: int, request: HttpRequest) -> None:
+    def __init__(self, recorder: RecordingTransport, exchange: int, mask: Mask) -> None:
         self._recorder = recorder
         self.exchange = exchange
-        self._request = request
+        self._mask = mask
         self._began_s = asyncio.get_running_loop().time()
         self._ended = False
 
@@ -87,14 +90,14 @@ class _Story:
     def chunk(self, data: bytes) -> None:
         """Write bytes of the answer; if they have a key in them, without it."""
         chunk = Chunk.of(self.exchange, self.now(), data)
-        masked = self._request.masked(chunk.text)
+        masked = self._mask(chunk.text)
         self._recorder.write(chunk if masked == chunk.text else Chunk(self.exchange, chunk.at_ms, text=masked))
 
     def end(self, error: str = "", message: str = "") -> None:
         """Write how it ended; only the first time."""
         if not self._ended:
             self._ended = True
-            self._recorder.write(Ended(self.exchange, self.now(), error, self._request.masked(message)))
+            self._recorder.write(Ended(self.exchange, self.now(), error, self._mask(message)))
 
 
 class _RecordedResponse:
