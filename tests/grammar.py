@@ -56,8 +56,9 @@ class Disorder(AssertionError):
 class Grammar:
     """Checks one connection: what comes, and where. ``runs`` counts the finished ones."""
 
-    def __init__(self, *, answers_are_judged: bool = False) -> None:
+    def __init__(self, *, answers_are_judged: bool = False, resumed: bool = False) -> None:
         self._judged = answers_are_judged
+        self._resumed = resumed
         self.at = At.IDLE
         self.runs = 0
         self.seq = 0
@@ -186,6 +187,9 @@ class Grammar:
         self._announced = [block["id"] for block in content if block["type"] == "tool_call"]
 
     def _count(self, frame: dict[str, Any]) -> None:
+        if self._resumed:  # What was used before is not known here.
+            self._totals = {name: frame["cumulative"][name] - frame[name] for name in COUNTERS}
+            self._resumed = False
         for name in COUNTERS:
             self._totals[name] += frame[name]
             if abs(frame["cumulative"][name] - self._totals[name]) > 1e-9:

@@ -27,20 +27,22 @@ def everything(changes: Iterable[Change]) -> list[Message]:
     return messages
 
 
-def fork_point(changes: Sequence[tuple[int, Change]], count: int) -> int:
-    """Return the number of the row at which the transcript had the first ``count`` of its messages, and no more.
+def fork_point(changes: Sequence[tuple[int, Change]], count: int, *, last_seq: int) -> int:
+    """Return the number of the last row at which the transcript had the first ``count`` of its messages, and no more.
 
     Raise UserError if it never was so: they are too many, or a call would be parted from its results.
     """
     now = Transcript()
     for _, change in changes:
         now.apply(change)
-    wanted, then, point = list(now.messages[:count]), Transcript(), 0
-    for seq, change in changes:
+    wanted, then, point = list(now.messages[:count]), Transcript(), None
+    # What was said of a change follows it: a point lies right before the next one.
+    ends = [*(seq - 1 for seq, _ in changes[1:]), last_seq]
+    for (_, change), end in zip(changes, ends, strict=True):
         then.apply(change)
         if list(then.messages) == wanted:
-            point = seq
-    if len(wanted) < count or (count and not point) or _is_open(wanted):
+            point = end
+    if len(wanted) < count or point is None or _is_open(wanted):
         raise UserError(f"the conversation has no point after {count} messages to fork at")
     return point
 

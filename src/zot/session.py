@@ -108,7 +108,7 @@ class Session:
     @property
     def busy(self) -> bool:
         """True from the moment a prompt or compact is accepted until the last `done` is out."""
-        return self._running is not None
+        return self._running is not None and self._running.replacement is None
 
     @property
     def transcript(self) -> Transcript:
@@ -245,7 +245,9 @@ class Session:
 
     async def fork(self, new_id: str | None = None, *, messages: int | None = None) -> str:
         """Make another session of the first ``messages``, or of all that is safe; return its id. Raise UserError."""
-        at = self._store.last_seq if messages is None else fork_point(await self._store.changes(), messages)
+        at = self._store.last_seq
+        if messages is not None:
+            at = fork_point(await self._store.changes(), messages, last_seq=at)
         made = new_id or new_session_id()
         await self._store.fork(made, at)
         return made
@@ -339,6 +341,7 @@ class Session:
             return True
         finally:
             self._entering = None
+        self._store.end()
         return False
 
     async def _catch_up(self, others: Sequence[Row]) -> None:

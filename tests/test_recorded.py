@@ -1,0 +1,304 @@
+"""Sessions that are kept: what they were goes on, in another process, after any end, and for one writer at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import claude
+import zot
+from fakes import NOON, PATIENCE_S, PNG, FakeTransport, service, talk
+from grammar import Grammar
+from harness import Zot, environment
+from zot.agent.hooks import MessageDecision, NoExtensions
+from zot.agent.loop import Agent
+from zot.errors import SessionBusy, UserError
+from zot.journal.journal import Journal
+from zot.messages import Message, TextBlock
+from zot.providers.models import catalogue
+from zot.session import Past, Session
+
+LAB = ("--provider", "lab", "--frozen-time", "2026-01-31T12:00:00Z")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def kept(zot: Callable[..., Zot], home: Path) -> Callable[..., Zot]:
+    """Start `zot rpc` on a session of the test's own journal."""
+
+    def start(*flags: str, session: str = "s") -> Zot:
+        process = zot(*LAB, "--session", session, *flags, env={"ZOT_HOME": str(home)})
+        process.grammar = Grammar(resumed=True)
+        return process
+
+    return start
+
+
+def texts(process: Zot, **view: str) -> list[str]:
+    process.send({"type": "get_messages", **view})
+    answer = process.until(type="response", command="get_messages")[-1]
+    blocks = [block for message in answer["data"]["messages"] for block in message["content"]]
+    return [block.get("text", block["type"]) for block in blocks]
+
+
+def say(process: Zot, text: str) -> list[dict[str, Any]]:
+    process.send({"type": "prompt", "message": text})
+    return process.until(type="done")
+
+
+def test_a_conversation_goes_on_in_another_process(kept: Callable[..., Zot]) -> None:
+    first = kept()
+    say(first, "!echo one")
+    first.finish()
+    second = kept()
+    say(second, "!echo two")
+    assert texts(second) == ["!echo one", "one", "!echo two", "two"]
+    state = second.ask({"type": "get_state"})["data"]
+    assert (state["message_count"], state["usage"]["input"]) == (4, 200)
+    second.finish()
+
+
+def test_nothing_is_kept_without_a_name_and_sessions_are_apart(
+    kept: Callable[..., Zot], zot: Callable[..., Zot]
+) -> None:
+    first = kept(session="a")
+    say(first, "!echo one")
+    first.finish()
+    assert texts(kept(session="b")) == []
+    assert texts(zot(*LAB)) == []
+
+
+def test_a_session_goes_on_with_what_it_worked_with(kept: Callable[..., Zot], home: Path, tmp_path: Path) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    first = kept("--cwd", str(inner), "--reasoning", "low")
+    say(first, "!bash pwd")
+    first.finish()
+    process = subprocess.run(
+        [sys.executable, "-m", "zot", "rpc", "--session", "s"],
+        input=b'{"type":"hello"}\n{"type":"get_state"}\n',
+        env=environment({"ZOT_HOME": str(home)}),
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    hello, state = (json.loads(line)["data"] for line in process.stdout.split(b"\n")[:2])
+    assert (hello["provider"], hello["model"]) == ("lab", "lab-1")
+    assert (state["cwd"], state["provider"]) == (str(inner), "lab")
+
+
+def test_what_was_cleared_stays_cleared_and_can_still_be_read(kept: Callable[..., Zot]) -> None:
+    first = kept()
+    say(first, "!echo one")
+    first.send({"type": "clear", "id": 1})
+    assert first.read() == {"type": "response", "id": 1, "command": "clear", "success": True}
+    say(first, "!echo two")
+    first.finish()
+    second = kept()
+    assert texts(second) == ["!echo two", "two"]
+    assert texts(second, view="full") == ["!echo one", "one", "!echo two", "two"]
+
+
+def test_a_fork_is_another_session_from_a_point_on(kept: Callable[..., Zot]) -> None:
+    first = kept()
+    say(first, "!echo one")
+    say(first, "!echo two")
+    first.send({"type": "fork", "id": 1, "session": "t", "messages": 2})
+    assert first.read() == {"type": "response", "id": 1, "command": "fork", "success": True, "data": {"session": "t"}}
+    second = kept(session="t")
+    say(second, "!echo three")
+    assert texts(second) == ["!echo one", "one", "!echo three", "three"]
+    assert texts(first) == ["!echo one", "one", "!echo two", "two"]
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ({"messages": 9}, "the conversation has no point after 9 messages to fork at"),
+        ({"messages": 2}, "the conversation has no point after 2 messages to fork at"),
+        ({"session": "s"}, "there is a session 's' already"),
+    ],
+)
+def test_a_fork_that_cannot_be_is_refused(kept: Callable[..., Zot], command: dict[str, Any], reason: str) -> None:
+    process = kept()
+    say(process, "!bash echo hi")  # user, call, result, answer: behind the second a call is open.
+    process.send({"type": "fork", **command})
+    assert process.read() == {"type": "response", "command": "fork", "success": False, "error": reason}
+
+
+def test_what_is_not_kept_cannot_be_forked(zot: Callable[..., Zot]) -> None:
+    answer = zot(*LAB).ask({"type": "fork"})
+    assert answer["error"] == "this conversation is not kept, so it cannot be forked: use --session"
+
+
+def test_a_session_that_runs_elsewhere_is_refused_by_name_and_goes_on_afterwards(kept: Callable[..., Zot]) -> None:
+    first, second = kept(), kept()
+    first.send({"type": "prompt", "message": "!bash read x < fifo; echo $x"})
+    os.mkfifo(Path(f"/proc/{first.pid}/cwd") / "fifo")
+    first.until(type="turn_end")
+    second.send({"type": "prompt", "id": 2, "message": "!echo two"})
+    refused = second.read()
+    assert not refused["success"]
+    assert f"is running in process {first.pid}, since" in refused["error"]
+    (Path(f"/proc/{first.pid}/cwd") / "fifo").write_text("go on\n")
+    first.until(type="done")
+    say(second, "!echo two")
+    assert texts(second)[-2:] == ["!echo two", "two"]
+    assert len(texts(first)) == 5  # It has not looked since.
+    first.grammar = Grammar(resumed=True)
+    say(first, "!echo three")
+    assert texts(first)[-4:] == ["!echo two", "two", "!echo three", "three"]
+
+
+def test_a_process_that_was_killed_leaves_a_session_that_goes_on(kept: Callable[..., Zot]) -> None:
+    first = kept()
+    first.send({"type": "prompt", "message": "!bash touch started; sleep 600"})
+    first.until(type="turn_end")
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    second = kept()
+    say(second, "!echo on")
+    second.send({"type": "get_messages"})
+    messages = second.read()["data"]["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "user", "assistant"]
+    [result] = messages[2]["content"]
+    assert (result["is_error"], result["content"][0]["text"]) == (True, "the result was lost: the run was interrupted")
+
+
+def test_an_abort_right_behind_its_prompt_is_heard(kept: Callable[..., Zot]) -> None:
+    process = kept()
+    process.send({"type": "prompt", "message": "!stall"}, {"type": "abort"})
+    frames = [frame for frame in process.until(type="done") if frame.get("command") != "abort"]
+    assert [frame["type"] for frame in frames] == ["response", "user_message", "turn_end", "done"]
+
+
+def test_twenty_at_once_are_one_that_runs_and_nineteen_clear_refusals(
+    kept: Callable[..., Zot], home: Path, tmp_path: Path
+) -> None:
+    processes = [kept() for _ in range(20)]
+    os.mkfifo(tmp_path / "fifo")
+    for process in processes:
+        process.send({"type": "prompt", "message": "!bash read x < fifo; echo $x"})
+    answers = {process: process.read() for process in processes}
+    [runs] = [process for process, answer in answers.items() if answer["success"]]
+    refusals = [answer["error"] for process, answer in answers.items() if process is not runs]
+    assert all(f"is running in process {runs.pid}, since" in refusal for refusal in refusals)
+    (tmp_path / "fifo").write_text("go on\n")
+    runs.until(type="done")
+    for process in processes:
+        process.finish()
+    assert len(texts(kept())) == 5
+
+
+# What the provider is asked.
+
+
+class Rewriting(NoExtensions):
+    """Shows other words than the model wrote."""
+
+    holds_messages = True
+
+    async def message_written(self, text: str) -> MessageDecision:
+        return MessageDecision(text.upper())
+
+
+REPLIES = [
+    claude.reply(
+        claude.thinking("hm", signature="c2ln"), claude.text("I will"), claude.tool("c1", "look"), ends="tool_use"
+    ),
+    claude.reply(claude.text("Seen.")),
+    claude.reply(claude.text("Again.")),
+]
+
+
+async def kept_session(home: Path, transport: FakeTransport) -> Session:
+    journal = await Journal.open(home / "journal.db")
+    record, past = await journal.resume("s")
+    agent = Agent(
+        service(transport),
+        catalogue("anthropic"),
+        model_id=None,
+        system="You are a test.",
+        tools=[],
+        cwd="/",
+        env={},
+        reasoning="low",
+        extensions=Rewriting(),
+    )
+    rows = [row for _, row in past.changes]
+    return Session(agent, record, now=lambda: NOON, past=Past(rows, record.totals, journal.close))
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+async def test_the_next_request_is_the_one_that_an_uninterrupted_process_would_send(
+    tmp_path: Path, interrupted: bool
+) -> None:
+    """Images, thinking with signatures, and words that an extension changed: the provider hears the original ones."""
+    tmp_path.joinpath("home").mkdir()
+    transport = FakeTransport(list(REPLIES))
+    session = await kept_session(tmp_path / "home", transport)
+    await talk(session, "look", [PNG])
+    if interrupted:
+        await session.close()
+        session = await kept_session(tmp_path / "home", transport)
+    await talk(session, "and again")
+    await session.close()
+    [expected] = BODIES.setdefault("expected", [transport.bodies[-1]])
+    assert transport.bodies[-1] == expected
+    assert b"I will" in expected
+    assert b"c2ln" in expected
+    assert b"image/png" in expected
+
+
+BODIES: dict[str, list[bytes]] = {}
+
+
+# In process.
+
+
+@pytest.fixture
+def runtime(home: Path, tmp_path: Path) -> Callable[..., zot.Runtime]:
+    return lambda **settings: zot.Runtime(
+        provider="lab", session="s", cwd=str(tmp_path), env={"ZOT_HOME": str(home)}, **settings
+    )
+
+
+async def test_a_runtime_with_a_session_goes_on(runtime: Callable[..., zot.Runtime]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        async with runtime() as first:
+            assert (await first.run("!echo one")).text == "one"
+            first.set_messages([Message("user", (TextBlock("mine"),), NOON)])
+            await first.run("!echo two")
+        async with runtime() as second:
+            said = ["".join(block.text for block in m.content if isinstance(block, TextBlock)) for m in second.messages]
+            assert said == ["mine", "!echo two", "two"]
+            assert second.state.usage.input == 200
+
+
+async def test_a_runtime_with_a_session_must_be_opened(runtime: Callable[..., zot.Runtime]) -> None:
+    with pytest.raises(UserError, match="async with"):
+        runtime().prompt("hi")
+
+
+async def test_two_runtimes_on_one_session_do_not_run_at_once(runtime: Callable[..., zot.Runtime]) -> None:
+    async with asyncio.timeout(PATIENCE_S), runtime() as first, runtime() as second:
+        stream = first.prompt("!stall")
+        await anext(stream)
+        with pytest.raises(SessionBusy):
+            await second.run("!echo two")
+        await stream.aclose()
+        assert (await second.run("!echo two")).text == "two"
