@@ -35,10 +35,11 @@ def fork_point(changes: Sequence[tuple[int, Change]], count: int, *, last_seq: i
     now = Transcript()
     for _, change in changes:
         now.apply(change)
-    wanted, then, point = list(now.messages[:count]), Transcript(), None
+    wanted, then = list(now.messages[:count]), Transcript()
+    point = None if count else 0
     # What was said of a change follows it: a point lies right before the next one.
     ends = [*(seq - 1 for seq, _ in changes[1:]), last_seq]
-    for (_, change), end in zip(changes, ends, strict=True):
+    for (_, change), end in zip(changes, ends, strict=False):
         then.apply(change)
         if list(then.messages) == wanted:
             point = end
