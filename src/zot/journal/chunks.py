@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import groupby
+from typing import Any
 
 import msgspec
 
@@ -49,6 +50,11 @@ class Chunk(msgspec.Struct, gc=False):
         """A checksum of what it says and of where it belongs."""
         place = _PLACE.pack(self.session, self.kind, self.first, self.count, self.run)
         return zlib.crc32(self.body, zlib.crc32(place))
+
+    @property
+    def may_have_images(self) -> bool:
+        """False if no row of it refers to a blob: most do not, and need not be looked at one by one."""
+        return self.kind == Kind.CHANGES and b'"type":"image"' in self.body
 
     def precedes(self, other: Chunk) -> bool:
         """True if ``other`` goes on where this one ends, in the same way."""
@@ -95,17 +101,28 @@ def join(chunks: Sequence[Chunk]) -> list[Chunk]:
     return joined
 
 
-def unpack(chunk: Chunk, crc: int) -> list[Row]:
+def verified(row: Sequence[Any]) -> Chunk:
+    """Return the chunk that a row of the table holds: its fields and the checksum. Raise JournalDamaged."""
+    *fields, crc = row
+    try:
+        chunk = Chunk(*fields)
+        is_whole = chunk.crc == crc
+    except (TypeError, struct.error) as problem:  # a damaged page may hold anything
+        raise JournalDamaged(f"a row cannot be read: {problem}") from problem
+    if not is_whole:
+        raise JournalDamaged(f"{_named(chunk)} cannot be read: not what was written")
+    return chunk
+
+
+def unpack(chunk: Chunk) -> list[Row]:
     """Return the rows of a chunk, in their stored form. Raise JournalDamaged."""
     decoder = _changes() if chunk.kind == Kind.CHANGES else _events()
-    rows: list[Row] | None = None
-    if chunk.crc == crc:
-        try:
-            rows = decoder.decode_lines(chunk.body)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
-            raise JournalDamaged(f"{_named(chunk)} cannot be read: {problem}") from problem
-    if rows is None or len(rows) != chunk.count:
-        raise JournalDamaged(f"{_named(chunk)} cannot be read: it is not what was written")
+    try:
+        rows: list[Row] = decoder.decode_lines(chunk.body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+        raise JournalDamaged(f"{_named(chunk)} cannot be read: {problem}") from problem
+    if len(rows) != chunk.count:
+        raise JournalDamaged(f"{_named(chunk)} cannot be read: {len(rows)} were found")
     return rows
 
 

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+import msgspec
+
 from zot.errors import JournalDamaged, NoSuchSession, StoreFailed
 from zot.journal import tables
 from zot.journal.check import Report, inspect
@@ -34,6 +36,8 @@ _REPLACE_S = 30.0
 
 _opening = threading.Lock()
 _open: dict[str, Journal] = {}
+# A forked child must not use the connections of its parent: it opens the file itself.
+os.register_at_fork(after_in_child=_open.clear)
 
 
 class Journal:
@@ -85,8 +89,8 @@ class Journal:
             if not self.leases.take(session.number):
                 return session, tables.last_seq(connection, session.number)  # whoever runs it has looked
             try:
-                _, last = checked_epoch(connection, session, self.leases)
-                return tables.get(connection, session_id), last
+                epoch, last = checked_epoch(connection, session, self)
+                return msgspec.structs.replace(session, epoch=epoch), last
             finally:
                 self.leases.let_go(session.number)
 
@@ -98,7 +102,7 @@ class Journal:
             record = await self.record(session_id, cwd=cwd, create=create)
             return record, await record.past()
         except JournalDamaged as problem:
-            await asyncio.to_thread(self._replace, problem)
+            await self.salvage(problem)
         record = await self.record(session_id, cwd=cwd, create=create)
         return record, await record.past()
 
@@ -160,6 +164,13 @@ class Journal:
         """Look at every byte, and say what is wrong. Changes nothing."""
         return await self.reading(inspect)
 
+    async def salvage(self, problem: JournalDamaged) -> None:
+        """Replace the file, in which ``problem`` was met, by what is readable of it: see `notices`.
+
+        Raise StoreFailed while it is in use by another process, or a session runs in this one.
+        """
+        await asyncio.to_thread(self._replace, problem)
+
     async def reading(self, action: Callable[[sqlite3.Connection], T]) -> T:
         """Do something with a connection that only reads, in another thread."""
         return await self._readers.run(action)
@@ -168,6 +179,11 @@ class Journal:
         """Do something in a transaction, in the writer's thread, behind what was said before. It is done or it is not,
         also if nobody waits for it any more."""
         return await asyncio.shield(asyncio.wrap_future(self.writer.run(action)))
+
+    def note(self, notice: str) -> None:
+        """Remember and log what was lost."""
+        self.notices.append(notice)
+        log.warning("%s", notice)
 
     def _join(self) -> None:
         """Say that we use the file, when nobody replaces it."""
@@ -205,9 +221,8 @@ class Journal:
             notices = salvage(self.path)
         finally:
             self.leases.share()
-        self.notices += notices
         for notice in notices:
-            log.warning("%s", notice)
+            self.note(notice)
 
     def _replace(self, problem: StoreFailed) -> None:
         """The file turned out to be damaged while it was in use: stop, salvage, start again."""

@@ -28,15 +28,17 @@ _ALL = 1 << 62
 
 
 class Files(Protocol):
-    """The parts of a journal that its records share. ``notices`` says, in words, what was lost."""
+    """The parts of a journal that its records share."""
 
     path: str
     leases: Leases
     writer: Writer
-    notices: list[str]
 
     async def reading(self, action: Callable[[sqlite3.Connection], T]) -> T:
         """Do something with a connection that only reads, in another thread."""
+
+    def note(self, notice: str) -> None:
+        """Remember and log what was lost."""
 
 
 class Past(msgspec.Struct, frozen=True):
@@ -106,7 +108,7 @@ class Record:
         if not leases.take(self.number):
             raise busy(session)
         taken.append(owner)
-        epoch, last = checked_epoch(connection, session, leases)
+        epoch, last = checked_epoch(connection, session, self._files)
         query = "UPDATE sessions SET owner = ?, updated = ? WHERE number = ?"
         connection.execute(query, (msgspec.json.encode(owner), owner.since, self.number))
         return epoch, last, rows_after(connection, self.number, self._safe_seq, _ALL)
@@ -236,19 +238,21 @@ class Record:
         return await self._files.reading(look)
 
 
-def checked_epoch(connection: sqlite3.Connection, session: SessionRecord, leases: Leases) -> tuple[int, int]:
+def checked_epoch(connection: sqlite3.Connection, session: SessionRecord, files: Files) -> tuple[int, int]:
     """Return a session's epoch, and its newest row. Whoever calls this has its lease.
 
     The epoch changes if rows that were once safe may be gone, for their numbers are then given again: a later number is
     known to have been safe, or the machine went down while the session ran, and only then can the disk be behind.
     """
     last = last_seq(connection, session.number)
-    was_cut_off = session.owner is not None and session.owner.boot != boot_id()
-    if leases.marked(session.number) <= last and not was_cut_off:
+    marked = files.leases.marked(session.number)
+    if marked > last:
+        files.note(f"session {session.id!r}: rows {last + 1} to {marked} were lost")
+    elif session.owner is None or session.owner.boot == boot_id():
         return session.epoch, last
     query = "UPDATE sessions SET owner = x'', epoch = epoch + 1 WHERE number = ?"
     connection.execute(query, (session.number,))
-    leases.mark(session.number, last)
+    files.leases.mark(session.number, last)
     return session.epoch + 1, last
 
 
