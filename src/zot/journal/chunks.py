@@ -9,7 +9,7 @@ import enum
 import hashlib
 import struct
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import groupby
 from typing import Any
@@ -48,13 +48,7 @@ class Chunk(msgspec.Struct, gc=False):
     @property
     def crc(self) -> int:
         """A checksum of what it says and of where it belongs."""
-        place = _PLACE.pack(self.session, self.kind, self.first, self.count, self.run)
-        return zlib.crc32(self.body, zlib.crc32(place))
-
-    @property
-    def may_have_images(self) -> bool:
-        """False if no row of it refers to a blob: most do not, and need not be looked at one by one."""
-        return self.kind == Kind.CHANGES and b'"type":"image"' in self.body
+        return _checksum((self.session, self.kind, self.first, self.count, self.run), self.body)
 
     def precedes(self, other: Chunk) -> bool:
         """True if ``other`` goes on where this one ends, in the same way."""
@@ -103,10 +97,10 @@ def join(chunks: Sequence[Chunk]) -> list[Chunk]:
 
 def verified(row: Sequence[Any]) -> Chunk:
     """Return the chunk that a row of the table holds: its fields and the checksum. Raise JournalDamaged."""
-    *fields, crc = row
+    *place, body, crc = row
     try:
-        chunk = Chunk(*fields)
-        is_whole = chunk.crc == crc
+        chunk = Chunk(*row[:-1])
+        is_whole = _checksum(place, body) == crc
     except (TypeError, struct.error) as problem:  # a damaged page may hold anything
         raise JournalDamaged(f"a row cannot be read: {problem}") from problem
     if not is_whole:
@@ -126,10 +120,26 @@ def unpack(chunk: Chunk) -> list[Row]:
     return rows
 
 
+def unpack_all(chunks: Sequence[Chunk]) -> list[tuple[int, Row]]:
+    """Return the rows of chunks of one kind, in their stored form, with their numbers. Raise JournalDamaged."""
+    numbers = [seq for chunk in chunks for seq in range(chunk.first, chunk.first + chunk.count)]
+    body = b"".join([chunk.body for chunk in chunks])
+    try:
+        # One decode for many: a session has more chunks than anything else.
+        return list(zip(numbers, unpack(Chunk(0, chunks[0].kind, 0, len(numbers), 0, body)), strict=True))
+    except JournalDamaged:
+        return [row for chunk in chunks for row in enumerate(unpack(chunk), chunk.first)]  # to say which
+
+
 def cut(chunk: Chunk, count: int) -> Chunk:
     """Return the chunk with its first ``count`` rows only."""
     body = b"".join(line + b"\n" for line in chunk.body.split(b"\n", count)[:count])
     return msgspec.structs.replace(chunk, count=count, body=body)
+
+
+def may_have_images(chunks: Iterable[Chunk]) -> bool:
+    """False if no row refers to a blob: most do not, and need not be looked at one by one."""
+    return any(chunk.kind == Kind.CHANGES and b'"type":"image"' in chunk.body for chunk in chunks)
 
 
 def images(row: Row) -> list[bytes]:
@@ -197,6 +207,10 @@ def _message_with_images(message: Message, change: Callable[[ImageBlock], ImageB
 
 def _flat(block: TranscriptBlock) -> tuple[TranscriptBlock, ...]:
     return block.content if isinstance(block, ResultBlock) else (block,)
+
+
+def _checksum(place: Sequence[int], body: bytes) -> int:
+    return zlib.crc32(body, zlib.crc32(_PLACE.pack(*place)))
 
 
 def _named(chunk: Chunk) -> str:

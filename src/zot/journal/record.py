@@ -233,7 +233,9 @@ class Record:
             changes = rows_after(connection, self.number, 0, _ALL, [Kind.CHANGES])
             run, first = last_run(connection, self.number)
             rows = rows_after(connection, self.number, first - 1, _ALL) if first else []
-            return Past([row for row in changes if row[0] <= upto], run, [row for row in rows if row[0] <= upto])
+            if rows and rows[-1][0] > upto:  # others go on writing
+                changes, rows = [row for row in changes if row[0] <= upto], [row for row in rows if row[0] <= upto]
+            return Past(changes, run, rows)
 
         return await self._files.reading(look)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, islice
 from typing import Any
 
 import msgspec
 
 from zot.errors import JournalDamaged, NoSuchSession, UserError
-from zot.journal.chunks import Chunk, Kind, cut, fetched, images, unpack, verified
+from zot.journal.chunks import Chunk, Kind, cut, fetched, images, may_have_images, unpack, unpack_all, verified
 from zot.journal.owner import Owner
 from zot.journal.summary import Summary, titled
 from zot.messages import ZERO, Counters, timestamp
@@ -20,7 +21,7 @@ _COLUMNS = "number, id, created, updated, cwd, title, parent, fork_seq, messages
 #: The columns that `verified` takes.
 CHUNK = "session, kind, first, count, run, body, crc"
 #: Rows are read in pieces of this many chunks, so that a reader who wants few does not pay for many.
-_FETCH = 64
+_FETCH = 256
 
 
 class SessionRecord(msgspec.Struct, frozen=True):
@@ -196,25 +197,25 @@ def rows_after(
 ) -> list[tuple[int, Row]]:
     """Return up to ``limit`` rows above ``after``, with their numbers. Raise JournalDamaged."""
     found: list[tuple[int, Row]] = []
-    for chunk in chunks_after(connection, number, after, kinds) if limit > 0 else ():
-        rows = unpack(chunk)
-        if chunk.may_have_images:
-            rows = _with_blobs(connection, rows)
-        skip = max(0, after + 1 - chunk.first)
-        found += enumerate(rows[skip:] if skip else rows, chunk.first + skip)
+    for _, group in groupby(chunks_after(connection, number, after, kinds), lambda chunk: chunk.kind):
+        while limit > len(found) and (chunks := list(islice(group, _FETCH))):
+            rows = unpack_all(chunks)
+            if may_have_images(chunks):
+                rows = _with_blobs(connection, rows)
+            found += rows[max(0, after + 1 - chunks[0].first) :]
         if len(found) >= limit:
-            return found[:limit]
-    return found
+            break
+    return found[:limit] if len(found) > limit else found
 
 
-def _with_blobs(connection: sqlite3.Connection, rows: list[Row]) -> list[Row]:
+def _with_blobs(connection: sqlite3.Connection, rows: list[tuple[int, Row]]) -> list[tuple[int, Row]]:
     blobs: dict[bytes, bytes] = {}
-    for digest in {digest for row in rows for digest in images(row)}:
+    for digest in {digest for _, row in rows for digest in images(row)}:
         found = connection.execute("SELECT data FROM blobs WHERE hash = ?", (digest,)).fetchone()
         # One that is not what it was is as good as lost.
         if found is not None and hashlib.sha256(found[0]).digest() == digest:
             blobs[digest] = found[0]
-    return [fetched(row, blobs) for row in rows]
+    return [(seq, fetched(row, blobs)) for seq, row in rows]
 
 
 def record_of(row: tuple[Any, ...]) -> SessionRecord:
