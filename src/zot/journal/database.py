@@ -70,7 +70,7 @@ def prepare(path: str) -> None:
 
 
 def connect(path: str) -> sqlite3.Connection:
-    """Open the file as it is. Raise sqlite3.Error. SQLite closes its descriptors in children."""
+    """Open the file as it is. Raise sqlite3.Error, JournalDamaged. SQLite closes its descriptors in children."""
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     # A damaged title must not keep its session from being read.
     connection.text_factory = lambda data: data.decode("utf-8", "replace")
@@ -83,6 +83,9 @@ def connect(path: str) -> sqlite3.Connection:
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             log.warning("%s is where SQLite cannot write ahead (its mode is %s): readers wait for writers", path, mode)
+    except UnicodeDecodeError as problem:
+        connection.close()
+        raise JournalDamaged(f"{path} is damaged: not even the error is text") from problem
     except BaseException:
         connection.close()
         raise

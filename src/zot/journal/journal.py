@@ -48,6 +48,7 @@ class Journal:
         #: What was lost when a damaged file was replaced, in words, oldest first.
         self.notices: list[str] = []
         self._users = 1
+        self._replaced = 0
         prepare(path)
         self.leases = Leases(f"{path}.lock")
         try:
@@ -98,11 +99,12 @@ class Journal:
 
     async def resume(self, session_id: str, *, cwd: str = "", create: bool = True) -> tuple[Record, Past]:
         """Return the record of a session and its past. Damage that is found on the way is repaired: see `notices`."""
+        file = self._replaced
         try:
             record = await self.record(session_id, cwd=cwd, create=create)
             return record, await record.past()
         except JournalDamaged as problem:
-            await self.salvage(problem)
+            await asyncio.to_thread(self._replace, problem, file)
         record = await self.record(session_id, cwd=cwd, create=create)
         return record, await record.past()
 
@@ -169,7 +171,7 @@ class Journal:
 
         Raise StoreFailed while it is in use by another process, or a session runs in this one.
         """
-        await asyncio.to_thread(self._replace, problem)
+        await asyncio.to_thread(self._replace, problem, self._replaced)
 
     async def reading(self, action: Callable[[sqlite3.Connection], T]) -> T:
         """Do something with a connection that only reads, in another thread."""
@@ -224,17 +226,27 @@ class Journal:
         for notice in notices:
             self.note(notice)
 
-    def _replace(self, problem: StoreFailed) -> None:
-        """The file turned out to be damaged while it was in use: stop, salvage, start again."""
+    def _replace(self, problem: StoreFailed, file: int) -> None:
+        """The file turned out to be damaged while it was in use: stop, salvage, start again.
+
+        ``file`` says which one it was: others who met the same damage may have been here first.
+        """
         with _opening:
-            if self.leases.held:
-                raise StoreFailed(f"{problem}; but other sessions are running here: wait for them") from problem
+            if file != self._replaced:
+                return
+            self._check_idle(problem)
             self.writer.close(within_s=CLOSE_S)
             self._readers.close()
             try:
+                self._check_idle(problem)  # a run may have begun while the writer wrote its last
                 self._salvage(problem)
+                self._replaced += 1
             finally:
                 self._start()
+
+    def _check_idle(self, problem: StoreFailed) -> None:
+        if self.leases.held:
+            raise StoreFailed(f"{problem}; but other sessions are running here: wait for them") from problem
 
     def _leave(self) -> bool:
         """True if we were the last."""

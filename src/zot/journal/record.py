@@ -119,7 +119,8 @@ class Record:
         if owner is None:
             return
         leases, number = self._files.leases, self.number
-        is_settled = self._safe_seq == self.last_seq or self._failure is not None
+        # What the writer has given up on it never writes; what was only late may still be on its way.
+        is_settled = self._safe_seq == self.last_seq or self.broken is not None
         if is_settled:
             leases.let_go(number)
 

@@ -17,6 +17,7 @@ from zot.journal.chunks import Chunk, images, unpack, verified
 from zot.journal.pages import Found
 from zot.journal.summary import Summary
 from zot.journal.tables import SessionRecord, key_of, put, record_of, summed_up, used
+from zot.store import Row
 
 
 class Wreck(msgspec.Struct):
@@ -70,7 +71,7 @@ def _write_session(new: sqlite3.Connection, wreck: Wreck, number: int) -> list[s
     expected, holes = 1, []
     for chunk in sorted((c for c in wreck.chunks.values() if c.session == number), key=lambda chunk: chunk.first):
         put(new, chunk)
-        rows = unpack(chunk)
+        rows = _rows(chunk)
         summary.add(rows)
         own = {digest for row in rows for digest in images(row)}
         used(new, number, chunk.first, own)
@@ -84,6 +85,14 @@ def _write_session(new: sqlite3.Connection, wreck: Wreck, number: int) -> list[s
     if gone := hashes - wreck.blobs.keys():
         lost.append(f"session {session.id!r}: {len(gone)} of its images were lost")
     return lost
+
+
+def _rows(chunk: Chunk) -> list[Row]:
+    """Return the rows of a chunk; none if another zot wrote them in a way we do not know, which is no damage."""
+    try:
+        return unpack(chunk)
+    except JournalDamaged:
+        return []
 
 
 def _put_session(new: sqlite3.Connection, session: SessionRecord) -> None:

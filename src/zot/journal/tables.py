@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ _COLUMNS = "number, id, created, updated, cwd, title, parent, fork_seq, messages
 CHUNK = "session, kind, first, count, run, body, crc"
 #: Rows are read in pieces of this many chunks, so that a reader who wants few does not pay for many.
 _FETCH = 256
+_DECODE_BYTES = 1 << 18
 
 
 class SessionRecord(msgspec.Struct, frozen=True):
@@ -198,7 +199,7 @@ def rows_after(
     """Return up to ``limit`` rows above ``after``, with their numbers. Raise JournalDamaged."""
     found: list[tuple[int, Row]] = []
     for _, group in groupby(chunks_after(connection, number, after, kinds), lambda chunk: chunk.kind):
-        while limit > len(found) and (chunks := list(islice(group, _FETCH))):
+        while limit > len(found) and (chunks := _some(group)):
             rows = unpack_all(chunks)
             if may_have_images(chunks):
                 rows = _with_blobs(connection, rows)
@@ -206,6 +207,18 @@ def rows_after(
         if len(found) >= limit:
             break
     return found[:limit] if len(found) > limit else found
+
+
+def _some(chunks: Iterator[Chunk]) -> list[Chunk]:
+    """Take as many chunks as are decoded in one go: many, but not so many that others wait for the interpreter."""
+    some: list[Chunk] = []
+    size = 0
+    for chunk in chunks:
+        some.append(chunk)
+        size += len(chunk.body)
+        if size >= _DECODE_BYTES:
+            break
+    return some
 
 
 def _with_blobs(connection: sqlite3.Connection, rows: list[tuple[int, Row]]) -> list[tuple[int, Row]]:
