@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -240,7 +241,14 @@ async def check_damaged(path: Path, everything: dict[str, list[tuple[int, Row]]]
             transcript.apply(change)
         recovery = recover(transcript, [row for _, row in past.rows], now=NOON)
         if session_id == SESSIONS[0]:
-            await record.begin()
+            try:
+                await record.begin()
+            except JournalDamaged:
+                # Where nobody reads, but somebody writes. It is remembered: whoever comes next repairs it.
+                await journal.close()
+                journal = await Journal.open(path)
+                record, _ = await journal.resume(session_id)
+                await record.begin()
             record.append([*recovery.rows, Done()], run=past.run + 1)
             await record.settled()
             record.end()
@@ -333,6 +341,28 @@ async def test_the_damaged_file_is_kept_and_its_name_is_told(tmp_path: Path) -> 
     assert [session.epoch for session in await journal.sessions()] == [2, 2, 2]
     await journal.close()
     assert {path.name for path in tmp_path.iterdir()} == {"journal.db", "journal.db.lock", aside.name}
+
+
+async def test_damage_that_only_writing_meets_is_repaired_when_the_file_is_opened_again(tmp_path: Path) -> None:
+    everything = await fill(tmp_path / "journal.db")
+    with closing(sqlite3.connect(tmp_path / "journal.db")) as connection:
+        query = "SELECT rootpage FROM sqlite_schema WHERE name = 'sessions_by_cwd'"
+        ((page,),) = connection.execute(query).fetchall()
+    data = bytearray((tmp_path / "journal.db").read_bytes())
+    data[(page - 1) * 4096 : page * 4096] = b"\xff" * 4096
+    (tmp_path / "journal.db").write_bytes(data)
+    journal = await Journal.open(tmp_path / "journal.db")
+    record, _ = await journal.resume("one")
+    with pytest.raises(JournalDamaged):
+        await record.begin()
+    assert (journal.notices, journal.leases.held) == ([], frozenset())
+    await journal.close()
+    journal = await Journal.open(tmp_path / "journal.db")
+    assert len(journal.notices) == 1
+    assert {name: await readable(journal, name) for name in SESSIONS} == everything
+    record, _ = await journal.resume("one")
+    await record.begin()
+    await journal.close()
 
 
 async def test_a_file_in_use_is_not_replaced(tmp_path: Path) -> None:

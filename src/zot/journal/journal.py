@@ -34,6 +34,9 @@ T = TypeVar("T")
 CLOSE_S = 5.0
 _REPLACE_S = 30.0
 
+#: The place in the lock file, where no session is, that says that damage was met.
+_SUSPECTED = 0
+
 _opening = threading.Lock()
 _open: dict[str, Journal] = {}
 # A forked child must not use the connections of its parent: it opens the file itself.
@@ -101,6 +104,7 @@ class Journal:
         """Return the record of a session and its past. Damage that is found on the way is repaired: see `notices`."""
         file = self._replaced
         try:
+            self._check_unsuspected()
             record = await self.record(session_id, cwd=cwd, create=create)
             return record, await record.past()
         except JournalDamaged as problem:
@@ -175,12 +179,29 @@ class Journal:
 
     async def reading(self, action: Callable[[sqlite3.Connection], T]) -> T:
         """Do something with a connection that only reads, in another thread."""
-        return await self._readers.run(action)
+        try:
+            return await self._readers.run(action)
+        except JournalDamaged as problem:
+            self.suspect(problem)
+            raise
 
     async def writing(self, action: Callable[[sqlite3.Connection], T]) -> T:
         """Do something in a transaction, in the writer's thread, behind what was said before. It is done or it is not,
         also if nobody waits for it any more."""
-        return await asyncio.shield(asyncio.wrap_future(self.writer.run(action)))
+        try:
+            return await asyncio.shield(asyncio.wrap_future(self.writer.run(action)))
+        except JournalDamaged as problem:
+            self.suspect(problem)
+            raise
+
+    def suspect(self, problem: BaseException) -> None:
+        """If that is damage, see to it that the file is salvaged when it is next opened, or a session resumed."""
+        if isinstance(problem, JournalDamaged):
+            self.leases.mark(_SUSPECTED, 1)
+
+    def _check_unsuspected(self) -> None:
+        if self.leases.marked(_SUSPECTED):
+            raise JournalDamaged(f"{self.path} was found damaged")
 
     def note(self, notice: str) -> None:
         """Remember and log what was lost."""
@@ -201,6 +222,9 @@ class Journal:
                 self._look()
             except sqlite3.Error as problem:
                 raise explained(problem, self.path) from problem
+            # What was met elsewhere in the file can wait until it is ours alone.
+            if self.leases.marked(_SUSPECTED) and self.leases.own():
+                self._check_unsuspected()
         except JournalDamaged as problem:
             self._salvage(problem)
             self._look()
@@ -221,6 +245,7 @@ class Journal:
             raise StoreFailed(f"{problem}; but other processes have it open: end them first") from problem
         try:
             notices = salvage(self.path)
+            self.leases.mark(_SUSPECTED, 0)
         finally:
             self.leases.share()
         for notice in notices:

@@ -40,6 +40,9 @@ class Files(Protocol):
     def note(self, notice: str) -> None:
         """Remember and log what was lost."""
 
+    def suspect(self, problem: BaseException) -> None:
+        """If that is damage, see to it that the file is salvaged when it is next opened, or a session resumed."""
+
 
 class Past(msgspec.Struct, frozen=True):
     """What a session needs in order to go on: all changes of its transcript, and everything of its newest run."""
@@ -90,6 +93,7 @@ class Record:
             # Whatever keeps us from using the lease must not leave it taken.
             taking.add_done_callback(lambda _: self._files.leases.let_go(self.number) if taken else None)
             heard.cancel()
+            self._files.suspect(problem)
             if isinstance(problem, TimeoutError):
                 raise StoreFailed(f"{self._files.path} has not answered for {self._patience_s:g} s") from None
             raise
@@ -189,6 +193,7 @@ class Record:
         """The writer could not write, or was not heard of in time."""
         if self._failure is None:
             self._failure = problem
+            self._files.suspect(problem)
             self._wake()
             self._failed(problem)
 
