@@ -23,7 +23,9 @@ from zot.agent.transcript import Transcript, repaired
 from zot.errors import JournalDamaged, StoreFailed
 from zot.events import Done, TextDelta, ToolResult
 from zot.journal import database
+from zot.journal.chunks import Chunk
 from zot.journal.journal import Journal
+from zot.journal.tables import put
 from zot.journal.writer import Writer
 from zot.messages import CallBlock, ImageBlock, Message, ResultBlock, TextBlock
 from zot.store import Change, Configured, Row, Said, Spliced
@@ -341,6 +343,18 @@ async def test_the_damaged_file_is_kept_and_its_name_is_told(tmp_path: Path) -> 
     assert [session.epoch for session in await journal.sessions()] == [2, 2, 2]
     await journal.close()
     assert {path.name for path in tmp_path.iterdir()} == {"journal.db", "journal.db.lock", aside.name}
+
+
+async def test_rows_of_another_version_are_no_damage(tmp_path: Path) -> None:
+    journal = await Journal.open(tmp_path / "journal.db")
+    record = await journal.record("one")
+    await journal.writing(lambda connection: put(connection, Chunk(record.number, 0, 1, 1, 1, b'{"type":"sung"}\n')))
+    with pytest.raises(StoreFailed, match="row 1 cannot be understood, another zot wrote them") as caught:
+        await journal.resume("one")
+    assert not isinstance(caught.value, JournalDamaged)
+    assert (await journal.check()).problems != ()
+    assert journal.notices == []
+    await journal.close()
 
 
 async def test_damage_that_only_writing_meets_is_repaired_when_the_file_is_opened_again(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from zot.errors import JournalDamaged
+from zot.errors import JournalDamaged, StoreFailed
 from zot.journal.chunks import images, unpack, verified
 from zot.journal.tables import CHUNK, SessionRecord, listed
 
@@ -49,7 +49,7 @@ def _session(connection: sqlite3.Connection, session: SessionRecord, count: _Cou
         try:
             chunk = verified(row)
             rows = unpack(chunk)
-        except JournalDamaged as problem:
+        except StoreFailed as problem:
             yield f"session {session.id!r}: {problem}"
             continue
         if chunk.first > expected:

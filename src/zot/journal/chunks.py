@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from zot.errors import JournalDamaged
+from zot.errors import JournalDamaged, StoreFailed
 from zot.events import AgentEvent, encode_lines
 from zot.messages import ImageBlock, Message, ResultBlock, TextBlock, TranscriptBlock
 from zot.store import Change, Configured, Row, Said, Spliced
@@ -109,25 +109,26 @@ def verified(row: Sequence[Any]) -> Chunk:
 
 
 def unpack(chunk: Chunk) -> list[Row]:
-    """Return the rows of a chunk, in their stored form. Raise JournalDamaged."""
+    """Return the rows of a chunk, in their stored form. Raise StoreFailed if this zot does not know such rows."""
     decoder = _changes() if chunk.kind == Kind.CHANGES else _events()
     try:
         rows: list[Row] = decoder.decode_lines(chunk.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
-        raise JournalDamaged(f"{_named(chunk)} cannot be read: {problem}") from problem
+        # The checksum is right, so this is no damage, and nothing that a repair could help.
+        raise StoreFailed(f"{_named(chunk)} cannot be understood, another zot wrote them: {problem}") from problem
     if len(rows) != chunk.count:
-        raise JournalDamaged(f"{_named(chunk)} cannot be read: {len(rows)} were found")
+        raise StoreFailed(f"{_named(chunk)} cannot be understood, another zot wrote them: there are {len(rows)}")
     return rows
 
 
 def unpack_all(chunks: Sequence[Chunk]) -> list[tuple[int, Row]]:
-    """Return the rows of chunks of one kind, in their stored form, with their numbers. Raise JournalDamaged."""
+    """Return the rows of chunks of one kind, in their stored form, with their numbers. Raise StoreFailed."""
     numbers = [seq for chunk in chunks for seq in range(chunk.first, chunk.first + chunk.count)]
     body = b"".join([chunk.body for chunk in chunks])
     try:
         # One decode for many: a session has more chunks than anything else.
         return list(zip(numbers, unpack(Chunk(0, chunks[0].kind, 0, len(numbers), 0, body)), strict=True))
-    except JournalDamaged:
+    except StoreFailed:
         return [row for chunk in chunks for row in enumerate(unpack(chunk), chunk.first)]  # to say which
 
 

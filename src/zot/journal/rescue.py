@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from zot.errors import JournalDamaged
+from zot.errors import JournalDamaged, StoreFailed
 from zot.journal.chunks import Chunk, images, unpack, verified
 from zot.journal.pages import Found
 from zot.journal.summary import Summary
@@ -91,7 +91,7 @@ def _rows(chunk: Chunk) -> list[Row]:
     """Return the rows of a chunk; none if another zot wrote them in a way we do not know, which is no damage."""
     try:
         return unpack(chunk)
-    except JournalDamaged:
+    except StoreFailed:
         return []
 
 
