@@ -35,8 +35,11 @@ async def main() -> None:
         record = await _begun(journal, "appending")
         figures["journal"] = await _appending(record)
         figures["latencies"] = await _latencies(record)
-        figures["agent, memory"] = await _flood(MemoryStore())
-        figures["agent, journal"] = await _flood(await _begun(journal, "flood"))
+        await _flood(MemoryStore())  # the first pays for the imports
+        pairs = [
+            (await _flood(MemoryStore()), await _flood(await _begun(journal, f"flood {number}"))) for number in range(3)
+        ]
+        figures["agent, memory"], figures["agent, journal"] = map(min, zip(*pairs, strict=True))
         await journal.close()
     sys.stdout.write(json.dumps(figures))
 
