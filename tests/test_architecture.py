@@ -23,6 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "version": set(),
     "surrogates": set(),
+    "printable": set(),
     "messages": {"errors"},
     "events": {"errors", "messages", "surrogates"},
     "flags": {"errors"},
@@ -43,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "providers": {"errors", "surrogates", "version", "messages", "events", "providers/base"},
     # lab is a service at the other end of a line: it knows what a transport is, and none of our decoders.
     "providers/lab": {"errors", "messages", "events", "providers/base"},
-    "agent": {"errors", "messages", "events", "store", "providers/base", "tools/base"},
+    "agent": {"errors", "printable", "messages", "events", "store", "providers/base", "tools/base"},
     "history": {"errors", "messages", "events", "store", "agent"},
     "job": {"errors", "surrogates", "messages"},
     "session": {"errors", "messages", "events", "store", "agent", "history", "job"},

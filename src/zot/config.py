@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
 from zot.errors import ConfigError
-from zot.flags import Flag, choice, positive, seconds
+from zot.flags import MAX_SECONDS, Flag, choice, positive, seconds
 from zot.providers.vendors import KEY_NAMES, VENDORS, ApiName
 
 #: Names that never reach a tool or an extension: our token, and the keys of all providers.
 SECRET_NAMES = frozenset({"ZOTCORE_RPC_TOKEN", "ANTHROPIC_AUTH_TOKEN"}) | KEY_NAMES
+
+
+#: Seconds, above 0; deadlines are times, and beyond a year the largest would be none.
+_Patience: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)]
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,7 +36,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_steps: Annotated[int, msgspec.Meta(ge=1)] = 50
     tools: tuple[str, ...] | None = None
     policy: tuple[str, ...] = ()
-    approval_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 120.0
+    approval_timeout_s: _Patience = 120.0
     approvals: bool = False
     lock: bool = False
     skills: tuple[str, ...] = ()
@@ -70,7 +74,7 @@ class _AgentTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     skills: tuple[str, ...] | None = None
     no_skill: bool | None = None
     policy: tuple[str, ...] | None = None
-    approval_timeout_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    approval_timeout_s: _Patience | None = None
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -138,7 +142,10 @@ def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None) -
         given["tools"] = ()
     for accepted in ("no_ext", "no_session"):
         given.pop(accepted, None)
-    return Config(**{**_fitting(_from_file(directory), given), **given}, env=env)
+    stored = _from_file(directory)
+    # A flag must not take away what the file forbids, so it only comes first.
+    given["policy"] = (*given.get("policy", ()), *stored.get("policy", ()))
+    return Config(**{**_fitting(stored, given), **given}, env=env)
 
 
 def _fitting(stored: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from zot.config import Config, credential, tool_environment, tool_names
+from zot.config import TOOL_NAMES, Config, credential, tool_environment, tool_names
 from zot.errors import ConfigError
 from zot.providers.models import Catalogue, catalogue
 from zot.providers.vendors import VENDORS, ApiName, Endpoint, endpoint
 
 if TYPE_CHECKING:
+    from zot.agent.policy import Policy
     from zot.providers.base import Api, Provider, Transport
     from zot.session import Session
     from zot.store import Store
@@ -52,7 +53,6 @@ def open_session(config: Config, store: Store | None = None, *, own_process: boo
     """
     from zot.agent.approvals import Approvals
     from zot.agent.loop import Agent
-    from zot.agent.policy import Policy
     from zot.agent.prompt import system_prompt
     from zot.messages import timestamp
     from zot.session import Session
@@ -76,9 +76,22 @@ def open_session(config: Config, store: Store | None = None, *, own_process: boo
         env=tool_environment(config.environment),
         max_steps=config.max_steps,
         reasoning=config.reasoning,
-        approver=Approvals(Policy.parse(config.policy), cwd=cwd, timeout_s=config.approval_timeout_s),
+        approver=Approvals(_policy(config), cwd=cwd, timeout_s=config.approval_timeout_s),
     )
     return Session(agent, store, jobs=toolbox, key=key, now=_clock(config.frozen_time))
+
+
+def _policy(config: Config) -> Policy:
+    """Return the rules for tools. One about a tool that we do not have may be a mistake, which would have no effect."""
+    import logging
+
+    from zot.agent.policy import Policy
+
+    policy, log = Policy.parse(config.policy), logging.getLogger("zot")
+    for rule in policy.rules:
+        if rule.tool not in ("*", *TOOL_NAMES):
+            log.warning("policy: no tool of zot is named %r; its own are %s", rule.tool, ", ".join(TOOL_NAMES))
+    return policy
 
 
 def _clock(frozen_time: str | None) -> Callable[[], str]:

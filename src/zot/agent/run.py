@@ -10,7 +10,7 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from zot.agent.hooks import CallDecision, MessageDecision
+from zot.agent.hooks import Answer, CallDecision, MessageDecision
 from zot.agent.transcript import Transcript
 from zot.errors import AgentError, TurnBlocked
 from zot.events import (
@@ -99,9 +99,9 @@ class Run:
         #: How many model calls have been made, and whether the last one left nothing to do.
         self.step = 0
         self.answered = False
-        #: What was decided about calls, by id: by extensions, and by a person (why not, or None).
+        #: What was decided about calls, by id: by extensions, and by a person.
         self.decisions: dict[str, CallDecision] = {}
-        self.answers: dict[str, str | None] = {}
+        self.answers: dict[str, Answer] = {}
 
     def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
         """The user said something: the beginning of a run, or steering in its middle."""
