@@ -46,6 +46,11 @@ class Excerpt:
         if len(self._tail) > 4 * self._half_bytes:
             del self._tail[: -self._half_bytes]
 
+    def skip(self, size: int, lines: int) -> None:
+        """Only count a part, of which it is known that it will be left out: far from both ends of the stream."""
+        self._bytes += size
+        self._lines += lines
+
     def text(self, whereabouts: str | None = None) -> str:
         """Return what was kept, invalid UTF-8 replaced, with a note where something was left out, and where it is."""
         if self._bytes > 2 * self._half_bytes:
