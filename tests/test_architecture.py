@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": {"errors", "messages", "events"},
     "wire": {"errors", "messages", "events", "surrogates"},
     "tools/base": {"errors", "messages"},
-    "tools": {"errors", "messages", "tools/base", "skills"},
+    "tools": {"errors", "printable", "messages", "tools/base", "skills"},
     # What a session works with: it picks the concrete tools.
     "toolbox": {"config", "skills", "trust", "tools/base", "tools"},
     # The catalogue is read before anything is answered, so it knows next to nothing.

@@ -5,6 +5,10 @@ from __future__ import annotations
 
 def printable(text: str) -> str:
     """Return ``text`` with a backslash escape for all that would not be seen: controls, line ends, broken bytes."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return text if text.isprintable() else "".join(one if one.isprintable() else _escaped(one) for one in text)
+
+
+def _escaped(one: str) -> str:
+    if "\udc80" <= one <= "\udcff":  # a byte of a file's name that is no character
+        return f"\\x{ord(one) - 0xDC00:02x}"
+    return one.encode("unicode_escape").decode()
