@@ -165,9 +165,10 @@ class Grammar:
                 self.at = At.ANSWERED
             case At.ASKED | At.SAID | At.COUNTED, "error" if frame.get("error") and not self._announced:
                 self.at, self._error = At.FAILED, frame["error"]
-            case At.READY | At.ASKED | At.SAID | At.COUNTED | At.COMPACTING | At.COMPACTED, "aborted" if (
-                "error" not in frame
-            ):
+            case (
+                At.READY | At.ASKED | At.SAID | At.COUNTED | At.ANSWERED | At.COMPACTING | At.COMPACTED,
+                "aborted",
+            ) if "error" not in frame:
                 self.at = At.ENDING
             case _:
                 self._refuse(f"turn_end with stop {frame['stop']!r}")

@@ -18,6 +18,7 @@ from fakes import (
     FakeTool,
     FakeTransport,
     Guard,
+    Listener,
     ListStore,
     finish,
     forever,
@@ -59,6 +60,7 @@ from zot.events import (
     Usage,
     UserMessage,
 )
+from zot.history import Batch
 from zot.messages import (
     CallBlock,
     Counters,
@@ -958,3 +960,30 @@ async def test_an_abort_is_heard_even_if_what_it_left_running_cannot_be_ended() 
     session.abort()
     await finish(session)
     assert kinds(listener.events)[-2:] == ["turn_end aborted", "done"]
+
+
+async def test_an_abort_between_the_last_turn_and_done_is_an_abort_that_ends_what_was_left_running() -> None:
+    ended: list[str] = []
+
+    class Jobs:
+        async def end(self, owner: str) -> None:
+            ended.append(owner)
+
+        async def close(self) -> None:
+            return
+
+    class Late(Listener):
+        """Aborts when the task of the run has ended, and before anybody has noticed."""
+
+        def deliver(self, batch: Batch) -> None:
+            super().deliver(batch)
+            if self.events[-1] == TurnEnd("end_turn"):
+                asyncio.get_running_loop().call_soon(session.abort)
+
+    session = Session(open_session(FakeTransport()).agent, jobs=Jobs(), key="s")
+    listener = Late()
+    session.subscribe(listener)
+    job = session.prompt("hi")
+    await finish(session)
+    assert kinds(listener.events)[-3:] == ["turn_end end_turn", "turn_end aborted", "done"]
+    assert (job.aborted, ended) == (True, ["s/1"])

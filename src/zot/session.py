@@ -314,7 +314,9 @@ class Session:
 
     def _conclude(self, job: Job, run: Run, problem: BaseException | None) -> None:
         """Say how a run ended."""
-        if isinstance(problem, asyncio.CancelledError) or (problem is not None and self._aborting):
+        # An abort may come after the last turn and before `done`: what the run left running has then been ended.
+        came_late = self._aborting and not job.is_compact
+        if isinstance(problem, asyncio.CancelledError) or came_late or (problem is not None and self._aborting):
             job.aborted = True
             run.aborted()
         elif problem is not None:

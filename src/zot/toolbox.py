@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from zot.tools.paths import Paths
     from zot.tools.process import Processes
     from zot.tools.seen import Seen
+    from zot.tools.spill import Spills
 
 log = logging.getLogger("zot")
 
@@ -30,8 +31,9 @@ class Toolbox:
         self._own_process = own_process
         self._cwd = cwd
         self._home = zot_home(config.environment)
-        self._spill_dir = os.path.join(self._home, "spill", key) if self._home is not None else None
+        self._key = key
         self._processes: Processes | None = None
+        self._spills: Spills | None = None
         names = tool_names(config)
         skills = self._skills() if "skill" in names else ()
         makers = self._makers(skills)
@@ -47,8 +49,8 @@ class Toolbox:
         """End everything and remove what was kept only for the session. Any number of times."""
         if self._processes is not None:
             await self._processes.close()
-        if self._spill_dir is not None:
-            _remove(self._spill_dir)
+        if self._spills is not None:
+            self._spills.close()
 
     def _makers(self, skills: Sequence[SkillFile]) -> Mapping[str, Callable[[], Tool]]:
         from zot.tools.edit import Edit
@@ -76,10 +78,14 @@ class Toolbox:
     def _bash(self) -> Tool:
         from zot.tools.bash import Bash
         from zot.tools.process import open_processes
+        from zot.tools.spill import Spills
 
         self._processes = open_processes(protected=self._own_process)
-        hidden = (self._home,) if self._home is not None else ()
-        return Bash(self._processes, spill_dir=self._spill_dir, lock=self._config.lock, hidden=hidden)
+        hidden: tuple[str, ...] = ()
+        if self._home is not None:
+            self._spills = Spills(os.path.join(self._home, "spill"), self._key)
+            hidden = (self._home,)
+        return Bash(self._processes, spills=self._spills, lock=self._config.lock, hidden=hidden)
 
     def _skills(self) -> tuple[SkillFile, ...]:
         from zot.skills import discover
@@ -99,13 +105,6 @@ class Toolbox:
         from zot.trust import TrustStore
 
         return TrustStore(self._home).is_trusted(directory)
-
-
-def _remove(directory: str) -> None:
-    if os.path.isdir(directory):
-        from shutil import rmtree
-
-        rmtree(directory, ignore_errors=True)
 
 
 def _manifest(skills: Sequence[SkillFile]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -246,4 +247,20 @@ def test_a_session_is_busy_until_done_is_out(zot: Callable[..., Zot]) -> None:
     assert process.until(command="get_state")[-1]["data"]["busy"] is True
     process.until(type="done")
     assert state(process)["busy"] is False
+    assert process.finish() == []
+
+
+def test_what_a_command_said_until_its_abort_is_in_its_result(zot: Callable[..., Zot]) -> None:
+    process = zot()
+    process.send(prompt("!bash echo heard; sleep 600"))
+    process.until(type="tool_progress")
+    process.send(ABORT)
+    [_, result, *_] = process.until(type="done")
+    [block] = result["content"]
+    assert (result["type"], result["is_error"]) == ("tool_result", True)
+    text = re.sub(r"Took .*", "Took T", block["text"])
+    assert text == "$ echo heard; sleep 600\n\nheard\n\n[exit -1] (aborted)  Took T"
+    # The model hears the same.
+    messages = process.ask({"type": "get_messages"})["data"]["messages"]
+    assert messages[-1]["content"][0]["content"] == result["content"]
     assert process.finish() == []

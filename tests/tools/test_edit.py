@@ -4,7 +4,6 @@ import asyncio
 import os
 import stat
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,12 @@ import pytest
 
 from zot.tools.base import ToolContext
 from zot.tools.edit import MAX_FILE_BYTES, Edit
-from zot.tools.files import Place, Replaced
 from zot.tools.read import Read
 from zot.tools.seen import MAX_HASHED_BYTES, Seen
 from zot.tools.write import Write
 
 from .calls import answer, refusal
+from .meddled import Meddled
 
 
 def call(*pairs: tuple[str, str], path: str = "a.txt") -> dict[str, Any]:
@@ -401,26 +400,6 @@ async def test_a_large_file_is_known_by_its_size_and_time(context: ToolContext, 
     await answer(Edit(seen=seen), call(("thread", "cotton")), context)
     os.utime(path, ns=(1, 1))
     assert await refusal(Edit(seen=seen), call(("cotton", "wool")), context) == STALE
-
-
-class Meddled:
-    """Leads to places where somebody does something between our reading and our writing."""
-
-    def __init__(self, meddle: Callable[[], object]) -> None:
-        self._meddle = meddle
-
-    def find(self, path: str, cwd: str, *, make_parents: bool = False) -> Place:
-        return MeddledPlace(os.open(cwd, os.O_RDONLY), path, self._meddle)
-
-
-class MeddledPlace(Place):
-    def __init__(self, directory: int, name: str, meddle: Callable[[], object]) -> None:
-        super().__init__(directory, name, name)
-        self._meddle = meddle
-
-    def replace(self, data: bytes, *, expected: os.stat_result | None = None) -> Replaced:
-        self._meddle()
-        return super().replace(data, expected=expected)
 
 
 async def test_a_change_between_reading_and_writing_is_not_lost(context: ToolContext, twenty: Path) -> None:

@@ -19,7 +19,7 @@ from harness import read_some
 from zot.tools.base import ToolContext
 from zot.tools.groups import Groups
 from zot.tools.guardian import Guardian
-from zot.tools.process import open_processes
+from zot.tools.process import REAP_S, open_processes
 
 from .calls import PATIENCE_S, eventually
 from .shells import MARK, Shell, children, is_alive, left, outcome, processes
@@ -114,11 +114,74 @@ async def test_a_command_right_after_it_was_killed_gets_another(kept: Shell) -> 
         assert await kept.run("echo next") == "$ echo next\n\nnext\n\n[exit 0]  Took T"
 
 
-async def test_a_command_that_kills_its_keeper_and_the_guardian_ends_with_its_session(kept: Shell) -> None:
-    command = "sleep 60 & parent=$(cut -d' ' -f4 /proc/$PPID/stat); kill -9 $parent $PPID; sleep 60"
+async def test_what_ignores_being_told_is_gone_before_the_result_and_not_told_of_as_running(kept: Shell) -> None:
+    command = "trap '' TERM; (setsid sleep 60; sleep 60) & echo up; sleep 60; sleep 60"
+    _, call = await kept.start(command)
+    os.kill(guardian_pid(), signal.SIGKILL)
+    await asyncio.wait({call}, timeout=PATIENCE_S)
+    assert kept.left() == []
+    text = re.sub(r"Took .*", "Took T", str(call.exception()))
+    assert text == f"$ {command}\n\nup\n\n[exit -1] (the process that kept it was killed)  Took T"
+
+
+#: What has another session, another parent, another output and another environment.
+RUNAWAY = "env -i setsid sh -c 'echo $$ > runaway; exec sleep 60' > /dev/null 2>&1 & until test -s runaway; do :; done"
+GUARDIAN = "guardian=$(cut -d' ' -f4 /proc/$PPID/stat)"
+
+
+async def test_a_command_that_kills_its_keeper_and_the_guardian_gets_nothing_away(kept: Shell, tmp_path: Path) -> None:
+    command = f"sleep 60 & {RUNAWAY}; {GUARDIAN}; kill -9 $guardian $PPID; sleep 60"
     text = await kept.fail(command)
     assert text == f"$ {command}\n\n[exit -1] (the process that kept it was killed)  Took T"
-    assert eventually(lambda: kept.left() == [])
+    assert kept.left() == []
+    assert not is_alive(int((tmp_path / "runaway").read_text()))
+    assert await kept.run("echo next") == "$ echo next\n\nnext\n\n[exit 0]  Took T"
+
+
+@pytest.mark.parametrize("times", ["once", "for ever"])
+async def test_a_command_that_stops_its_keeper_and_the_guardian_is_over_in_time(
+    times: str, kept: Shell, tmp_path: Path
+) -> None:
+    stop = "kill -STOP $guardian $PPID"
+    command = f"{RUNAWAY}; {GUARDIAN}; {stop if times == 'once' else f'while {stop}; do :; done'}; sleep 60"
+    begun = time.monotonic()
+    text = await kept.fail(command, kept.tool(timeout_s=0.5, grace_s=0.1))
+    assert time.monotonic() - begun < 0.5 + 0.1 + 3 * REAP_S
+    assert text == f"$ {command}\n\n[exit -1] (timed out after 0.5 s)  Took T"
+    assert kept.left() == []
+    assert not is_alive(int((tmp_path / "runaway").read_text()))
+
+
+def test_what_stops_its_keeper_and_the_guardian_ends_with_a_zot_that_is_killed(tmp_path: Path) -> None:
+    mark = uuid.uuid4().hex
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = f"setsid sleep 60 & {GUARDIAN}; kill -STOP $guardian $PPID; echo up; sleep 60"
+    host = [sys.executable, str(Path(__file__).with_name("zoo_host.py")), str(tmp_path), mark, command]
+    with subprocess.Popen(host, env=env, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert read_some(process.stdout.fileno(), time.monotonic() + PATIENCE_S) == b"1 up\n"
+        [guardian] = children(process.pid)
+        process.kill()
+        process.wait(PATIENCE_S)
+    assert eventually(lambda: left(mark) == [] and not is_alive(guardian))
+
+
+async def test_what_is_marked_inside_of_a_marked_process_has_a_mark_of_its_own(kept: Shell) -> None:
+    command = f"grep -h realtime.timeout /proc/self/limits; {sys.executable} -c '{NESTED}'"
+    outer, inner = map(int, re.findall(r"timeout +(\d+)", await kept.run(command)))
+    assert 0 < inner < outer
+
+
+NESTED = """if True:
+    import asyncio, os
+    from zot.tools.guardian import Guardian
+    async def main():
+        guardian = Guardian()
+        child = await guardian.spawn(["/bin/grep", "realtime.timeout", "/proc/self/limits"], cwd="/", env={})
+        os.write(1, await child.read())
+        await guardian.close()
+    asyncio.run(main())
+"""
 
 
 async def test_one_that_does_not_answer_is_replaced(context: ToolContext) -> None:

@@ -4,14 +4,32 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
-from zot.tools.spill import Spill
+from zot.tools.spill import Spill, Spills
 from zot.tools.utf8 import Utf8
 
 from .shells import Shell
+
+Spilling: TypeAlias = Callable[[Path], Spills]
+
+
+@pytest.fixture
+def spilling() -> Iterator[Spilling]:
+    """Make the place for the spill files of a session, as often as a test likes."""
+    made: list[Spills] = []
+
+    def make(root: Path) -> Spills:
+        made.append(Spills(str(root), "s"))
+        return made[-1]
+
+    yield make
+    for spills in made:
+        spills.close()
 
 
 async def test_output_is_shown_while_the_command_still_runs(kept: Shell, tmp_path: Path) -> None:
@@ -106,22 +124,27 @@ async def test_of_one_endless_line_the_beginning_and_end_are_kept(kept: Shell) -
     assert text == f"$ {command}\n\n{output}\n\n[exit 0]  Took T"
 
 
-async def test_what_is_left_out_is_in_a_file_of_ours_that_the_text_names(kept: Shell, tmp_path: Path) -> None:
+async def test_what_is_left_out_is_in_a_file_of_ours_that_the_text_names(
+    kept: Shell, spilling: Spilling, tmp_path: Path
+) -> None:
     spills = tmp_path / "home" / "spill"
-    text = await kept.run("seq 1 3000; printf end", kept.tool(spill_dir=str(spills)))
-    [spill] = spills.iterdir()
+    text = await kept.run("seq 1 3000; printf end", kept.tool(spills=spilling(spills)))
+    [spill] = (spills / "s").iterdir()
     assert f"lines left out; the complete output is in {spill} ...]\n" in text
     assert spill.read_text() == "".join(f"{n}\n" for n in range(1, 3001)) + "end"
-    assert (stat.S_IMODE(spill.stat().st_mode), stat.S_IMODE(spills.stat().st_mode)) == (0o600, 0o700)
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (spill, spill.parent)]
+    assert modes == [0o600, 0o700]
 
 
 @pytest.mark.parametrize("command", ["seq 1 2000", "head -c 51200 /dev/zero | tr '\\0' a"])
-async def test_what_fits_makes_no_file(command: str, kept: Shell, tmp_path: Path) -> None:
-    assert "left out" not in await kept.run(command, kept.tool(spill_dir=str(tmp_path / "spill")))
+async def test_what_fits_makes_no_file(command: str, kept: Shell, spilling: Spilling, tmp_path: Path) -> None:
+    assert "left out" not in await kept.run(command, kept.tool(spills=spilling(tmp_path / "spill")))
     assert not (tmp_path / "spill").exists()
 
 
-async def test_a_disk_that_fills_up_ends_the_file_and_not_the_command(kept: Shell, tmp_path: Path) -> None:
+async def test_a_disk_that_fills_up_ends_the_file_and_not_the_command(
+    kept: Shell, spilling: Spilling, tmp_path: Path
+) -> None:
     # No byte may be written beyond this by us; a command's own limit is given back to it.
     import resource
     import signal
@@ -131,24 +154,24 @@ async def test_a_disk_that_fills_up_ends_the_file_and_not_the_command(kept: Shel
     await kept.run("true")  # the guardian keeps the old limit
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
     try:
-        text = await kept.run("seq 1 100000", kept.tool(spill_dir=str(tmp_path)))
+        text = await kept.run("seq 1 100000", kept.tool(spills=spilling(tmp_path / "spill")))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, ignored)
-    [spill] = tmp_path.iterdir()
+    [spill] = (tmp_path / "spill" / "s").iterdir()
     assert spill.stat().st_size == 100_000
     assert f"lines left out; only the first 100000 bytes are in {spill}: File too large ...]\n" in text
     assert text.endswith("\n100000\n\n[exit 0]  Took T")
 
 
-async def test_where_no_file_can_be_made_the_text_says_so(kept: Shell, tmp_path: Path) -> None:
+async def test_where_no_file_can_be_made_the_text_says_so(kept: Shell, spilling: Spilling, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    text = await kept.run("seq 1 3000", kept.tool(spill_dir=str(tmp_path / "file")))
-    assert "lines left out; the rest could not be kept: File exists ...]\n" in text
+    text = await kept.run("seq 1 3000", kept.tool(spills=spilling(tmp_path / "file")))
+    assert "lines left out; the rest could not be kept: Not a directory ...]\n" in text
 
 
 def test_a_spill_ends_at_its_limit(tmp_path: Path) -> None:
-    spill = Spill(str(tmp_path), max_bytes=10)
+    spill = Spill(str(tmp_path / "spill"), max_bytes=10)
     spill.write(b"12345678")
     assert spill.note() == f"the complete output is in {spill.path}"
     spill.write(b"90ab")
@@ -164,6 +187,7 @@ def test_two_hundred_megabytes_of_output_do_not_grow_memory(tmp_path: Path) -> N
         from zot.tools.base import ToolContext
         from zot.tools.bash import Bash
         from zot.tools.guardian import Guardian
+        from zot.tools.spill import Spills
         heard = 0
         async def progress(text):
             global heard
@@ -171,7 +195,7 @@ def test_two_hundred_megabytes_of_output_do_not_grow_memory(tmp_path: Path) -> N
         async def main():
             guardian = Guardian()
             context = ToolContext(cwd=sys.argv[1], env={"PATH": sys.argv[2]}, progress=progress)
-            bash = Bash(guardian, spill_dir=sys.argv[1])
+            bash = Bash(guardian, spills=Spills(sys.argv[1], "s"))
             [block] = await bash.run({"command": "yes | head -c 200000000"}, context)
             await guardian.close()
             return block.text
@@ -188,5 +212,5 @@ def test_two_hundred_megabytes_of_output_do_not_grow_memory(tmp_path: Path) -> N
     said, is_short, peak_kib = done.stdout.split()
     assert (said, is_short) == ("200000000", "True")
     assert int(peak_kib) < 60 * 1024
-    [spill] = tmp_path.iterdir()
+    [spill] = (tmp_path / "s").iterdir()
     assert spill.stat().st_size == 200_000_000

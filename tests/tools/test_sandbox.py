@@ -2,18 +2,20 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from zot.tools.sandbox import find_bwrap, sandboxed
+from optional import needs
+from zot.tools.sandbox import find_bwrap
+from zot.tools.spill import Spills
+from zot.tools.view import view
 
 from .calls import answer, refusal
 from .shells import Shell, outcome
-
-needs_bwrap = pytest.mark.skipif(find_bwrap(os.environ["PATH"], outside="/nowhere") is None, reason="no bubblewrap")
 
 
 @pytest.fixture
@@ -22,11 +24,12 @@ def locked(kept: Shell, tmp_path: Path) -> Shell:
     for name in ("work", "home", "elsewhere"):
         (tmp_path / name).mkdir()
     (tmp_path / "home" / "secret").write_text("s3cret")
-    kept.context = msgspec.structs.replace(kept.context, cwd=str(tmp_path / "work"))
+    env = {**kept.context.env, "HOME": str(tmp_path / "home")}
+    kept.context = msgspec.structs.replace(kept.context, cwd=str(tmp_path / "work"), env=env)
     return kept
 
 
-@needs_bwrap
+@needs("bwrap")
 async def test_only_the_directory_can_be_written(locked: Shell, tmp_path: Path) -> None:
     command = (
         f"echo in > file; echo out > ../elsewhere/file; echo out > /etc/zot; ln -s {tmp_path}/elsewhere l; : > l/f"
@@ -38,16 +41,99 @@ async def test_only_the_directory_can_be_written(locked: Shell, tmp_path: Path) 
     assert text.count("Read-only file system") + text.count("nonexistent") + text.count("No such file") == 3
 
 
-@needs_bwrap
-async def test_everything_else_can_be_read_except_what_is_hidden(locked: Shell, tmp_path: Path) -> None:
-    # The temporary directory is private, so that what is in the real one cannot be seen either.
-    command = f"test -r /etc/passwd && echo yes; ls -A {tmp_path}/home /tmp; cat {tmp_path}/home/secret"
-    text = await locked.fail(command, locked.tool(lock=True, hidden=(str(tmp_path / "home"),)))
-    assert "\nyes\n" in text
-    assert "s3cret" not in text
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A directory with a secret that everyone could read."""
+    place = tmp_path / "outside"
+    place.mkdir()
+    (place / "secret").write_text("s3cret")
+    return place
 
 
-@needs_bwrap
+@needs("bwrap")
+async def test_of_the_root_there_is_nothing_but_programs_and_what_is_private(locked: Shell) -> None:
+    path = f"{os.path.dirname(shutil.which('bwrap') or '')}:/usr/bin:/bin"
+    locked.context = msgspec.structs.replace(locked.context, env={**locked.context.env, "PATH": path})
+    shown = (await locked.run("ls -A /; ls -A /run /var /var/tmp", locked.tool(lock=True))).split("\n\n")
+    root = {name for name in shown[1].split() if not name.startswith(("lib", "/"))}
+    links = {entry.name for entry in os.scandir("/") if entry.is_symlink()}
+    programs = {"bin", "etc", "gnu", "nix", "opt", "sbin", "usr"}
+    assert root - links <= programs | {"dev", "proc", "run", "sys", "tmp", "var"}
+    assert {name for part in shown[2:-1] for name in part.split()} <= {
+        "/var:", "/var/tmp:", "lib", "tmp", "current-system", "nscd", "resolvconf", "systemd"
+    }  # fmt: skip
+
+
+@needs("bwrap")
+@pytest.mark.parametrize("way", ["{0}/secret", "link", "/proc/self/root{0}/secret", "/proc/1/root{0}/secret"])
+async def test_what_is_outside_cannot_be_read(way: str, locked: Shell, outside: Path, tmp_path: Path) -> None:
+    (tmp_path / "work" / "link").symlink_to(outside / "secret")
+    path = way.format(outside)
+    plain = await locked.run(f"cat {path}") if not path.startswith("/proc/1/") else "s3cret"
+    assert "s3cret" in plain
+    assert "s3cret" not in await locked.fail(f"cat {path}", locked.tool(lock=True))
+
+
+@needs("bwrap")
+async def test_the_home_of_the_user_is_empty_and_private(locked: Shell, outside: Path) -> None:
+    (outside / ".ssh").mkdir()
+    (outside / ".ssh" / "id").write_text("s3cret")
+    env = {**locked.context.env, "HOME": str(outside)}
+    locked.context = msgspec.structs.replace(locked.context, env=env)
+    text = await locked.run('ls -A ~; echo x > ~/mine; cat ~/mine; test "$HOME" = ~', locked.tool(lock=True))
+    assert text.split("\n\n")[1:] == ["x", "[exit 0]  Took T"]
+    assert sorted(os.listdir(outside)) == [".ssh", "secret"]
+
+
+@needs("bwrap")
+async def test_of_the_settings_of_the_system_only_those_can_be_read_that_are_for_everyone(locked: Shell) -> None:
+    command = "test -r /etc/passwd && echo yes; find /etc -type f ! -perm -004 -exec cat {} +; cat /etc/shadow"
+    text = await locked.fail(command, locked.tool(lock=True))
+    lines = text.split("\n\n")[1].split("\n")
+    assert lines[0] == "yes"
+    assert lines[-1] == "cat: /etc/shadow: Permission denied"
+    assert [line for line in lines[1:] if "Permission denied" not in line] == []
+
+
+@needs("bwrap")
+async def test_programs_of_the_path_run_with_what_belongs_to_them_and_show_nothing_else(
+    locked: Shell, outside: Path, tmp_path: Path
+) -> None:
+    tools = outside / "tools"
+    for name in ("bin", "lib", "etc", "elsewhere"):
+        (tools / name).mkdir(parents=True)
+    (tools / "lib" / "data").write_text("data\n")
+    (tools / "etc" / "token").write_text("s3cret")
+    (tools / "elsewhere" / "notes").write_text("s3cret")
+    script = "#!/bin/sh\ncat $(dirname $(readlink -f $0))/../lib/data\n"
+    (tools / "bin" / "direct").write_text(script)
+    (tools / "elsewhere" / "far").write_text("#!/bin/sh\necho far\n")
+    for program in (tools / "bin" / "direct", tools / "elsewhere" / "far"):
+        program.chmod(0o755)
+    (tools / "bin" / "far").symlink_to("../elsewhere/far")
+    (outside / "links").mkdir()
+    (outside / "links" / "indirect").symlink_to("../tools/bin/direct")
+    (tmp_path / "way").symlink_to(outside / "links")
+    env = {**locked.context.env, "PATH": f"{tmp_path}/way:{tools}/bin:{locked.context.env['PATH']}"}
+    locked.context = msgspec.structs.replace(locked.context, env=env)
+    tool = locked.tool(lock=True)
+    command = "direct; indirect; far"
+    assert await locked.run(command, tool) == f"$ {command}\n\ndata\ndata\nfar\n\n[exit 0]  Took T"
+    assert "s3cret" not in await locked.fail(f"cat {tools}/etc/* {tools}/elsewhere/notes {outside}/secret", tool)
+    assert "Read-only file system" in await locked.fail(f"echo x > {tools}/bin/direct", tool)
+
+
+@needs("bwrap")
+async def test_a_directory_can_be_called_as_the_session_calls_it(locked: Shell, outside: Path) -> None:
+    (outside / "real").mkdir()
+    (outside / "real" / "file").write_text("here\n")
+    (outside / "link").symlink_to("real")
+    locked.context = msgspec.structs.replace(locked.context, cwd=str(outside / "link"))
+    command = f"cat file {outside}/link/file"
+    assert await locked.run(command, locked.tool(lock=True)) == f"$ {command}\n\nhere\nhere\n\n[exit 0]  Took T"
+
+
+@needs("bwrap")
 async def test_hidden_directories_inside_the_working_directory_are_hidden_too(locked: Shell, tmp_path: Path) -> None:
     hidden = tmp_path / "work" / "home"
     hidden.mkdir()
@@ -61,7 +147,7 @@ async def test_hidden_directories_inside_the_working_directory_are_hidden_too(lo
     assert (tmp_path / "work" / "new").read_text() == "y\n"
 
 
-@needs_bwrap
+@needs("bwrap")
 async def test_processes_outside_cannot_be_seen_or_ended(locked: Shell) -> None:
     command = f"kill -9 {os.getpid()}; ls -d /proc/[0-9]* | wc -l; cat /proc/{os.getpid()}/environ"
     text = await locked.fail(command, locked.tool(lock=True))
@@ -71,33 +157,34 @@ async def test_processes_outside_cannot_be_seen_or_ended(locked: Shell) -> None:
     assert "No such process" in text
 
 
-@needs_bwrap
-@pytest.mark.skipif(os.geteuid() != 0, reason="only the super-user has something to lose")
-async def test_the_super_user_can_undo_nothing(locked: Shell) -> None:
+@needs("bwrap")
+async def test_nobody_can_undo_it(locked: Shell) -> None:
     command = "mount -o remount,rw / || mknod disk b 8 0 || unshare -m true || echo refused"
     assert "\nrefused\n" in await locked.run(command, locked.tool(lock=True))
 
 
-@needs_bwrap
+@needs("bwrap")
 async def test_sockets_of_services_are_out_of_reach(locked: Shell) -> None:
     assert await locked.run("ls /run | grep -v -e systemd -e nscd -e resolvconf; true", locked.tool(lock=True)) == (
         "$ ls /run | grep -v -e systemd -e nscd -e resolvconf; true\n\n[exit 0]  Took T"
     )
 
 
-@needs_bwrap
+@needs("bwrap")
 async def test_what_did_not_fit_can_be_read_by_the_next_command(locked: Shell, tmp_path: Path) -> None:
     home = tmp_path / "home"
-    tool = locked.tool(lock=True, hidden=(str(home),), spill_dir=str(home / "spill"))
+    spills = Spills(str(home / "spill"), "s")
+    tool = locked.tool(lock=True, hidden=(str(home),), spills=spills)
     match = re.search(r"the complete output is in (\S+)", await locked.run("seq 1 3000", tool))
     assert match
     text = await locked.fail(f"tail -1 {match[1]}; cat {home}/secret; echo x > {match[1]}", tool)
     assert "\n3000\n" in text
     assert "s3cret" not in text
     assert "Read-only file system" in text
+    spills.close()
 
 
-@needs_bwrap
+@needs("bwrap")
 async def test_a_job_goes_on_in_its_sandbox_and_ends_with_its_owner(locked: Shell) -> None:
     text, call = await locked.start("setsid sleep 600 & echo up", locked.tool(lock=True), owners=("session",))
     assert text == "up"
@@ -111,14 +198,14 @@ async def test_a_job_goes_on_in_its_sandbox_and_ends_with_its_owner(locked: Shel
     assert time.monotonic() - begun < 2
 
 
-@needs_bwrap
+@needs("bwrap")
 async def test_a_locked_command_has_time_to_end(locked: Shell) -> None:
     command = "trap 'echo bye; exit 0' TERM; echo up; sleep 60 & wait"
     text = await locked.fail(command, locked.tool(lock=True, timeout_s=0.3))
     assert text == f"$ {command}\n\nup\nbye\n\n[exit -1] (timed out after 0.3 s)  Took T"
 
 
-@needs_bwrap
+@needs("bwrap")
 async def test_an_abort_leaves_nothing_in_the_sandbox(locked: Shell) -> None:
     command = "trap '' TERM; (setsid sh -c 'trap \"\" TERM; sleep 600; sleep 600' &); echo up; sleep 600; sleep 600"
     _, call = await locked.start(command, locked.tool(lock=True))
@@ -127,7 +214,7 @@ async def test_an_abort_leaves_nothing_in_the_sandbox(locked: Shell) -> None:
     assert locked.left() == []
 
 
-@needs_bwrap
+@needs("bwrap")
 async def test_a_missing_directory_is_told_as_without_lock(locked: Shell, tmp_path: Path) -> None:
     context = msgspec.structs.replace(locked.context, cwd=str(tmp_path / "gone"))
     text = await refusal(locked.tool(lock=True), {"command": "true"}, context)
@@ -171,9 +258,15 @@ def test_a_bubblewrap_that_the_confined_could_have_written_does_not_count(tmp_pa
 
 
 def test_a_directory_is_mounted_before_what_is_in_it() -> None:
-    words = sandboxed(["x"], bwrap="/bwrap", cwd="/tmp", hidden=["/", "/etc"], shown=["/etc/ssl"])
-    text = " ".join(map(str, words))
+    mounts = [" ".join(mount) for mount in view("/tmp", hidden=["/usr", "/etc"], shown=["/etc/ssl"])]
     # The working directory wins over the private /tmp, and every place comes after the one it is in.
-    assert "--bind /tmp /tmp" in text
-    assert "--tmpfs /tmp" not in text
-    assert text.index("--tmpfs / ") < text.index("--tmpfs /etc") < text.index("--ro-bind /etc/ssl")
+    assert "--bind /tmp /tmp" in mounts
+    assert "--tmpfs /tmp" not in mounts
+    assert mounts.index("--tmpfs /etc") < mounts.index("--ro-bind /etc/ssl /etc/ssl")
+    assert mounts[-1] == "--remount-ro /"
+
+
+@pytest.mark.parametrize("home", ["/", "/usr", "", "relative", "/nonexistent"])
+def test_a_home_that_is_none_covers_nothing(home: str) -> None:
+    covered = [mount[-1] for mount in view("/tmp", home=home) if mount[0] == "--tmpfs"]
+    assert not {"/", "/usr", home} & set(covered)

@@ -19,6 +19,7 @@ from zot.tools.seen import Seen
 from zot.tools.write import Write
 
 from .calls import answer, refusal
+from .meddled import Meddled
 
 
 async def write(path: str, content: str, context: ToolContext) -> str:
@@ -132,6 +133,18 @@ async def test_a_file_that_changed_since_it_was_seen_is_not_replaced(context: To
     await answer(Read(seen=seen), {"path": "a.txt"}, context)
     await answer(tool, {"path": "a.txt", "content": "mine again"}, context)
     assert path.read_text() == "mine again"
+
+
+async def test_a_change_between_the_look_and_the_writing_is_not_lost(context: ToolContext, tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    for meddle, left in ((lambda: file.write_text("theirs\n"), ["a.txt"]), (file.unlink, [])):
+        seen = Seen()
+        file.write_text("old\n")
+        await answer(Read(Anywhere(), seen), {"path": "a.txt"}, context)
+        assert await refusal(Write(Meddled(meddle), seen), {"path": "a.txt", "content": "ours\n"}, context) == (
+            "a.txt was changed by somebody else at the same time; read it again"
+        )
+        assert os.listdir(tmp_path) == left
 
 
 async def test_a_file_that_is_gone_is_written_anew(context: ToolContext, tmp_path: Path) -> None:

@@ -96,7 +96,13 @@ class CallRunner:
     async def _run_group(self, run: Run, group: Sequence[tuple[CallBlock, Prepared]]) -> None:
         if len(group) == 1:
             ((call, prepared),) = group
-            context = ToolContext(self._cwd, self._env, lambda text: run.progressed(call, text), run.owners)
+            context = ToolContext(
+                self._cwd,
+                self._env,
+                progress=lambda text: run.progressed(call, text),
+                owners=run.owners,
+                last_words=lambda text: run.last_words.update({call.id: text}),
+            )
             output, is_error = await self._outcome(prepared, context)
             run.result(call, output, is_error=is_error)
             return

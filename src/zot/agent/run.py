@@ -102,6 +102,8 @@ class Run:
         #: What was decided about calls, by id: by extensions, and by a person.
         self.decisions: dict[str, CallDecision] = {}
         self.answers: dict[str, Answer] = {}
+        #: What calls that were interrupted had to say, by id.
+        self.last_words: dict[str, str] = {}
 
     def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
         """The user said something: the beginning of a run, or steering in its middle."""
@@ -116,6 +118,7 @@ class Run:
         # Ids are the model's, and some give the same one again and again.
         self.decisions.clear()
         self.answers.clear()
+        self.last_words.clear()
         self.recorder.say([TurnStart(self.step)])
 
     def retrying(self, reason: str, *, attempt: int, delay_s: float) -> None:
@@ -236,7 +239,7 @@ class Run:
     def _close_calls(self, text: str) -> None:
         """Give every call that has no result one: providers refuse a transcript with an open call."""
         for call in self.recorder.transcript.unanswered():
-            self.result(call, (TextBlock(text),), is_error=True)
+            self.result(call, (TextBlock(self.last_words.pop(call.id, text)),), is_error=True)
 
 
 def _settled(reply: Reply) -> tuple[tuple[TranscriptBlock, ...], Stop]:

@@ -16,12 +16,14 @@ class ToolContext(msgspec.Struct, frozen=True):
     """Where a call runs. ``progress`` shows text while the tool is still running, and waits for slow watchers.
 
     What a call leaves running ends with the first of its ``owners``: keys for a session and a run, see `Processes`.
+    A call that is cancelled may say its ``last_words``: what the model hears of it instead of that it was aborted.
     """
 
     cwd: str
     env: Mapping[str, str]
     progress: Callable[[str], Awaitable[None]]
     owners: tuple[str, ...] = ()
+    last_words: Callable[[str], None] = lambda text: None
 
 
 class Tool(Protocol):

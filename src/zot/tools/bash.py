@@ -19,7 +19,7 @@ from zot.tools.groups import Groups
 from zot.tools.heard import Heard
 from zot.tools.process import Child, Processes
 from zot.tools.sandbox import Sandbox
-from zot.tools.spill import Spill
+from zot.tools.spill import Spills
 
 DEFAULT_TIMEOUT_S = 120.0
 TIMEOUT_GRACE_S = 2.0
@@ -35,9 +35,10 @@ class BashArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Bash:
     """Runs shell commands for the model.
 
-    Whoever gives ``processes`` closes them. Output that is too long for the model is kept in ``spill_dir``. A call that
-    names no timeout gets ``timeout_s``; what is told to end by a timeout has ``grace_s`` to do so. With ``lock``, every
-    command runs in a sandbox, or not at all: it can write to its directory only, and ``hidden`` directories are empty.
+    Whoever gives ``processes`` and ``spills`` closes them. Output that is too long for the model is kept in ``spills``.
+    A call that names no timeout gets ``timeout_s``; what is told to end by a timeout has ``grace_s`` to do so. With
+    ``lock``, every command runs in a sandbox, or not at all: it reaches its directory and the programs of the system,
+    and ``hidden`` directories are empty.
     """
 
     read_only = False
@@ -46,7 +47,7 @@ class Bash:
         self,
         processes: Processes | None = None,
         *,
-        spill_dir: str | None = None,
+        spills: Spills | None = None,
         lock: bool = False,
         hidden: Sequence[str] = (),
         timeout_s: float = DEFAULT_TIMEOUT_S,
@@ -54,8 +55,8 @@ class Bash:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._processes = processes or Groups()
-        self._spill_dir = spill_dir
-        shown = () if spill_dir is None else (spill_dir,)
+        self._spills = spills
+        shown = () if spills is None else (spills.directory,)
         self._sandbox = Sandbox(hidden=hidden, shown=shown) if lock else None
         self._timeout_s = timeout_s
         self._grace_s = grace_s
@@ -72,16 +73,22 @@ class Bash:
         timeout_s = self._timeout_s if wanted.timeout is None else wanted.timeout
         started = self._clock()
         child = await self._start(_shell(wanted.command), context)
-        heard = Heard(child, context.progress, Spill(self._spill_dir) if self._spill_dir is not None else None)
+        heard = Heard(child, context.progress, self._spills.new() if self._spills is not None else None)
+
+        def told(ending: str) -> str:
+            return f"$ {wanted.command}\n{heard.text()}\n{ending}  Took {_duration(self._clock() - started)}"
+
         try:
             timed_out = await _run_to_end(child, heard, timeout_s=timeout_s, grace_s=self._grace_s)
             jobs = await child.background()
-        except BaseException:
+        except BaseException as reason:
             # Cancellation passes through here: what it interrupts leaves nothing running.
             try:
                 await child.end(grace_s=ABORT_GRACE_S)
             finally:
                 child.close()
+                if isinstance(reason, asyncio.CancelledError):
+                    context.last_words(told("[exit -1] (aborted)"))
             raise
         finally:
             heard.close()
@@ -89,8 +96,7 @@ class Bash:
         child.close() if timed_out else child.release()
         good, ending = (False, f"[exit -1] (timed out after {timeout_s:g} s)") if timed_out else _ending(child)
         still = "".join(f"[still running: {pid} {command}]\n" for pid, command in jobs)
-        took = _duration(self._clock() - started)
-        text = f"$ {wanted.command}\n{heard.text()}\n{still}{ending}  Took {took}"
+        text = told(still + ending)
         if not good:
             raise ToolFailed(text)
         return (TextBlock(text),)
@@ -110,7 +116,12 @@ def _describe(*, lock: bool) -> str:
         f"Of long output you see the beginning and the end, {MAX_LINES} lines or {MAX_BYTES // 1024} KiB. "
         "There is no input: a command that asks for some reads end of file. "
         "Use & for what shall go on in the background."
-    ) + (" Only the cwd can be written; /tmp is writable, but empty again for the next command." if lock else "")
+    ) + (
+        " Of files there are only the cwd and, to read, the installed programs; "
+        "/tmp and the home directory are empty again for the next command."
+        if lock
+        else ""
+    )
 
 
 def _schema(timeout_s: float) -> dict[str, Any]:
@@ -138,7 +149,10 @@ def _shell(command: str) -> list[str | bytes]:
 
 
 async def _run_to_end(child: Child, heard: Heard, *, timeout_s: float, grace_s: float) -> bool:
-    """Listen until the command exits by itself, or end it after ``timeout_s`` and return True."""
+    """Listen until the command exits by itself, or end it after ``timeout_s`` and return True.
+
+    What has lost its keeper is ended, too: it was to end, and the result is not to come before that.
+    """
     deadline = asyncio.timeout(timeout_s)
     try:
         async with deadline:
@@ -149,6 +163,8 @@ async def _run_to_end(child: Child, heard: Heard, *, timeout_s: float, grace_s: 
         await child.end(grace_s=grace_s)
         await heard.listen()
         return True
+    if child.is_lost:
+        await child.end(grace_s=ABORT_GRACE_S)
     return False
 
 

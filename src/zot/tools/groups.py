@@ -11,7 +11,6 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from zot.tools.process import CLOSE_GRACE_S, REAP_S, Child, end_each
@@ -81,7 +80,7 @@ class GroupChild(Child):
     def __init__(self, process: subprocess.Popen[bytes], output: int, owners: Sequence[str]) -> None:
         super().__init__(output, owners)
         self.pid = process.pid
-        _watch_exit(process, self._exit.set_result)
+        _watch_exit(process, self._exited)
 
     def runs(self) -> bool:
         """Tell if anything of the group still runs."""
@@ -96,6 +95,7 @@ class GroupChild(Child):
         finally:
             _signal_group(self.pid, signal.SIGKILL)
             await asyncio.wait({self._exit}, timeout=REAP_S)
+            self._exited(None)
 
     async def background(self) -> list[tuple[int, str]]:
         """See `Child`. Without /proc only the group can be named."""
@@ -126,15 +126,6 @@ class GroupChild(Child):
     def _discard(self, output: int) -> None:
         if not os.read(output, _DISCARD_BYTES):
             self.close()
-
-
-def kill_session(number: int) -> None:
-    """Kill who is still in a session or its group: for a tree whose keepers were killed."""
-    _signal_group(number, signal.SIGKILL)
-    for pid, fields in _processes():
-        if int(fields[3]) == number:
-            with suppress(ProcessLookupError, PermissionError):  # it has ended, or has become another user's
-                os.kill(pid, signal.SIGKILL)
 
 
 def _signal_group(pid: int, number: int) -> bool:

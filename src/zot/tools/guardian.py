@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -167,18 +169,31 @@ class Guardian:
         return ours
 
     async def _dismiss(self) -> None:
-        """Let the guardian leave, and see that it did."""
+        """Let the guardian leave, and see that it did. One that still has something to end goes on with that."""
         if self._socket is None:
             return
+        assert self._process is not None
         loop = asyncio.get_running_loop()
         left: asyncio.Future[None] = loop.create_future()
         self._socket.shutdown(socket.SHUT_WR)
+        self._process.send_signal(signal.SIGCONT)  # it may have been stopped
         loop.add_reader(self._socket, resolve, left)
         try:
             await asyncio.wait({left}, timeout=REAP_S)
         finally:
             loop.remove_reader(self._socket)
-            self._bury()
+            if left.done():
+                self._bury()
+            else:
+                self._leave_behind()
+
+    def _leave_behind(self) -> None:
+        """Forget a guardian that is still at work: it leaves with the last process that it has to end."""
+        assert self._process is not None
+        assert self._socket is not None
+        self._socket.close()
+        threading.Thread(target=self._process.wait, name="zot guardian", daemon=True).start()
+        self._process = self._socket = None
 
     def _bury(self) -> None:
         """Forget a guardian that has ended, or has to."""

@@ -9,11 +9,13 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from zot.tools.groups import kill_session
 from zot.tools.process import REAP_S, Child, resolve
+from zot.tools.warden.kernel import hurry
 
 #: Why a command was not taken.
 ENDED = "the guardian ended before it could take it"
+#: How long a keeper may take to say what still runs.
+_ANSWER_S = 5.0
 _MAX_REPORT_BYTES = 64 * 1024
 
 
@@ -37,7 +39,7 @@ class KeptChild(Child):
         super().__init__(output, owners)
         loop = asyncio.get_running_loop()
         self.pid = 0
-        self._keeper = 0
+        self._keeper = self._mark = 0
         self._control = control
         self._forget = forget
         self._unread = b""
@@ -66,11 +68,12 @@ class KeptChild(Child):
             raise OSError(problem.errno, problem.strerror, cwd if problem.filename == "directory" else program)
 
     async def end(self, *, grace_s: float) -> None:
-        """See `Child`."""
+        """See `Child`. Takes ``grace_s`` and three times `REAP_S` at most, whoever has been stopped or killed."""
         if not self._is_sent:  # an order would be read as a part of it; half a request starts nothing
             self.hang_up()
             return
         try:
+            self.wake_keeper()
             self._ask(f"end {grace_s}")
             await asyncio.wait({self._gone}, timeout=grace_s + REAP_S)
         except BaseException:
@@ -83,12 +86,16 @@ class KeptChild(Child):
 
     async def background(self) -> list[tuple[int, str]]:
         """See `Child`."""
-        if self._gone.done():
+        if self._gone.done() or self.is_lost:
             return []
         if self._jobs is None:
             self._jobs = asyncio.get_running_loop().create_future()
             self._ask("list")
-        return await asyncio.shield(self._jobs)
+        jobs = self._jobs
+        await asyncio.wait({jobs}, timeout=_ANSWER_S)
+        if not jobs.done():  # Somebody has stopped its keeper and the guardian.
+            await self.end(grace_s=0)
+        return jobs.result()
 
     def release(self) -> None:
         """See `Child`. The keeper listens from now on."""
@@ -96,10 +103,11 @@ class KeptChild(Child):
         self.close()
 
     def wake_keeper(self) -> None:
-        """Let the keeper go on if it has been stopped: there will be nobody else to do it."""
+        """Let the keeper go on if it has been stopped, and before all others: it has something to end."""
         if self._keeper:
             with suppress(ProcessLookupError):
                 os.kill(self._keeper, signal.SIGCONT)
+            hurry(self._keeper)
 
     def hang_up(self) -> None:
         """Let go of the keeper, which takes it as an order to end everything."""
@@ -107,13 +115,24 @@ class KeptChild(Child):
             self._settle(reusable=False)
 
     async def _end_without_keeper(self) -> None:
-        """Kill a keeper that does not answer: somebody has stopped it. The guardian then ends what it leaves."""
-        if not self._keeper:
-            self.hang_up()
-            return
-        with suppress(ProcessLookupError):
-            os.kill(self._keeper, signal.SIGKILL)
-        await asyncio.wait({self._gone}, timeout=REAP_S)
+        """Kill a keeper that does not answer: somebody has stopped it. The guardian then ends what it leaves.
+
+        If that does not answer either, we do it. In any case it is over then: nobody waits for more.
+        """
+        if self._keeper:
+            with suppress(ProcessLookupError):
+                os.kill(self._keeper, signal.SIGKILL)
+            await asyncio.wait({self._gone}, timeout=REAP_S)
+        if not self._gone.done():
+            self._end_strays()
+
+    def _end_strays(self) -> None:
+        """End what is left when neither the keeper nor the guardian can."""
+        if self._keeper:
+            from zot.tools.strays import end_strays
+
+            end_strays(self._mark, self.pid, within_s=REAP_S)
+        self.hang_up()
 
     def _ask(self, line: str) -> None:
         if not self._gone.done():
@@ -133,15 +152,12 @@ class KeptChild(Child):
         for line in lines:
             self._take(line)
         if not data and not self._gone.done():
-            # Neither the keeper nor the guardian is left to end what they kept.
-            if self.pid:
-                kill_session(self.pid)
-            self.hang_up()
+            self._end_strays()
 
     def _take(self, line: bytes) -> None:
         match line.split(b" ", 1):
-            case [b"taken", keeper]:
-                self._keeper = int(keeper)
+            case [b"taken", numbers]:
+                self._keeper, self._mark = map(int, numbers.split())
             case [b"started", pid]:
                 self.pid = int(pid)
                 self._begin(None)
@@ -164,12 +180,8 @@ class KeptChild(Child):
         if not self._begun.done():
             self._begun.set_result(problem)
 
-    def _exited(self, status: int | None) -> None:
-        if not self._exit.done():
-            self._exit.set_result(status)
-
     def _list(self, jobs: list[tuple[int, str]]) -> None:
-        if self._jobs is not None and not self._jobs.done():
+        if self._jobs is not None:
             self._jobs.set_result(jobs)
         self._jobs = None
 

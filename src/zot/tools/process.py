@@ -121,16 +121,27 @@ class Child(abc.ABC):
             raise ChildProcessError(KILLED)
         return status
 
+    @property
+    def is_lost(self) -> bool:
+        """True if whoever kept it was killed: nothing of it goes on, and nobody knows how it ended."""
+        return self._exit.done() and self._exit.result() is None
+
     @abc.abstractmethod
     async def end(self, *, grace_s: float) -> None:
         """Ask the command and all it started to end, and kill what is left after ``grace_s``.
 
-        Afterwards nothing of it runs. When cancelled, kills at once.
+        Afterwards nothing of it runs, except what cannot be killed, and `read` does not wait for that. When
+        cancelled, kills at once.
         """
 
     @abc.abstractmethod
     async def background(self) -> list[tuple[int, str]]:
-        """Return what still runs of it, by pid and command line."""
+        """Return what still runs of it and goes on, by pid and command line."""
+
+    def _exited(self, status: int | None) -> None:
+        """The command has exited; None if nobody will ever know how. What was said first counts."""
+        if not self._exit.done():
+            self._exit.set_result(status)
 
     @abc.abstractmethod
     def release(self) -> None:

@@ -1,23 +1,24 @@
-"""The sandbox that `--lock` puts commands in: everything can be read, only the working directory can be written.
+"""The sandbox that `--lock` puts commands in: they reach their directory and the programs of the system.
 
 Bubblewrap builds it from namespaces. Nothing in it sees or signals a process outside; the network is as it is outside.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
 
 from zot.errors import ToolFailed
 from zot.tools.base import ToolContext
 from zot.tools.process import Processes
+from zot.tools.view import view
 
 #: What a super-user needs for files that belong to others. Everything else, such as mounting, is taken away.
 _ROOT_KEEPS = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER")
-#: Where services have their sockets, which a read-only file system stops nobody from using.
-_SERVICES = ("/run", "/var/run")
-#: What looking up host names needs of those.
-_NAME_SERVICES = ("/run/systemd/resolve", "/run/nscd", "/run/resolvconf")
+#: How long an empty command may take to begin and end in a sandbox.
+_TRIAL_S = 10.0
+_NOT_RUN = "not run: under --lock commands need bubblewrap"
 
 
 class Sandbox:
@@ -34,28 +35,33 @@ class Sandbox:
         """Return the command line that runs ``argv`` confined. Raise ToolFailed if nothing can be confined here."""
         bwrap = find_bwrap(context.env.get("PATH"), outside=context.cwd)
         if bwrap is None:
-            raise ToolFailed("not run: under --lock commands need bubblewrap, and there is no bwrap on the PATH")
+            raise ToolFailed(f"{_NOT_RUN}, and there is no bwrap on the PATH")
         if not self._works:
             await self._try(bwrap, processes, context)
-        return self._wrap(argv, bwrap, context.cwd)
+        return self._wrap(argv, bwrap, context)
 
-    def _wrap(self, argv: Sequence[str | bytes], bwrap: str, cwd: str) -> list[str | bytes]:
-        return sandboxed(argv, bwrap=bwrap, cwd=cwd, hidden=self._hidden, shown=self._shown)
+    def _wrap(self, argv: Sequence[str | bytes], bwrap: str, context: ToolContext) -> list[str | bytes]:
+        path, home = context.env.get("PATH", os.defpath), context.env.get("HOME", "")
+        mounts = view(context.cwd, path=path, home=home, hidden=self._hidden, shown=self._shown)
+        return sandboxed(argv, bwrap=bwrap, cwd=context.cwd, mounts=mounts)
 
     async def _try(self, bwrap: str, processes: Processes, context: ToolContext) -> None:
         """See if it works: a kernel or a container may forbid it, and a command's own failure looks the same."""
-        argv = self._wrap(["/bin/sh", "-c", ":"], bwrap, context.cwd)
+        argv = self._wrap(["/bin/sh", "-c", ":"], bwrap, context)
         child = await processes.spawn(argv, cwd=context.cwd, env=context.env, owners=context.owners)
         said = b""
         try:
-            while data := await child.read():
-                said += data
+            async with asyncio.timeout(_TRIAL_S):
+                while data := await child.read():
+                    said += data
+        except TimeoutError:
+            raise ToolFailed(f"{_NOT_RUN}, which does not answer within {_TRIAL_S:g} s") from None
         finally:
             await child.end(grace_s=0)
             child.close()
         if child.status() != 0:
             reason = said.decode(errors="replace").strip() or f"it exits with {child.status()}"
-            raise ToolFailed(f"not run: under --lock commands need bubblewrap, which does not work here: {reason}")
+            raise ToolFailed(f"{_NOT_RUN}, which does not work here: {reason}")
         self._works = True
 
 
@@ -74,32 +80,16 @@ def find_bwrap(path: str | None, *, outside: str) -> str | None:
 
 
 def sandboxed(
-    argv: Sequence[str | bytes], *, bwrap: str, cwd: str, hidden: Sequence[str] = (), shown: Sequence[str] = ()
+    argv: Sequence[str | bytes], *, bwrap: str, cwd: str, mounts: Sequence[tuple[str, ...]]
 ) -> list[str | bytes]:
-    """Return the command line that runs ``argv`` in a sandbox whose only writable directory is ``cwd``.
+    """Return the command line that runs ``argv`` in ``cwd`` and sees nothing but ``mounts``.
 
-    Directories in ``hidden`` are empty there, except for those in ``shown``, which can be read. It does not die with
-    its parent, since a background job outlives the command; whoever keeps the command ends it.
+    It does not die with its parent, since a background job outlives the command; whoever keeps the command ends it.
     """
     words: list[str | bytes] = [bwrap, "--unshare-pid", "--unshare-ipc", "--cap-drop", "ALL"]
     if os.geteuid() == 0:
         for capability in _ROOT_KEEPS:
             words += ["--cap-add", capability]
-    for mount in _mounts(os.path.realpath(cwd), hidden, shown):
+    for mount in mounts:
         words += mount
     return [*words, "--setenv", "TMPDIR", "/tmp", "--chdir", cwd, "--", *argv]
-
-
-def _mounts(cwd: str, hidden: Sequence[str], shown: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return what is mounted where: a directory before what is in it, so that nothing covers what is to be seen."""
-    places: dict[str, tuple[str, ...]] = {"/dev": ("--dev",), "/proc": ("--proc",)}
-    places |= dict.fromkeys(_existing(("/tmp", *_SERVICES, *hidden)), ("--tmpfs",))
-    places |= {path: ("--ro-bind", path) for path in _existing((*_NAME_SERVICES, *shown))}
-    places[cwd] = ("--bind", cwd)
-    ordered = sorted(places, key=lambda path: len(path.rstrip("/").split("/")))
-    return [("--ro-bind", "/", "/"), *((*places[path], path) for path in ordered)]
-
-
-def _existing(paths: Sequence[str]) -> list[str]:
-    """Return the real names of the directories among ``paths``."""
-    return [os.path.realpath(path) for path in paths if os.path.isdir(path)]

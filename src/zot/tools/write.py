@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import msgspec
@@ -51,8 +52,8 @@ class Write:
         wanted = decode_args(args, WriteArgs)
         data = to_utf8(wanted.content, "content")
         with self._paths.find(wanted.path, context.cwd, make_parents=True) as place:
-            changed = await self._look(place, wanted.path, data) if place.exists() else []
-            replaced = place.replace(data)
+            known, changed = await self._look(place, wanted.path, data) if place.exists() else (None, [])
+            replaced = place.replace(data, expected=known)
             self._seen.note(place.key, version_of(data, replaced.about))
         lines = data.count(b"\n") + (not data.endswith(b"\n") and data != b"")
         summary = (
@@ -61,14 +62,18 @@ class Write:
         )
         return (TextBlock("".join([summary, *(f"\n[{note}]" for note in [*changed, *replaced.notes])])),)
 
-    async def _look(self, place: Place, shown: str, data: bytes) -> list[str]:
-        """Say what changes in the form of a file. Raise ToolFailed if the model has not seen what is in it now."""
+    async def _look(self, place: Place, shown: str, data: bytes) -> tuple[os.stat_result | None, list[str]]:
+        """Return the state of a file that the model knows, and what changes in its form.
+
+        Raise ToolFailed if the model has not seen what is in it now.
+        """
         if place.key not in self._seen:
-            return []
+            return None, []
         with place.open() as fd:
+            about = os.fstat(fd)
             if self._seen.is_stale(place.key, await version(fd)):
                 raise ToolFailed(f"{shown} has changed since you last saw it; read it again before you replace it")
-            return _changed_form(read_at(fd, PROBE_BYTES, 0), data)
+            return about, _changed_form(read_at(fd, PROBE_BYTES, 0), data)
 
 
 def _changed_form(old: bytes, new: bytes) -> list[str]:

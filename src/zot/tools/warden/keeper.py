@@ -5,8 +5,8 @@ the keeper. The tree has ended exactly when the keeper has no child any more.
 
 Its control socket carries, to the keeper: a `Request`, with the end of a pipe that the command writes to and the other
 end, for when zot has stopped listening; then lines: ``end SECONDS``, ``list``, ``drain``. From the keeper: ``taken
-KEEPER``; ``started PID`` or ``failed ERRNO WHERE``; ``jobs PID COMMAND\\0...``; ``abandoned`` when the guardian has
-died; ``exited STATUS``; ``gone`` at last, and then it is ready for the next request. The end of the input is an
+KEEPER MARK``; ``started PID`` or ``failed ERRNO WHERE``; ``jobs PID COMMAND\\0...``; ``abandoned`` when the guardian
+has died; ``exited STATUS``; ``gone`` at last, and then it is ready for the next request. The end of the input is an
 ``end``: zot has died, or does not care any more.
 """
 
@@ -16,7 +16,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from socket import socket
 
@@ -28,6 +28,8 @@ ORPHAN_GRACE_S = 0.5
 _FIRST_LOOK_S = 0.001
 _LAST_LOOK_S = 0.05
 _MAX_JOBS = 50
+#: How many are asked to end before they are killed. What multiplies faster than it can be asked is not listening.
+_CROWD = 1000
 _RESETTABLE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 _DRAIN_BYTES = 1 << 20
 
@@ -39,6 +41,8 @@ def keep(control: socket, guardian: int) -> None:
     """
     os.setsid()
     kernel.adopt_orphans()
+    kernel.wake_with_parent()
+    mark = kernel.mark_processes()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     wakeups = kernel.wake_on_child_exit()
@@ -50,14 +54,14 @@ def keep(control: socket, guardian: int) -> None:
             request, fds = receive_request(control)
         except EOFError:
             return
+        # First of all, since the command may stop us before we can say anything else.
+        _say(control, b"taken %d %d\n" % (os.getpid(), mark))
         _run(request, control, fds, guardian, wakeups)
         os.close(fds[1])
 
 
 def _run(request: Request, control: socket, output: Sequence[int], guardian: int, wakeups: int) -> None:
     outlet, inlet = output
-    # First of all, since the command may stop us before we can say anything else.
-    _say(control, b"taken %d\n" % os.getpid())
     try:
         pid = _start(request, outlet)
     except OSError as exc:
@@ -136,19 +140,17 @@ class _Tree:
 
     def _reap(self) -> bool:
         """Collect who has ended, and say so; True if nobody is left."""
-        kernel.clear(self._wakeups)
+        ended, nobody_left = kernel.collect(self._wakeups)
         report = b""
-        try:
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                self._pause_s = _FIRST_LOOK_S
-                if ended[0] == self._pid:
-                    report += b"exited %d\n" % os.waitstatus_to_exitcode(ended[1])
-        except ChildProcessError:
-            _say(self._control, report + b"gone\n")
-            return True
+        for pid, status in ended:
+            self._pause_s = _FIRST_LOOK_S
+            if pid == self._pid:
+                report += b"exited %d\n" % os.waitstatus_to_exitcode(status)
+        if nobody_left:
+            report += b"gone\n"
         if report:
             _say(self._control, report)
-        return False
+        return nobody_left
 
     def _wait_ms(self) -> float | None:
         """Kill what is due, and return how long it then makes sense to wait."""
@@ -157,20 +159,24 @@ class _Tree:
         left_s = self._kill_at - time.monotonic()
         if left_s > 0:
             return left_s * 1000
-        tree.kill(self._processes())
+        tree.end(self._look)
         pause_s = self._pause_s
         self._pause_s = min(2 * pause_s, _LAST_LOOK_S)
         return pause_s * 1000
 
-    def _processes(self) -> list[int]:
-        return tree.descendants(tree.children(os.getpid()))
+    def _look(self) -> Iterable[tuple[int, tree.Status]]:
+        return tree.below(tree.children(os.getpid()))
 
     def _end(self, grace_s: float) -> None:
         """Ask the whole tree to end; what is left after ``grace_s`` is killed. A shorter grace wins over a longer."""
+        kernel.hurry()
         kill_at = time.monotonic() + grace_s
-        if grace_s > 0:
-            tree.ask_to_end(self._processes())
         self._kill_at = kill_at if self._kill_at is None else min(kill_at, self._kill_at)
+        if grace_s > 0:
+            tree.ask_to_end(self._pids()[:_CROWD])
+
+    def _pids(self) -> list[int]:
+        return [pid for pid, _ in self._look()]
 
     def _hear(self, fd: int) -> None:
         try:
@@ -189,7 +195,7 @@ class _Tree:
             case [b"end", seconds]:
                 self._end(float(seconds))
             case [b"list"]:
-                jobs = tree.command_lines(self._processes())[:_MAX_JOBS]
+                jobs = tree.command_lines(self._pids(), at_most=_MAX_JOBS)
                 _say(self._control, b"jobs " + b"\0".join(b"%d %s" % job for job in jobs) + b"\n")
             case [b"drain"]:
                 self._watch(self._inlet, self._drain)

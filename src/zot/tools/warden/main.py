@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 
 from zot.tools.warden import kernel, tree
@@ -37,6 +38,7 @@ def main() -> None:
     # A program may have blocked signals in the thread that started us, the one we wait for among them.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     kernel.adopt_orphans()
+    kernel.wake_with_parent()
     kernel.hide_memory()
     _Guardian(zot, parent).run()
 
@@ -84,7 +86,8 @@ class _Guardian:
         try:
             pid = os.fork()
         except OSError as exc:
-            control.sendall(b"failed %d program\ngone\n" % (exc.errno or 0))
+            with suppress(OSError):  # zot does not care any more
+                control.sendall(b"failed %d program\ngone\n" % (exc.errno or 0))
             control.close()
         else:
             if pid == 0:
@@ -105,19 +108,18 @@ class _Guardian:
             os._exit(status)
 
     def _reap(self) -> bool:
-        """Collect who has ended, wake who was stopped; True if nobody is left."""
-        kernel.clear(self._wakeups)
-        try:
-            while (changed := os.waitpid(-1, os.WNOHANG | os.WUNTRACED))[0]:
-                self._note(*changed)
-        except ChildProcessError:
+        """Collect who has ended, wake keepers that were stopped; True if nobody is left."""
+        changed, nobody_left = kernel.collect(self._wakeups, os.WUNTRACED)
+        for pid, status in changed:
+            self._note(pid, status)
+        if nobody_left:
             self._tell_lost()
-            return True
-        return False
+        return nobody_left
 
     def _note(self, pid: int, status: int) -> None:
         if os.WIFSTOPPED(status):
-            tree.wake(pid)
+            if pid in self._keepers:  # others are stopped by us
+                tree.wake(pid)
         elif (control := self._keepers.pop(pid, None)) is not None:
             if status == 0:
                 control.close()
@@ -129,10 +131,12 @@ class _Guardian:
         if self._leave_at is not None and time.monotonic() > self._leave_at:
             tree.kill(list(self._keepers))
         if self._lost:
-            strays = [pid for pid in tree.children(os.getpid()) if pid not in self._keepers]
-            tree.kill(tree.descendants(strays))
-            if not strays:
+            kernel.hurry()
+            if not tree.end(self._strays):
                 self._tell_lost()
+
+    def _strays(self) -> Iterable[tuple[int, tree.Status]]:
+        return tree.below([pid for pid in tree.children(os.getpid()) if pid not in self._keepers])
 
     def _tell_lost(self) -> None:
         for control in self._lost:

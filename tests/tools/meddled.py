@@ -1,0 +1,28 @@
+"""Files that somebody else changes in the worst moment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from zot.tools.files import Place, Replaced
+
+
+class Meddled:
+    """Leads to places where somebody does something between our reading and our writing."""
+
+    def __init__(self, meddle: Callable[[], object]) -> None:
+        self._meddle = meddle
+
+    def find(self, path: str, cwd: str, *, make_parents: bool = False) -> Place:
+        return MeddledPlace(os.open(cwd, os.O_RDONLY), path, self._meddle)
+
+
+class MeddledPlace(Place):
+    def __init__(self, directory: int, name: str, meddle: Callable[[], object]) -> None:
+        super().__init__(directory, name, name)
+        self._meddle = meddle
+
+    def replace(self, data: bytes, *, expected: os.stat_result | None = None) -> Replaced:
+        self._meddle()
+        return super().replace(data, expected=expected)
