@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from zot.errors import ConfigError
+from zot.regular import slices
 
 FILE_NAME = "SKILL.md"
 MAX_SKILL_BYTES = 256 * 1024
@@ -46,9 +47,10 @@ def discover(*, cwd: str, home: str | None, explicit: Sequence[str] = (), is_tru
     Raise ConfigError if one that the user named is broken; others that are, are only reported.
     """
     found = [load(directory) for directory in explicit]
-    untrusted, problems = [], []
-    project = _directories(os.path.join(cwd, ".zot", "skills"))
-    of_home = _directories(os.path.join(home, "skills")) if home else []
+    untrusted: list[str] = []
+    problems: list[str] = []
+    project = _directories(os.path.join(cwd, ".zot", "skills"), problems)
+    of_home = _directories(os.path.join(home, "skills"), problems) if home else []
     for directory in [*project, *of_home]:
         try:
             if directory in of_home or is_trusted(directory):
@@ -57,7 +59,9 @@ def discover(*, cwd: str, home: str | None, explicit: Sequence[str] = (), is_tru
                 untrusted.append(directory)
         except ConfigError as problem:
             problems.append(str(problem))
-    found += [msgspec.structs.replace(load(directory), directory=None) for directory in _directories(_BUILT_IN)]
+    found += [
+        msgspec.structs.replace(load(directory), directory=None) for directory in _directories(_BUILT_IN, problems)
+    ]
     return Found(tuple(_first_of_each_name(found)), tuple(untrusted), tuple(problems))
 
 
@@ -65,18 +69,23 @@ def load(directory: str) -> SkillFile:
     """Return the skill in ``directory``. Raise ConfigError that names the file and line."""
     path = os.path.join(os.path.abspath(directory), FILE_NAME)
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_SKILL_BYTES + 1)
+        data = b"".join(_within(MAX_SKILL_BYTES, slices(path), path))
     except OSError as problem:
         raise ConfigError(f"{path}: {problem.strerror}") from None
-    if len(data) > MAX_SKILL_BYTES:
-        raise ConfigError(f"{path}: larger than {MAX_SKILL_BYTES} bytes")
     try:
         text = data.decode()
     except UnicodeDecodeError as problem:
         line = data.count(b"\n", 0, problem.start) + 1
         raise ConfigError(f"{path}:{line}: not UTF-8") from None
     return msgspec.structs.replace(parse(text, path), directory=os.path.dirname(path))
+
+
+def _within(limit: int, pieces: Iterable[bytes], path: str) -> Iterator[bytes]:
+    for piece in pieces:
+        limit -= len(piece)
+        if limit < 0:
+            raise ConfigError(f"{path}: larger than {MAX_SKILL_BYTES} bytes")
+        yield piece
 
 
 def parse(text: str, path: str) -> SkillFile:
@@ -103,6 +112,15 @@ def manifest(skills: Sequence[SkillFile]) -> str:
     return "\n".join([head, *(_manifest_line(skill) for skill in skills)])
 
 
+def trust_hint(directory: str) -> str:
+    """Say how to trust a skill: the command as it can be copied, unless the name is not fit to be copied."""
+    if not directory.isprintable():
+        return "its name has characters that cannot be seen; rename it before you trust it"
+    from shlex import quote  # Only who has something untrusted needs it.
+
+    return f"to use it: zot skills trust {quote(directory)}"
+
+
 def _manifest_line(skill: SkillFile) -> str:
     description = " ".join(skill.description.split())
     if len(description) > MAX_DESCRIPTION_CHARACTERS:
@@ -110,11 +128,14 @@ def _manifest_line(skill: SkillFile) -> str:
     return f"- {skill.name} [{skill.directory or 'builtin'}]: {description}"
 
 
-def _directories(parent: str) -> list[str]:
-    """Return the directories in ``parent`` that have a skill, by name."""
+def _directories(parent: str, problems: list[str]) -> list[str]:
+    """Return the directories in ``parent`` that have a skill, by name. What makes that impossible is a problem."""
     try:
         names = sorted(os.listdir(parent))
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as problem:
+        problems.append(f"{parent}: {problem.strerror}")
         return []
     return [path for name in names if os.path.isfile(os.path.join(path := os.path.join(parent, name), FILE_NAME))]
 

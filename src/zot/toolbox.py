@@ -88,13 +88,14 @@ class Toolbox:
         return Bash(self._processes, spills=self._spills, lock=self._config.lock, hidden=hidden)
 
     def _skills(self) -> tuple[SkillFile, ...]:
-        from zot.skills import discover
+        from zot.printable import printable
+        from zot.skills import discover, trust_hint
 
         found = discover(cwd=self._cwd, home=self._home, explicit=self._config.skills, is_trusted=self._is_trusted)
         for problem in found.problems:
-            log.warning("%s", problem)
+            log.warning("%s", printable(problem))
         for directory in found.untrusted:
-            log.warning("%s is not trusted and was not loaded; --trust-project loads it", directory)
+            log.warning("%s is not trusted and was not loaded; %s", printable(directory), trust_hint(directory))
         return tuple(found.skills)
 
     def _is_trusted(self, directory: str) -> bool:
