@@ -402,6 +402,35 @@ async def test_a_large_file_is_known_by_its_size_and_time(context: ToolContext, 
     assert await refusal(Edit(seen=seen), call(("cotton", "wool")), context) == STALE
 
 
+async def test_a_large_file_that_was_changed_and_set_back_in_time_is_noticed(
+    context: ToolContext, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"needle\n" + b"x" * MAX_HASHED_BYTES)
+    seen = Seen()
+    await answer(Read(seen=seen), {"path": "a.txt", "limit": 1}, context)
+    about = path.stat()
+    with path.open("r+b") as file:
+        file.seek(100)
+        file.write(b"theirs")
+    os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+    assert await refusal(Edit(seen=seen), call(("needle", "thread")), context) == STALE
+
+
+async def test_a_file_in_a_directory_that_was_put_in_the_place_of_another_is_not_the_one_seen(
+    context: ToolContext, tmp_path: Path
+) -> None:
+    for name in ("d", "e"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text(f"needle of {name}\n")
+    seen = Seen()
+    await answer(Read(seen=seen), {"path": "d/a.txt"}, context)
+    (tmp_path / "d").rename(tmp_path / "old")
+    (tmp_path / "e").rename(tmp_path / "d")
+    edit = call(("needle", "thread"), path="d/a.txt")
+    assert await refusal(Edit(seen=seen), edit, context) == STALE.replace("a.txt", "d/a.txt")
+
+
 async def test_a_change_between_reading_and_writing_is_not_lost(context: ToolContext, twenty: Path) -> None:
     for meddle, left in ((lambda: twenty.write_text("theirs\n"), ["a.txt"]), (twenty.unlink, [])):
         twenty.write_text("line 3\n")

@@ -85,7 +85,7 @@ class Edit:
             raise ToolFailed("at least one edit is required")
         with self._paths.find(wanted.path, context.cwd) as place:
             data, about = _content(place, wanted.path)
-            if self._seen.is_stale(place.key, version_of(data, about)):
+            if self._seen.is_stale(place.keys, version_of(data, about)):
                 raise ToolFailed(f"{wanted.path} has changed since you last saw it; read it again before you edit it")
             readings = _readings(data, detect(data) or UTF_8)
             changes = _in_order(await _all_placed(readings, wanted.edits))
@@ -97,8 +97,8 @@ class Edit:
             # From here on nothing waits: an abort must not tell the model that nothing has changed.
             new = apply(data, changes)
             replaced = place.replace(new, expected=about)
-            if place.key in self._seen:
-                self._seen.note(place.key, version_of(new, replaced.about))
+            if place.keys in self._seen:
+                self._seen.note(place.keys, version_of(new, replaced.about))
         return (TextBlock(shown + "".join(f"[{note}]\n" for note in replaced.notes)),)
 
 

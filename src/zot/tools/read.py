@@ -88,7 +88,7 @@ class Read:
             # The version first: what changes while we read was not seen.
             seen = await version(fd)
             text = await self._window(fd, encoding, first, limit)
-            self._seen.note(place.key, seen)
+            self._seen.note(place.keys, seen)
             return (TextBlock(text),)
 
     async def _window(self, fd: int, encoding: Encoding, first: int, limit: int) -> str:
