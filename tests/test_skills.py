@@ -25,7 +25,13 @@ def put(directory: Path, name: str, *, description: str = "What it does.", body:
     ("head", "skill"),
     [
         ("name: brew\ndescription: How to brew.", SkillFile("brew", "How to brew.", "Body.")),
-        ("name:   brew\ndescription: a: b # c", SkillFile("brew", "a: b # c", "Body.")),
+        ("name:   brew\ndescription: a: b # c", SkillFile("brew", "a: b", "Body.")),
+        ("name: brew # the name\ndescription: C# and C#2", SkillFile("brew", "C# and C#2", "Body.")),
+        ('name: brew\ndescription: "a # b"', SkillFile("brew", "a # b", "Body.")),
+        ("name: 'brew' # it's\ndescription: \"a # b\" # c", SkillFile("brew", "a # b", "Body.")),
+        ('name: brew\ndescription: "one\\ntwo\\tthree"', SkillFile("brew", "one\ntwo\tthree", "Body.")),
+        ("name: brew\ndescription: >+ # folded\n  How to\n  # brew.", SkillFile("brew", "How to # brew.", "Body.")),
+        ("name: brew\ndescription: |2\n  How to\n  brew.", SkillFile("brew", "How to\nbrew.", "Body.")),
         ('name: "brew"\ndescription: "say \\"hi\\": \\\\"', SkillFile("brew", 'say "hi": \\', "Body.")),
         ("name: 'brew'\ndescription: 'it''s'", SkillFile("brew", "it's", "Body.")),
         ("name: brew\ndescription: >\n  How to\n  brew.", SkillFile("brew", "How to brew.", "Body.")),
@@ -42,7 +48,15 @@ def put(directory: Path, name: str, *, description: str = "What it does.", body:
                 f"name: brew\ndescription: D\nallowed-tools:{tools}",
                 SkillFile("brew", "D", "Body.", None, ("read", "bash")),
             )
-            for tools in (" read, bash", " [read, bash]", " read bash", "\n  - read\n  - bash", "\n- read\n- bash")
+            for tools in (
+                " read, bash",
+                " [read, bash]",
+                " read bash",
+                "\n  - read\n  - bash",
+                "\n- read\n- bash",
+                ' ["read", "bash"] # both',
+                "\n  - 'read'\n  - \"bash\"",
+            )
         ),
         (
             "name: brew\ndescription: D\nallowed-tools: bash(git add *), read",

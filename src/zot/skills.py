@@ -20,6 +20,11 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KEY = re.compile(r"([A-Za-z][\w-]*)\s*:(?:\s+(.*))?")
 #: Names of tools, some with a pattern of what they may do.
 _TOOL = re.compile(r"[^\s,()\[\]]+(?:\([^)]*\))?")
+#: What says that a text follows in the lines below, as they are or folded.
+_BLOCK = re.compile(r"[|>](?:[+-]?[1-9]?|[1-9][+-])")
+#: A value that is quoted or not, and the comment behind it.
+_COMMENT = re.compile(r"""^("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^"'].*?)\s+#.*""")
+_ESCAPES = {"n": "\n", "t": "\t"}
 
 
 class SkillFile(msgspec.Struct, frozen=True):
@@ -155,14 +160,21 @@ class _Field(msgspec.Struct):
     value: str
     more: list[str]
 
+    @property
+    def is_block(self) -> bool:
+        """True if all that is indented below is text."""
+        return _BLOCK.fullmatch(self.value) is not None
+
     def text(self) -> str:
         """Return a text: plain, quoted, or folded over several lines."""
-        value = "" if self.value in ("|", "|-", ">", ">-") else _unquoted(self.value)
-        return ("\n" if self.value.startswith("|") else " ").join(part for part in (value, *self.more) if part)
+        if self.is_block:
+            return ("\n" if self.value.startswith("|") else " ").join(self.more)
+        return " ".join(part for part in (_unquoted(self.value), *self.more) if part)
 
     def items(self) -> list[str]:
-        """Return a list: ``[a, b]``, or separated by commas or blanks, or one item a line."""
-        return _TOOL.findall(" ".join([self.value, *(part.removeprefix("- ") for part in self.more)]))
+        """Return a list: ``[a, b]``, or separated by commas or blanks, or one item a line; quoted or not."""
+        found = _TOOL.findall(" ".join([self.value, *(part.removeprefix("- ") for part in self.more)]))
+        return [item for item in (one.strip("\"'") for one in found) if item]
 
 
 def _fields(lines: Sequence[str], path: str) -> dict[str, _Field]:
@@ -170,7 +182,8 @@ def _fields(lines: Sequence[str], path: str) -> dict[str, _Field]:
     fields: dict[str, _Field] = {}
     last = None
     for number, line in enumerate(lines, 2):
-        if not line.strip() or line.lstrip().startswith("#"):
+        is_text = last is not None and last.is_block and line.startswith((" ", "\t"))
+        if not line.strip() or (line.lstrip().startswith("#") and not is_text):
             continue
         if line.startswith((" ", "\t", "- ")) and last is not None:
             last.more.append(line.strip())
@@ -180,7 +193,7 @@ def _fields(lines: Sequence[str], path: str) -> dict[str, _Field]:
             raise ConfigError(f"{path}:{number}: expected `key: value`, not {line.strip()[:80]!r}")
         if match[1] in fields:
             raise ConfigError(f"{path}:{number}: {match[1]!r} stands here a second time")
-        last = fields[match[1]] = _Field(number, match[2] or "", [])
+        last = fields[match[1]] = _Field(number, _COMMENT.sub(r"\1", match[2] or ""), [])
     return fields
 
 
@@ -195,5 +208,5 @@ def _unquoted(value: str) -> str:
     if len(value) > 1 and value[0] == value[-1] == "'":
         return value[1:-1].replace("''", "'")
     if len(value) > 1 and value[0] == value[-1] == '"':
-        return re.sub(r"\\(.)", r"\1", value[1:-1])
+        return re.sub(r"\\(.)", lambda escape: _ESCAPES.get(escape[1], escape[1]), value[1:-1])
     return value
