@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 import claude
+from zot.agent.budget import Budget
 from zot.agent.hooks import Approver, CallDecision, Extensions, MessageDecision, Question
 from zot.agent.loop import Agent
 from zot.errors import StoreFailed
@@ -60,10 +61,11 @@ Script: TypeAlias = Iterable[Answer | list[bytes] | Exception | None]
 
 
 class FakeTransport:
-    """Answers each request with the next of ``script``, and when that is over with "fine"."""
+    """Answers each request with the next of ``script``, and when that is over with ``fine``."""
 
-    def __init__(self, script: Script = (), points: Points | None = None) -> None:
+    def __init__(self, script: Script = (), points: Points | None = None, fine: list[bytes] | None = None) -> None:
         self._script = iter(script)
+        self._fine = fine or FINE
         self._points = points or Points()
         self.requests: list[HttpRequest] = []
         self.responses: list[FakeResponse] = []
@@ -72,7 +74,7 @@ class FakeTransport:
     async def send(self, request: HttpRequest, deadlines: Deadlines) -> FakeResponse:
         self.requests.append(request)
         await self._points.reach()
-        answer = next(self._script, FINE)
+        answer = next(self._script, self._fine)
         if isinstance(answer, Exception):
             raise answer
         if answer is None:
@@ -310,6 +312,7 @@ def open_session(
     models: Sequence[Model] = catalogue("anthropic").models,
     model: str = "claude-sonnet-4-5",
     max_steps: int = 50,
+    budget: Budget | None = None,
     reasoning: Reasoning = "off",
     extensions: Extensions | None = None,
     approver: Approver | None = None,
@@ -324,6 +327,7 @@ def open_session(
         cwd="/",
         env={},
         max_steps=max_steps,
+        budget=budget,
         reasoning=reasoning,
         extensions=extensions,
         approver=approver,

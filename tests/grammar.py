@@ -56,7 +56,8 @@ class Disorder(AssertionError):
 class Grammar:
     """Checks one connection: what comes, and where. ``runs`` counts the finished ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, answers_are_judged: bool = False) -> None:
+        self._judged = answers_are_judged
         self.at = At.IDLE
         self.runs = 0
         self.seq = 0
@@ -108,6 +109,10 @@ class Grammar:
         match self.at, kind:
             case At.ACCEPTED, "user_message":
                 self.at = At.READY
+            case At.ANSWERED, "user_message" if self._judged:
+                self.at = At.READY
+            case At.ANSWERED, "error" if self._judged:
+                self.at = At.ENDING
             case At.READY, "turn_start" if frame["step"] == self._steps + 1:
                 self.at, self._steps = At.ASKED, self._steps + 1
                 self._said, self._calls, self._announced, self._open = "", [], [], []

@@ -29,8 +29,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "events": {"errors", "messages", "surrogates"},
     "flags": {"errors"},
     "config": {"errors", "flags", "providers/vendors"},
+    "auth_file": {"errors"},
+    "credentials": {"errors", "config", "auth_file", "providers/vendors"},
+    # A command that prints a key is kept as tools keep theirs.
+    "key_command": {"errors", "credentials", "tools"},
     "fingerprint": {"errors", "regular"},
     "skills": {"errors", "regular"},
+    "instructions": set(),
+    "schema": {"errors"},
     "trust": {"errors", "messages", "fingerprint"},
     "store": {"errors", "messages", "events"},
     "wire": {"errors", "messages", "events", "surrogates"},
@@ -42,26 +48,43 @@ MAY_IMPORT: dict[str, set[str]] = {
     "providers/vendors": {"errors"},
     "providers/models": {"errors", "messages", "providers/vendors"},
     "providers/base": {"errors", "messages", "events", "providers/models"},
-    "providers": {"errors", "surrogates", "version", "messages", "events", "providers/base"},
+    "providers": {
+        "errors", "surrogates", "version", "messages", "events", "providers/vendors",
+        "providers/base",
+    },
     # lab is a service at the other end of a line: it knows what a transport is, and none of our decoders.
     "providers/lab": {"errors", "messages", "events", "providers/base"},
-    "agent": {"errors", "printable", "messages", "events", "store", "providers/base", "tools/base"},
+    "agent": {"errors", "printable", "messages", "events", "store", "schema", "providers/base", "tools/base"},
     "history": {"errors", "messages", "events", "store", "agent"},
     "job": {"errors", "surrogates", "messages"},
+    "outcome": {"messages", "events"},
     "session": {"errors", "messages", "events", "store", "agent", "history", "job"},
     # The only one that picks concrete parts.
     "runtime": {
-        "errors", "messages", "store", "config", "providers/vendors", "providers/models", "providers/base", "providers",
-        "providers/lab", "agent", "session", "toolbox",
+        "errors", "messages", "store", "config", "provision", "providers/lab", "agent", "session", "toolbox",
+        "instructions", "schema",
     },
-    "sdk": {"errors", "messages", "events", "config", "providers/base", "history", "job", "session", "runtime"},
+    "provision": {
+        "config", "credentials", "key_command", "providers/vendors", "providers/models", "providers/base", "providers",
+        "providers/lab",
+    },
+    "sdk": {
+        "errors", "messages", "events", "config", "providers/base", "history", "job", "outcome", "session", "runtime",
+    },
     "blocking": {"errors", "messages", "events", "config", "providers/base", "session", "sdk"},
-    "serve": {"errors", "messages", "history", "session", "wire"},
+    "serve": {"errors", "messages", "history", "outcome", "session", "wire"},
+    # It looks at everything, and nobody but its command looks at it.
+    "doctor": {
+        "errors", "version", "config", "auth_file", "credentials", "key_command", "providers/vendors", "providers/base",
+        "providers", "tools",
+    },
     "commands": {
         "errors", "version", "printable", "messages", "flags", "config", "skills", "trust", "providers/lab", "wire",
-        "session", "runtime", "serve",
+        "provision", "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors",
+        "providers/models", "providers", "doctor",
     },
-    "cli": {"errors", "version", "commands"},
+    # It imports the command that was named, by name.
+    "cli": {"errors", "version"},
     "__main__": {"cli"},
     # The face of the SDK re-exports; it loads nothing until it is asked.
     "__init__": {"errors", "version", "messages", "events", "config", "sdk", "blocking"},

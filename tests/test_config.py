@@ -22,6 +22,8 @@ base_url = "http://localhost:1"
 system_prompt = "Be brief."
 reasoning = "low"
 max_steps = 7
+max_cost = 2
+max_tokens_total = 1000
 tools = ["read", "bash"]
 
 [agents.other]
@@ -51,6 +53,8 @@ def test_a_file_is_read_from_the_home_of_zot(tmp_path: Path) -> None:
         system_prompt="Be brief.",
         reasoning="low",
         max_steps=7,
+        max_cost=2.0,
+        max_tokens_total=1000,
         tools=("read", "bash"),
         env=env,
     )
@@ -132,6 +136,8 @@ def test_flags_of_later_versions_are_refused_by_name(flag: Any) -> None:
         ("[agents.default]\nmodle = 'x'", "Object contains unknown field `modle` - at `$.agents[...]`"),
         ("[agents.default]\nmax_steps = 'x'", "Expected `int | null`, got `str` - at `$.agents[...].max_steps`"),
         ("[agents.default]\nmax_steps = 0", "Expected `int` >= 1 - at `$.agents[...].max_steps`"),
+        ("[agents.default]\nmax_cost = 0", "Expected `float` > 0.0 - at `$.agents[...].max_cost`"),
+        ("[agents.default]\nmax_tokens_total = 0", "Expected `int` >= 1 - at `$.agents[...].max_tokens_total`"),
         ("[agents.default]\nreasoning = 'much'", "Invalid enum value 'much' - at `$.agents[...].reasoning`"),
         ("[agents.default]\ntools = 'bash'", "Expected `array | null`, got `str` - at `$.agents[...].tools`"),
         ("[agents.default]\ntools = [1]", "Expected `str`, got `int` - at `$.agents[...].tools[0]`"),

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from zot.errors import ConfigError
-from zot.flags import Flag, choice, parse, positive, usage
+from zot.flags import Flag, choice, dollars, parse, positive, usage
 
 FLAGS = (
     Flag("--model", "the model", value="ID", short="-m"),
     Flag("--max-steps", "how many", value="N", parse=positive),
     Flag("--level", "how much", value="LEVEL", parse=choice("low", "high")),
+    Flag("--cost", "what it may cost", value="USD", parse=dollars),
     Flag("--append", "more", value="TEXT", many=True),
     Flag("--no-tools", "none"),
     Flag("--no-utensils", "the same", setting="no_tools"),
@@ -35,6 +36,7 @@ FLAGS = (
         (["--no-tools"], {"no_tools": True}, []),
         (["--no-utensils"], {"no_tools": True}, []),
         (["--max-steps", "7", "--level", "low"], {"max_steps": 7, "level": "low"}, []),
+        (["--cost", "0.5"], {"cost": 0.5}, []),
         (["one", "--no-tools", "two", "-"], {"no_tools": True}, ["one", "two", "-"]),
         (["one", "--", "--no-tools", "--", "-x"], {}, ["one", "--no-tools", "--", "-x"]),
     ],
@@ -57,6 +59,10 @@ def test_a_command_line_is_understood(argv: list[str], settings: dict[str, Any],
         (["--max-steps", "many"], "--max-steps many: must be a whole number"),
         (["--max-steps", "1.5"], "--max-steps 1.5: must be a whole number"),
         (["--level", "medium"], "--level medium: must be one of low, high"),
+        (["--cost", "$5"], "--cost $5: must be an amount of US dollars, such as 0.50"),
+        (["--cost", "0"], "--cost 0: must be above 0"),
+        (["--cost", "nan"], "--cost nan: must be above 0"),
+        (["--cost", "inf"], "--cost inf: must be above 0"),
     ],
 )
 def test_a_wrong_flag_says_what_is_wrong(argv: list[str], problem: str) -> None:
@@ -75,6 +81,7 @@ def test_help_lists_every_flag() -> None:
         "  -m, --model ID                   the model\n"
         "  --max-steps N                    how many\n"
         "  --level LEVEL                    how much\n"
+        "  --cost USD                       what it may cost\n"
         "  --append TEXT                    more (repeatable)\n"
         "  --no-tools                       none\n"
         "  --no-utensils                    the same"

@@ -195,7 +195,7 @@ async def test_calls_are_run_whatever_the_stop_reason_says_and_without_calls_it_
 async def test_an_error_before_the_answer_begins() -> None:
     refusal = Answer([b'{"error":{"type":"authentication_error","message":"invalid x-api-key"}}'], status=401)
     session = open_session(FakeTransport([refusal]))
-    text = "anthropic: http 401: invalid x-api-key"
+    text = "anthropic: http 401: invalid x-api-key (check ANTHROPIC_API_KEY, or run `zot login anthropic`)"
     listener = listen(session)
     job = session.prompt("hi")
     await finish(session)

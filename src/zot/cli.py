@@ -7,16 +7,22 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
 _OBJECTS_PER_COLLECTION = 30_000
 _USAGE = """\
 usage: zot COMMAND [flags]
 
+  zot -p PROMPT    print the answer; what is piped in follows the prompt
+  zot --json PROMPT  print every event of it as a line of JSON
   zot rpc          speak zot RPC v1 (newline-delimited JSON) on standard input and output
   zot lab serve    serve a scripted model over HTTP, for tests; zot lab check looks for mistakes in a script
+  zot login NAME   store the key of a provider; zot logout NAME forgets it
+  zot doctor       what is set up, what is missing, and if the model service can be reached
+  zot models       which models there are, what they hold and what they cost
   zot skills list  which skills there are; trust and untrust those of a project
+  zot prompt       print the system prompt
   zot --version    print the version
 
 `zot COMMAND --help` tells more. `--provider lab` needs no key and no network."""
@@ -58,38 +64,40 @@ def run(argv: Sequence[str]) -> int:
         sys.stdout.write(_USAGE + "\n")
         return 0
     command = _COMMANDS.get(word)
+    if command is None and _asks_once(argv):
+        return _run("once", argv)
     if command is None:
         sys.stderr.write(f"zot: unknown command {word!r}\n{_USAGE}\n" if word else f"{_USAGE}\n")
         return 2
     return _run(command, rest)
 
 
-def _rpc(argv: Sequence[str]) -> int:
-    from zot.commands.rpc import main
-
-    return main(argv)
-
-
-def _lab(argv: Sequence[str]) -> int:
-    from zot.commands.lab import main
-
-    return main(argv)
-
-
-def _skills(argv: Sequence[str]) -> int:
-    from zot.commands.skills import main
-
-    return main(argv)
+#: Each is a module of `zot.commands`, imported only when it is the one.
+_COMMANDS: Mapping[str, str] = {
+    "rpc": "rpc",
+    "--rpc": "rpc",
+    "lab": "lab",
+    "models": "models",
+    "login": "login",
+    "logout": "logout",
+    "doctor": "doctor",
+    "skills": "skills",
+    "prompt": "prompt",
+}
 
 
-_COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {"rpc": _rpc, "--rpc": _rpc, "lab": _lab, "skills": _skills}
+def _asks_once(argv: Sequence[str]) -> bool:
+    """True if there is a prompt to answer: the flag that says so may stand anywhere."""
+    return any(word in ("-p", "--print", "--json") for word in argv)
 
 
-def _run(command: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
+def _run(command: str, argv: Sequence[str]) -> int:
     from zot.errors import AgentError
 
     try:
-        return command(argv)
+        # Without importlib, which alone would take as long as the rest of this file.
+        code: int = __import__(f"zot.commands.{command}", fromlist=["main"]).main(argv)
     except AgentError as problem:
         sys.stderr.write(f"zot: {problem}\n")
         return 1
+    return code

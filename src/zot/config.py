@@ -10,11 +10,15 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from zot.errors import ConfigError
-from zot.flags import MAX_SECONDS, Flag, choice, positive, seconds
+from zot.flags import MAX_SECONDS, Flag, choice, dollars, positive, seconds
 from zot.providers.vendors import KEY_NAMES, VENDORS, ApiName
 
 #: Names that never reach a tool or an extension: our token, and the keys of all providers.
 SECRET_NAMES = frozenset({"ZOTCORE_RPC_TOKEN", "ANTHROPIC_AUTH_TOKEN"}) | KEY_NAMES
+
+#: Names of addresses that we use ourselves, and that may have a user name and password in them.
+PROXY_NAMES = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
+_ADDRESS_NAMES = frozenset(name for vendor in VENDORS.values() for name in vendor.base_url_names)
 
 
 #: Seconds, above 0; deadlines are times, and beyond a year the largest would be none.
@@ -32,8 +36,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     cwd: str | None = None
     system_prompt: str | None = None
     append_system_prompt: tuple[str, ...] = ()
+    no_instructions: bool = False
     reasoning: Literal["off", "low", "medium", "high"] = "off"
     max_steps: Annotated[int, msgspec.Meta(ge=1)] = 50
+    max_cost: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    max_tokens_total: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    output_schema: str | None = None
     tools: tuple[str, ...] | None = None
     policy: tuple[str, ...] = ()
     approval_timeout_s: _Patience = 120.0
@@ -43,6 +51,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     no_skill: bool = False
     trust_project: bool = False
     script: str | None = None
+    record: str | None = None
+    replay: str | None = None
+    replay_paced: bool = False
+    replay_checked: bool = False
     frozen_time: str | None = None
     env: Mapping[str, str] | None = None
 
@@ -68,8 +80,11 @@ class _AgentTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     system_prompt: str | None = None
     reasoning: Literal["off", "low", "medium", "high"] | None = None
     max_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    max_cost: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    max_tokens_total: Annotated[int, msgspec.Meta(ge=1)] | None = None
     tools: tuple[str, ...] | None = None
     append_system_prompt: tuple[str, ...] | None = None
+    no_instructions: bool | None = None
     lock: bool | None = None
     skills: tuple[str, ...] | None = None
     no_skill: bool | None = None
@@ -96,9 +111,13 @@ AGENT_FLAGS: Sequence[Flag] = (
     Flag("--cwd", "where the tools work", value="DIR"),
     Flag("--system-prompt", "instead of zot's own", value="TEXT"),
     Flag("--append-system-prompt", "after the system prompt", value="TEXT", many=True),
+    Flag("--no-instructions", "do not read AGENTS.md files"),
     Flag("--reasoning", "how much the model thinks: off, low, medium, high", value="LEVEL",
          parse=choice("off", "low", "medium", "high")),
+    Flag("--output-schema", "a JSON Schema that the answer must fit", value="FILE"),
     Flag("--max-steps", "model calls per prompt, at most (50)", value="N", parse=positive),
+    Flag("--max-cost", "ask the model no more once the session has cost so much", value="USD", parse=dollars),
+    Flag("--max-tokens-total", "the same, by tokens: input, output and cache together", value="N", parse=positive),
     Flag("--tools", "exactly these tools", value="A,B", parse=_names),
     Flag("--no-tools", "no tools at all"),
     Flag("--policy", "TOOL[:PATTERN]=allow, deny or ask; the first rule that matches decides", value="RULE", many=True),
@@ -108,6 +127,10 @@ AGENT_FLAGS: Sequence[Flag] = (
     Flag("--skill", "a directory with a SKILL.md", value="DIR", many=True, setting="skills"),
     Flag("--trust-project", "use the skills of the directory without having been asked"),
     Flag("--script", "the script that `--provider lab` plays", value="FILE"),
+    Flag("--record", "save what is asked of the provider and what it streams", value="FILE"),
+    Flag("--replay", "the recording that `--provider lab` plays", value="FILE"),
+    Flag("--replay-paced", "at the pace at which it was recorded, not at full speed"),
+    Flag("--replay-checked", "refuse requests that are not the recorded ones, and say where they differ"),
     Flag("--frozen-time", "events tell this time, a millisecond more each; for tests", value="TIME"),
     Flag("--config-dir", "where config.toml is", value="DIR"),
     Flag("--no-ext", "do not look for extensions"),
@@ -121,8 +144,6 @@ AGENT_FLAGS: Sequence[Flag] = (
 LATER_FLAGS: Sequence[Flag] = (
     Flag("--session", "keep the conversation", value="ID"),
     Flag("--ext", "load an extension", value="DIR", short="-e"),
-    Flag("--record", "save what the provider streams", value="FILE"),
-    Flag("--replay", "play a recording", value="FILE"),
 )
 
 
@@ -180,22 +201,25 @@ def zot_home(env: Mapping[str, str]) -> str | None:
     return os.path.join(user, ".local", "state", "zot")
 
 
-def credential(provider: str, given: str | None, env: Mapping[str, str], *, needed: bool = True) -> str:
-    """Return the key for ``provider``, "" if there is none and none is needed. Raise ConfigError how to give one."""
-    names = VENDORS[provider].key_names
-    key = given or next((env[name] for name in names if env.get(name)), "")
-    if needed and VENDORS[provider].needs_key and not key:
-        raise ConfigError(
-            f"no key for {provider}: set {' or '.join(names)}, or pass --api-key; --provider lab needs none"
-        )
-    if not key.isascii() or not key.isprintable():
-        raise ConfigError(f"the key for {provider} has characters that no key has; was it copied whole?")
-    return key
-
-
 def tool_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment that tools may see: everything but our secrets."""
+    """Return the environment that tools may see: everything but our secrets, and no password in a service's address.
+
+    That of a proxy stays: without it, nothing that a tool runs would reach the network.
+    """
+    return {
+        name: _without_userinfo(value) if name in _ADDRESS_NAMES else value
+        for name, value in keyless_environment(env).items()
+    }
+
+
+def keyless_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment that a command of the user's own may see: everything but our keys and our token."""
     return {name: value for name, value in env.items() if name not in SECRET_NAMES}
+
+
+def _without_userinfo(address: str) -> str:
+    scheme, separator, rest = address.rpartition("://")
+    return scheme + separator + rest.rpartition("@")[2]
 
 
 def _from_file(directory: str | None) -> dict[str, Any]:

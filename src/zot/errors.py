@@ -35,6 +35,24 @@ class StepsExhausted(AgentError):
     """A prompt made as many model calls as it may and was still not done."""
 
 
+class BudgetExhausted(AgentError):
+    """A session has used what it may, so the model was not asked again.
+
+    ``setting`` names the budget, ``used`` is how much of it was used and ``allowed`` how much may be: US dollars or
+    tokens.
+    """
+
+    def __init__(self, message: str, *, setting: str, used: float, allowed: float) -> None:
+        super().__init__(message)
+        self.setting = setting
+        self.used = used
+        self.allowed = allowed
+
+
+class AnswerRejected(AgentError):
+    """The model did not answer in the form that was asked for, however often it was told."""
+
+
 class TurnBlocked(AgentError):
     """Somebody who may decide did not let the model be asked."""
 

@@ -67,7 +67,20 @@ class Usage(Event, tag="usage", frozen=True, gc=False):
     @property
     def cost(self) -> float | None:
         """The cost of this turn in US dollars, None when no price is known."""
-        return self.cost_usd if self.price_known else None
+        return self.counters.cost
+
+    @property
+    def counters(self) -> Counters:
+        """What this turn used."""
+        return Counters(
+            self.input,
+            self.output,
+            self.cache_read,
+            self.cache_write,
+            self.cost_usd,
+            self.price_known,
+            self.reasoning,
+        )
 
 
 class AssistantMessage(Event, tag="assistant_message", frozen=True, gc=False):

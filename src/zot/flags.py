@@ -87,6 +87,17 @@ def seconds(text: str) -> float:
     return number
 
 
+def dollars(text: str) -> float:
+    """Read an amount of money above 0."""
+    try:
+        amount = float(text)
+    except ValueError:
+        raise ValueError("must be an amount of US dollars, such as 0.50") from None
+    if not 0 < amount < float("inf"):
+        raise ValueError("must be above 0")
+    return amount
+
+
 def choice(*choices: str) -> Callable[[str], str]:
     """Read one of ``choices``."""
 

@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from zot.config import TOOL_NAMES, Config, credential, tool_environment, tool_names
+from zot.config import TOOL_NAMES, Config, tool_environment, tool_names, zot_home
 from zot.errors import ConfigError
-from zot.providers.models import Catalogue, catalogue
-from zot.providers.vendors import VENDORS, ApiName, Endpoint, endpoint
+from zot.provision import credential_of, models_of, provider_of
 
 if TYPE_CHECKING:
+    from zot.agent.expected import Expected
     from zot.agent.policy import Policy
-    from zot.providers.base import Api, Provider, Transport
     from zot.session import Session
     from zot.store import Store
+    from zot.toolbox import Toolbox
 
 
 def check(config: Config) -> str:
@@ -24,18 +24,25 @@ def check(config: Config) -> str:
 
     Loads next to nothing: whoever waits for a first answer waits for this, too.
     """
-    model = _catalogue(config).find(config.model)
-    _key(config)
+    model = models_of(config).find(config.model)
+    credential_of(config, model)
     _directory(config.cwd)
     tool_names(config)
-    if config.script and config.provider != "lab":
-        raise ConfigError("--script is for --provider lab")
+    for flag, file in (("--script", config.script), ("--replay", config.replay)):
+        if file and config.provider != "lab":
+            raise ConfigError(f"{flag} is for --provider lab")
+    if config.script and config.replay:
+        raise ConfigError("--script and --replay exclude each other: lab plays one of them")
     if config.script and not os.path.exists(config.script):
         raise ConfigError(f"{config.script}: no such file")
     if config.script and os.path.isfile(config.script):  # A pipe can be read only once, so it is read later.
         from zot.providers.lab.script import Script
 
         Script.load(config.script)
+    if config.output_schema is not None:
+        from zot.schema import load
+
+        load(config.output_schema)
     if config.policy:
         from zot.agent.policy import Policy
 
@@ -52,30 +59,26 @@ def open_session(config: Config, store: Store | None = None, *, own_process: boo
     decides that for itself.
     """
     from zot.agent.approvals import Approvals
+    from zot.agent.budget import Budget
     from zot.agent.loop import Agent
-    from zot.agent.prompt import system_prompt
-    from zot.messages import timestamp
     from zot.session import Session
     from zot.toolbox import Toolbox
 
-    model_id = check(config)
+    model_id, models = check(config), models_of(config)
     cwd, key = _directory(config.cwd), os.urandom(6).hex()
     toolbox = Toolbox(config, cwd=cwd, key=key, own_process=own_process)
     agent = Agent(
-        _provider(config),
-        _catalogue(config),
+        provider_of(config, models, model_id),
+        models,
         model_id=model_id,
-        system=system_prompt(
-            cwd=cwd,
-            date=timestamp()[:10],
-            replaced_by=config.system_prompt,
-            appended=(*config.append_system_prompt, toolbox.manifest),
-        ),
+        system=_system(config, toolbox, cwd),
         tools=toolbox.tools,
         cwd=cwd,
         env=tool_environment(config.environment),
         max_steps=config.max_steps,
+        budget=Budget(config.max_cost, config.max_tokens_total),
         reasoning=config.reasoning,
+        expected=_expected(config),
         approver=Approvals(_policy(config), cwd=cwd, timeout_s=config.approval_timeout_s),
     )
     return Session(agent, store, jobs=toolbox, key=key, now=_clock(config.frozen_time))
@@ -94,6 +97,59 @@ def _policy(config: Config) -> Policy:
     return policy
 
 
+def prompt_of(config: Config) -> str:
+    """Return the system prompt of a session that works as ``config`` says. Raise ConfigError."""
+    from zot.toolbox import Toolbox
+
+    cwd = _directory(config.cwd)
+    return _system(config, Toolbox(config, cwd=cwd, key="", own_process=False), cwd)
+
+
+def _system(config: Config, toolbox: Toolbox, cwd: str) -> str:
+    from zot.agent.prompt import system_prompt
+    from zot.instructions import discover
+
+    home, expected = zot_home(config.environment), _expected(config)
+    found = () if config.no_instructions else discover(cwd=cwd, home=home)
+    return system_prompt(
+        cwd=cwd,
+        date=_clock(config.frozen_time)()[:10],
+        tools=[tool.spec.name for tool in toolbox.tools],
+        replaced_by=_own_words(home) if config.system_prompt is None else config.system_prompt,
+        instructions=[(item.path, item.text) for item in found],
+        appended=(
+            *config.append_system_prompt,
+            toolbox.manifest,
+            expected.instruction if expected is not None else "",
+        ),
+    )
+
+
+def _expected(config: Config) -> Expected | None:
+    if config.output_schema is None:
+        return None
+    from zot.agent.expected import Expected
+    from zot.schema import load
+
+    return Expected(load(config.output_schema))
+
+
+def _own_words(home: str | None) -> str | None:
+    """Return what the user wrote to take the place of our words; None if there is no such file."""
+    if home is None:
+        return None
+    path = os.path.join(home, "SYSTEM.md")
+    try:
+        with open(path, "rb") as file:
+            return file.read().decode("utf-8-sig").strip()
+    except FileNotFoundError:
+        return None
+    except OSError as problem:
+        raise ConfigError(f"{path}: {problem.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not UTF-8") from None
+
+
 def _clock(frozen_time: str | None) -> Callable[[], str]:
     """Return what tells the time in events: the clock, or a time of its own that is the same in every run."""
     from zot.messages import timestamp
@@ -110,63 +166,6 @@ def _clock(frozen_time: str | None) -> Callable[[], str]:
         raise ConfigError(f"{frozen_time!r} is not a time such as 2026-01-31T12:00:00Z") from None
     ticks = count()
     return lambda: timestamp(start + next(ticks) / 1000)
-
-
-def _endpoint(config: Config) -> Endpoint:
-    vendor = VENDORS[config.provider]
-    return endpoint(vendor, api=config.api, base_url=config.base_url, env=config.environment)
-
-
-def _catalogue(config: Config) -> Catalogue:
-    """Return the models that may be asked for."""
-    listed = catalogue(config.provider)
-    return catalogue(config.provider, unlisted=True) if _endpoint(config).foreign else listed
-
-
-def _key(config: Config) -> str:
-    return credential(config.provider, config.api_key, config.environment, needed=not _endpoint(config).foreign)
-
-
-def _provider(config: Config) -> Provider:
-    """Return the service that is to be asked."""
-    from zot.providers.service import Service
-
-    where, key = _endpoint(config), _key(config)
-
-    async def read_key() -> str:
-        return key
-
-    return Service(config.provider, _APIS[where.api](config, where), _transport(config), key=read_key)
-
-
-def _transport(config: Config) -> Transport:
-    """Return what carries the requests: the network, or a script."""
-    if config.provider != "lab":
-        from zot.providers.http import HttpTransport
-
-        return HttpTransport(config.environment)
-    from zot.providers.lab.script import Script, demo
-    from zot.providers.lab.transport import LabTransport
-
-    return LabTransport(Script.load(config.script) if config.script else demo())
-
-
-def _anthropic(config: Config, where: Endpoint) -> Api:
-    from zot.providers.anthropic import AnthropicMessages
-
-    return AnthropicMessages(base_url=where.base_url, origin=config.provider)
-
-
-def _to_come(config: Config, where: Endpoint) -> Api:
-    raise ConfigError(f"{config.provider}: the API {where.api!r} is not available in this version of zot")
-
-
-_APIS: Mapping[ApiName, Callable[[Config, Endpoint], Api]] = {
-    "anthropic": _anthropic,
-    "responses": _to_come,
-    "chat": _to_come,
-    "gemini": _to_come,
-}
 
 
 def _directory(path: str | None) -> str:

@@ -11,10 +11,11 @@ import msgspec
 
 from zot.config import Config
 from zot.errors import AgentError, RunCancelled, RuntimeBusy, RuntimeClosed
-from zot.events import AgentEvent, AssistantMessage, Done, Usage
+from zot.events import AgentEvent, Done
 from zot.history import Batch
 from zot.job import Job
-from zot.messages import ZERO, Counters, ImageBlock, Message, text_of
+from zot.messages import Counters, ImageBlock, Message
+from zot.outcome import Outcome
 from zot.providers.base import Model
 from zot.runtime import checked, open_session
 from zot.session import Session, State
@@ -56,21 +57,15 @@ class Runtime:
 
     async def run(self, text: str, images: Sequence[ImageBlock] = ()) -> Answer:
         """Run a prompt to its end and return the answer. Raise what made it fail, or RunCancelled."""
-        last, usage = "", ZERO
+        outcome = Outcome()
         async with self.prompt(text, images) as events:
             async for event in events:
-                match event:
-                    case AssistantMessage(content=content):
-                        last = text_of(content)
-                    case Usage():
-                        usage += _counters(event)
-                    case _:
-                        pass
+                outcome.take((event,))
         if events.error is not None:
             raise events.error
         if events.cancelled:
             raise RunCancelled("the prompt was cancelled before it was done")
-        return Answer(last, usage)
+        return Answer(outcome.text, outcome.usage)
 
     def compact(self) -> Events:
         """Summarise the conversation and return the events of that. Raise RuntimeBusy while a prompt runs."""
@@ -277,15 +272,3 @@ class Inbox:
 def _resolve(future: asyncio.Future[None] | None) -> None:
     if future is not None and not future.done():
         future.set_result(None)
-
-
-def _counters(event: Usage) -> Counters:
-    return Counters(
-        event.input,
-        event.output,
-        event.cache_read,
-        event.cache_write,
-        event.cost_usd,
-        event.price_known,
-        event.reasoning,
-    )

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from decoding import Outcome, decoded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
@@ -31,32 +32,13 @@ from zot.messages import (
 )
 from zot.providers.anthropic import AnthropicMessages
 from zot.providers.anthropic_stream import AnthropicDecoder
-from zot.providers.base import EncodedMessages, Reasoning, Reply, Request, StreamEvent
+from zot.providers.base import EncodedMessages, Reasoning, Reply, Request
 
 USED = Counters(100, 20, 0, 0, 0.0)
 
 
-class Outcome(msgspec.Struct):
-    """What a stream came to."""
-
-    events: list[StreamEvent]
-    reply: Reply
-    error: str | None = None
-
-
 def outcome(pieces: Iterable[bytes]) -> Outcome:
-    """Feed a decoder as a service does."""
-    decoder = AnthropicDecoder()
-    events: list[StreamEvent] = []
-    try:
-        for piece in pieces:
-            events += decoder.feed(piece)
-            if decoder.failure is not None:
-                raise decoder.failure
-        events += decoder.finish()
-    except ProviderError as problem:
-        return Outcome(events, decoder.reply(), f"{type(problem).__name__}: {problem}")
-    return Outcome(events, decoder.reply())
+    return decoded(AnthropicDecoder(), pieces)
 
 
 def said(*blocks: TranscriptBlock, stop: Stop = "end_turn", counters: Counters = USED) -> Reply:

@@ -5,27 +5,68 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
+import gemini_validator
+import msgspec
 import pytest
-from validator import problems
+import responses_validator
+import validator
 
 import claude
-from fakes import PNG, Answer, Doorman, FakeTool, FakeTransport, Guard, Points, finish, listen, open_session
+import gemini
+import gpt
+from fakes import (
+    PNG,
+    Answer,
+    Doorman,
+    FakeTool,
+    FakeTransport,
+    Guard,
+    Points,
+    finish,
+    listen,
+    no_sleep,
+    open_session,
+    read_key,
+)
 from grammar import At, Grammar
 from zot.errors import ProviderError, StreamBroken, ToolFailed
 from zot.events import Done, TurnEnd, encode
 from zot.messages import ImageBlock, TextBlock
+from zot.providers.anthropic import AnthropicMessages
+from zot.providers.base import Api
+from zot.providers.gemini import GeminiGenerateContent
+from zot.providers.openai_responses import OpenAIResponses
+from zot.providers.service import Service
 from zot.session import Session
 from zot.tools.base import Output, ToolContext
+
+
+class Tongue(msgspec.Struct):
+    """One API: how its streams are written, and what it refuses."""
+
+    words: ModuleType
+    api: Callable[..., Api]
+    problems: Callable[[bytes], list[str]]
+
+
+TONGUES = {
+    "anthropic": Tongue(claude, AnthropicMessages, validator.problems),
+    "gemini": Tongue(gemini, GeminiGenerateContent, gemini_validator.problems),
+    "responses": Tongue(gpt, OpenAIResponses, responses_validator.problems),
+}
 
 
 class Conversation:
     """A long talk with everything in it: thinking, images, calls that fail, retries, steering and a compaction."""
 
-    def __init__(self, points: Points, *, holds: bool = False) -> None:
+    def __init__(self, api: str, points: Points, *, holds: bool = False) -> None:
+        self.tongue = TONGUES[api]
         self.points = points
-        self.transport = FakeTransport(_script(), points)
+        words = self.tongue.words
+        self.transport = FakeTransport(_script(words), points, words.reply(words.text("fine")))
         self.session = self._open(holds=holds)
         self.listener = listen(self.session, points)
         self.grammar = Grammar()
@@ -52,7 +93,8 @@ class Conversation:
         """Every job ended once and in order, and every request was acceptable."""
         self.grammar.finish()
         assert self.grammar.runs == self.starts == sum(isinstance(event, Done) for event in self.listener.events)
-        assert [problems(body) for body in self.transport.bodies] == [[] for _ in self.transport.bodies]
+        bodies = self.transport.bodies
+        assert [self.tongue.problems(body) for body in bodies] == [[] for _ in bodies]
 
     async def _prompt(self, text: str, *images: ImageBlock) -> None:
         self.session.prompt(text, images, started=self.accepted)
@@ -70,7 +112,9 @@ class Conversation:
     def _open(self, *, holds: bool) -> Session:
         tools = [FakeTool("look", self._look), FakeTool("break", self._break)]
         guard = Guard(holds=holds, points=self.points)
-        return open_session(self.transport, tools=tools, extensions=guard, approver=Doorman(), reasoning="low")
+        api = self.tongue.api(base_url="https://api.test", origin="test")
+        service = Service("test", api, self.transport, key=read_key, sleep=no_sleep, jitter=lambda: 0.5)
+        return open_session(service, tools=tools, extensions=guard, approver=Doorman(), reasoning="low")
 
     async def _look(self, args: dict[str, Any], context: ToolContext) -> Output:
         await context.progress("looking")
@@ -85,24 +129,24 @@ class Conversation:
         raise ToolFailed("it broke")
 
 
-def _script() -> list[Answer | list[bytes]]:
+def _script(words: ModuleType) -> list[Answer | list[bytes]]:
     return [
-        claude.reply(
-            claude.thinking("Let me", " see", signature="sig1"),
-            claude.text("I will ", "look"),
-            claude.tool("c1", "look", '{"steer":', " true}"),
-            claude.tool("c2", "break", '{"x": 1}'),
-            claude.tool("c3", "no_such_tool"),
-            claude.tool("c4", "look", '{"half'),
+        words.reply(
+            words.thinking("Let me", " see", signature="sig1"),
+            words.text("I will ", "look"),
+            words.tool("c1", "look", '{"steer":', " true}"),
+            words.tool("c2", "break", '{"x": 1}'),
+            words.tool("c3", "no_such_tool"),
+            words.tool("c4", "look", '{"half'),
             ends="tool_use",
         ),
-        claude.reply(claude.redacted("sealed"), claude.tool("c5", "look"), ends="tool_use"),
+        words.reply(words.redacted("sealed"), words.tool("c5", "look"), ends="tool_use"),
         Answer([b'{"type":"error","error":{"type":"overloaded_error","message":"busy"}}'], status=529),
-        claude.reply(claude.text("There.")),
-        claude.reply(claude.text(" "), claude.tool("c6", "look", '{"a": 1}'), ends="max_tokens"),
-        claude.reply(claude.thinking("Hm", signature="sig2")),
-        claude.reply(claude.text("They looked ", "at things.")),
-        claude.reply(claude.text("Now."), claude.tool("c7", "look"), ends="tool_use"),
+        words.reply(words.text("There.")),
+        words.reply(words.text(" "), words.tool("c6", "look", '{"a": 1}'), ends="max_tokens"),
+        words.reply(words.thinking("Hm", signature="sig2")),
+        words.reply(words.text("They looked ", "at things.")),
+        words.reply(words.text("Now."), words.tool("c7", "look"), ends="tool_use"),
     ]
 
 
@@ -128,15 +172,16 @@ TROUBLES: dict[str, Callable[[Conversation], None]] = {
 }
 
 
-async def _points_of_a_quiet_talk(*, holds: bool) -> int:
-    conversation = Conversation(Points(), holds=holds)
+async def _points_of_a_quiet_talk(api: str, *, holds: bool) -> int:
+    conversation = Conversation(api, Points(), holds=holds)
     await conversation.go_on()
     conversation.check()
     return conversation.points.passed
 
 
-async def test_the_undisturbed_conversation_has_everything_in_it() -> None:
-    conversation = Conversation(Points())
+@pytest.mark.parametrize("api", TONGUES)
+async def test_the_undisturbed_conversation_has_everything_in_it(api: str) -> None:
+    conversation = Conversation(api, Points())
     await conversation.go_on()
     conversation.check()
     assert len(conversation.transport.bodies) == 9
@@ -147,14 +192,24 @@ async def test_the_undisturbed_conversation_has_everything_in_it() -> None:
     assert b"a word in between" in conversation.transport.bodies[1]
 
 
+#: What is done about trouble is the same for every API; what it leaves behind is not.
 @pytest.mark.parametrize(
-    ("trouble", "holds"), [*((name, False) for name in TROUBLES), ("abort", True), ("a broken stream", True)]
+    ("api", "trouble", "holds"),
+    [
+        *(("anthropic", name, False) for name in TROUBLES),
+        ("anthropic", "abort", True),
+        ("anthropic", "a broken stream", True),
+        ("responses", "abort", False),
+        ("responses", "a broken stream", True),
+        ("gemini", "abort", False),
+        ("gemini", "a broken stream", True),
+    ],
 )
-async def test_trouble_at_any_moment_leaves_a_conversation_that_goes_on(trouble: str, *, holds: bool) -> None:
-    last = await _points_of_a_quiet_talk(holds=holds)
-    assert last > 100
+async def test_trouble_at_any_moment_leaves_a_conversation_that_goes_on(api: str, trouble: str, *, holds: bool) -> None:
+    last = await _points_of_a_quiet_talk(api, holds=holds)
+    assert last > 90
     for at in range(1, last + 1):
-        conversation = Conversation(Points(at), holds=holds)
+        conversation = Conversation(api, Points(at), holds=holds)
         conversation.points.act = lambda chosen=conversation: TROUBLES[trouble](chosen)  # type: ignore[misc]
         await conversation.go_on()
         await conversation.go_on_after_all()
@@ -165,7 +220,7 @@ async def test_an_abort_at_any_turn_of_the_event_loop_leaves_a_conversation_that
     turn, aborted = 0, True
     while aborted:
         turn += 1
-        conversation = Conversation(Points())
+        conversation = Conversation("anthropic", Points())
         aborted = await _disturbed(conversation, turn)
         await conversation.go_on_after_all()
         conversation.check()
@@ -191,7 +246,7 @@ async def _disturbed(conversation: Conversation, turns: int) -> bool:
 
 @pytest.mark.parametrize("queue", [False, True])
 async def test_an_abort_before_the_first_step_is_said_by_the_owner(*, queue: bool) -> None:
-    conversation = Conversation(Points())
+    conversation = Conversation("anthropic", Points())
     conversation.transport.skip_to_the_end()
     conversation.session.prompt("hi", started=conversation.accepted)
     conversation.session.abort(queue=queue)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from zot.errors import (
     AuthFailed,
     BadRequest,
+    ContentRefused,
     ContextTooLong,
     NotFound,
     Overloaded,
@@ -19,7 +20,7 @@ from zot.errors import (
     RateLimited,
     ServiceFailed,
 )
-from zot.providers.failures import in_stream, refusal
+from zot.providers.failures import advice, in_stream, refusal, reported
 
 #: Wed, 21 Oct 2026 07:28:00 GMT
 NOW = 1792567680.0
@@ -27,7 +28,7 @@ NOW = 1792567680.0
 BY_STATUS: dict[int, type[ProviderError]] = {
     400: BadRequest,
     401: AuthFailed,
-    402: BadRequest,
+    402: AuthFailed,
     403: AuthFailed,
     404: NotFound,
     408: BadRequest,
@@ -47,8 +48,25 @@ BY_CODE: dict[str, type[ProviderError]] = {
     "rate_limit_error": RateLimited,
     "overloaded_error": Overloaded,
     "not_found_error": NotFound,
-    "invalid_request_error": BadRequest,
     "context_length_exceeded": ContextTooLong,
+    "exceed_context_size_error": ContextTooLong,
+    "invalid_api_key": AuthFailed,
+    "invalid_authentication_error": AuthFailed,
+    "incorrect_api_key_error": AuthFailed,
+    "insufficient_quota": AuthFailed,
+    "exceeded_current_quota_error": AuthFailed,
+    "billing_not_active": AuthFailed,
+    "billing_hard_limit_reached": AuthFailed,
+    "rate_limit_exceeded": RateLimited,
+    "rate_limit_reached_error": RateLimited,
+    "engine_overloaded_error": Overloaded,
+    "model_not_found": NotFound,
+    "model_decommissioned": NotFound,
+    "resource_not_found_error": NotFound,
+    "invalid_model": NotFound,
+    "content_filter": ContentRefused,
+    "content_policy_violation": ContentRefused,
+    "invalid_prompt": ContentRefused,
 }
 
 
@@ -64,7 +82,7 @@ def test_a_status_alone_says_what_is_wrong(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", BY_STATUS)
-@pytest.mark.parametrize("code", [*BY_CODE, "another_error"])
+@pytest.mark.parametrize("code", [*BY_CODE, "another_error", "invalid_request_error"])
 def test_the_vendors_word_counts_more_than_the_status(status: int, code: str) -> None:
     body = json.dumps({"type": "error", "error": {"type": code, "message": "No."}}).encode()
     error = refused(status, {}, body)
@@ -76,7 +94,68 @@ def test_the_vendors_word_counts_more_than_the_status(status: int, code: str) ->
 def test_an_error_inside_a_stream_has_no_status(code: str) -> None:
     error = in_stream(code, "No.")
     assert type(error) is BY_CODE.get(code, ServiceFailed)
-    assert (str(error), error.provider, error.status, error.code) == (f"{code}: No.", "", 0, code)
+    text = f"{code}: No." if code else "No."
+    assert (str(error), error.provider, error.status, error.code) == (text, "", 0, code)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "code", "text"),
+    [
+        (b'{"error":{"message":"m","type":"t","code":"rate_limit_exceeded"}}', RateLimited, "rate_limit_exceeded", "m"),
+        (b'{"error":{"message":"m","code":502}}', ServiceFailed, "502", "m"),
+        (b'{"error":{"message":"m","code":429}}', RateLimited, "429", "m"),
+        (b'{"error":{"message":"m","code":"401"}}', AuthFailed, "401", "m"),
+        (b'{"error":{"message":"m","code":"\xc2\xb2"}}', ServiceFailed, "\u00b2", "m"),
+        (b'{"error":{"message":"m","type":"invalid_request_error"}}', BadRequest, "invalid_request_error", "m"),
+        (b'{"object":"error","message":"m","type":"BadRequestError","code":400}', BadRequest, "400", "m"),
+        (b'{"object":"error","message":{"detail":[]},"code":"1"}', ServiceFailed, "1",
+         '{"object":"error","message":{"detail":[]},"code":"1"}'),
+        (b'{"error":"m"}', ServiceFailed, "", "m"),
+        (b'{"error":{"message":"Provider returned error","code":429,"metadata":{"raw":"slow\\n down"}}}', RateLimited,
+         "429", "Provider returned error: slow down"),
+        (b'{"error":{"message":"m","metadata":{"raw":{"a":1}}}}', ServiceFailed, "", "m"),
+    ],
+)  # fmt: skip
+def test_an_error_inside_a_stream_may_look_like_the_body_of_one(
+    body: bytes, kind: type[ProviderError], code: str, text: str
+) -> None:
+    error = reported(body)
+    assert (type(error), error.code, str(error)) == (kind, code, f"{code}: {text}" if code else text)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind"),
+    [
+        # A word that means everything counts less than the status and less than any other word.
+        (401, {"message": "m", "type": "authentication_error", "code": "invalid_request_error"}, AuthFailed),
+        (402, {"message": "m", "type": "unknown_error", "code": "invalid_request_error"}, AuthFailed),
+        (401, {"message": "m", "type": "invalid_request_error", "code": "invalid_api_key"}, AuthFailed),
+        (404, {"message": "m", "type": "invalid_request_error", "code": "model_not_found"}, NotFound),
+        (429, {"message": "m", "type": "insufficient_quota", "code": "insufficient_quota"}, AuthFailed),
+        (400, {"message": "m", "type": "exceed_context_size_error", "code": 400}, ContextTooLong),
+        (400, {"message": "m", "type": "content_filter"}, ContentRefused),
+    ],
+)
+def test_the_most_telling_word_counts(status: int, body: dict[str, object], kind: type[ProviderError]) -> None:
+    assert type(refused(status, {}, json.dumps({"error": body}).encode())) is kind
+
+
+@pytest.mark.parametrize(
+    ("error", "provider", "text"),
+    [
+        (AuthFailed("m", status=401), "groq", "check GROQ_API_KEY, or run `zot login groq`"),
+        (AuthFailed("m"), "kimi", "check KIMI_API_KEY or MOONSHOT_API_KEY, or run `zot login kimi`"),
+        (AuthFailed("m", status=402), "deepseek", "the account has no credit left"),
+        (AuthFailed("m", status=429, code="insufficient_quota"), "openai", "the account has no credit left"),
+        (AuthFailed("m", status=401), "lab", ""),
+        (AuthFailed("m", status=401), "somebody", ""),
+        (NotFound("m", status=404), "ollama", "`zot models --provider ollama` lists the models"),
+        (ContextTooLong("m"), "xai", "compact or clear the conversation"),
+        (ServiceFailed("m", status=500), "xai", ""),
+    ],
+)
+def test_whoever_can_do_something_is_told_what(error: ProviderError, provider: str, text: str) -> None:
+    assert advice(error, provider) == text
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zot.config import credential
-from zot.errors import ConfigError, UserError
+from zot.errors import UserError
 from zot.messages import Counters
 from zot.providers.base import Model, Price
 from zot.providers.models import catalogue
@@ -52,35 +51,3 @@ def test_every_provider_that_needs_a_key_says_where_it_is_looked_for() -> None:
 def test_an_unknown_provider_is_answered_with_the_known_ones() -> None:
     with pytest.raises(UserError, match=r"^unknown provider 'acme'; known: anthropic, deepseek, gemini, .*, xai$"):
         catalogue("acme")
-
-
-@pytest.mark.parametrize(
-    ("given", "env", "key"),
-    [
-        ("k1", {}, "k1"),
-        (None, {"ANTHROPIC_API_KEY": "k2"}, "k2"),
-        ("k1", {"ANTHROPIC_API_KEY": "k2"}, "k1"),
-        ("", {"ANTHROPIC_API_KEY": "k2"}, "k2"),
-    ],
-)
-def test_a_key_that_was_given_wins_over_the_environment(given: str | None, env: dict[str, str], key: str) -> None:
-    assert credential("anthropic", given, env) == key
-
-
-@pytest.mark.parametrize("env", [{}, {"ANTHROPIC_API_KEY": ""}, {"OPENAI_API_KEY": "k"}])
-def test_a_missing_key_says_which_variable_to_set_and_that_lab_needs_none(env: dict[str, str]) -> None:
-    expected = "no key for anthropic: set ANTHROPIC_API_KEY, or pass --api-key; --provider lab needs none"
-    with pytest.raises(ConfigError) as caught:
-        credential("anthropic", None, env)
-    assert str(caught.value) == expected
-
-
-def test_lab_needs_no_key() -> None:
-    assert credential("lab", None, {}) == ""
-
-
-@pytest.mark.parametrize("key", ["sk-ö", "sk-1\n", "sk\x00", "sk\r\nx: y"])
-def test_a_key_that_no_header_can_hold_is_refused_without_repeating_it(key: str) -> None:
-    with pytest.raises(ConfigError, match="copied whole") as caught:
-        credential("anthropic", key, {})
-    assert key not in str(caught.value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zot.errors import ConnectionFailed, ProviderError, Stalled, StreamBroken
+from zot.errors import AuthFailed, ConnectionFailed, ProviderError, Stalled, StreamBroken
 from zot.providers.retry import retry_delay
 
 AGAIN = {408, 409, 429, 500, 502, 503, 504, 529}
@@ -42,3 +42,7 @@ def test_what_the_service_asks_for_counts_up_to_a_minute(asked: float | None, de
 
 def test_what_the_service_asks_for_does_not_add_attempts() -> None:
     assert retry_delay(ProviderError("no", status=429, retry_after_s=1), attempt=3, jitter=0.5) is None
+
+
+def test_an_account_without_credit_is_not_tried_again_whatever_the_status() -> None:
+    assert retry_delay(AuthFailed("no", status=429, code="insufficient_quota"), attempt=1, jitter=0.5) is None

@@ -139,7 +139,7 @@ FAULT = claude.event("error", error={"type": "overloaded_error", "message": "No.
     [
         (ConnectionImpossible("refused"), "refused"),
         (Stalled("no answer"), "no answer"),
-        (refused(401), "http 401: No."),
+        (refused(403), "http 403: No. (check ANTHROPIC_API_KEY, or run `zot login anthropic`)"),
         (Answer([StreamBroken("cut")]), "cut"),
         (Answer([claude.start(), ConnectionFailed("reset")]), "reset"),
         (Answer([claude.start()]), "the answer ended without its final event"),
@@ -364,13 +364,13 @@ async def test_a_refusal_is_read_up_to_a_limit() -> None:
 
 @pytest.mark.parametrize("trouble", [StreamBroken("cut"), ConnectionFailed("reset")])
 async def test_a_refusal_that_breaks_off_is_still_a_refusal(trouble: ProviderError) -> None:
-    with pytest.raises(AuthFailed, match=r"^anthropic: http 401: you are$"):
+    with pytest.raises(AuthFailed, match=r"^anthropic: http 401: you are \(check ANTHROPIC_API_KEY"):
         await everything(call(FakeTransport([Answer([b"you are", trouble], status=401)])))
 
 
 async def test_a_key_that_the_service_quotes_is_not_repeated() -> None:
     body = b'{"error":{"type":"authentication_error","message":"bad key sk-test-1234 (sk-test-1234)"}}'
-    with pytest.raises(AuthFailed, match=r"^anthropic: http 401: bad key \[key\] \(\[key\]\)$"):
+    with pytest.raises(AuthFailed, match=r"^anthropic: http 401: bad key \[key\] \(\[key\]\) \(check "):
         await everything(call(FakeTransport([Answer([body], status=401)])))
 
 

@@ -49,7 +49,7 @@ GOOD: dict[str, Any] = {
 }
 
 
-def _set(*path: str | int, to: Any) -> Callable[[Any], None]:
+def set_at(*path: str | int, to: Any) -> Callable[[Any], None]:
     def change(body: Any) -> None:
         for key in path[:-1]:
             body = body[key]
@@ -58,7 +58,7 @@ def _set(*path: str | int, to: Any) -> Callable[[Any], None]:
     return change
 
 
-def _drop(*path: str | int | slice) -> Callable[[Any], None]:
+def drop_at(*path: str | int | slice) -> Callable[[Any], None]:
     def change(body: Any) -> None:
         for key in path[:-1]:
             body = body[key]
@@ -67,7 +67,7 @@ def _drop(*path: str | int | slice) -> Callable[[Any], None]:
     return change
 
 
-def _twice(*path: str | int) -> Callable[[Any], None]:
+def twice_at(*path: str | int) -> Callable[[Any], None]:
     def change(body: Any) -> None:
         for key in path:
             body = body[key]
@@ -76,7 +76,7 @@ def _twice(*path: str | int) -> Callable[[Any], None]:
     return change
 
 
-def _reversed(*path: str | int) -> Callable[[Any], None]:
+def reversed_at(*path: str | int) -> Callable[[Any], None]:
     def change(body: Any) -> None:
         for key in path:
             body = body[key]
@@ -87,41 +87,41 @@ def _reversed(*path: str | int) -> Callable[[Any], None]:
 
 M = "messages"
 BROKEN: dict[str, tuple[Callable[[Any], None], str]] = {
-    "an unknown key": (_set("metadata", to=1), "wrong keys"),
-    "a missing key": (_drop("stream"), "wrong keys"),
-    "no tokens": (_set("max_tokens", to=0), "max_tokens"),
-    "a big budget": (_set("thinking", "budget_tokens", to=9000), "budget"),
-    "a small budget": (_set("thinking", "budget_tokens", to=100), "budget"),
-    "a blank system prompt": (_set("system", 0, "text", to=" "), "blank"),
-    "a repeated tool": (_twice("tools"), "two tools"),
-    "a bad tool name": (_set("tools", 0, "name", to="a b"), "tool name"),
-    "a tool without description": (_drop("tools", 0, "description"), "keys"),
-    "a schema of something else": (_set("tools", 0, "input_schema", to={"type": "string"}), "schema"),
-    "no messages": (_set(M, to=[]), "no messages"),
-    "a first assistant": (_drop(M, 0), "alternate"),
-    "a last assistant": (_drop(M, 2), "alternate"),
-    "two of one speaker": (_set(M, 1, "role", to="user"), "alternate"),
-    "empty content": (_set(M, 0, "content", to=[]), "content"),
-    "a string as content": (_set(M, 0, "content", to="hi"), "content"),
-    "blank text": (_set(M, 0, "content", 0, "text", to="\n"), "blank"),
-    "an unknown block": (_set(M, 0, "content", 0, "type", to="video"), "not allowed"),
-    "a surplus key": (_set(M, 0, "content", 0, "name", to="x"), "keys"),
-    "an image of another type": (_set(M, 0, "content", 1, "source", "media_type", to="image/tiff"), "image of type"),
-    "an empty image": (_set(M, 0, "content", 1, "source", "data", to=""), "empty image"),
-    "an image that is not base64": (_set(M, 0, "content", 1, "source", "data", to="A"), "not base64"),
-    "a thought without signature": (_set(M, 1, "content", 0, "signature", to=""), "signature"),
-    "a sealed thought without data": (_set(M, 1, "content", 1, "data", to=""), "data"),
-    "a turn without a thought": (_drop(M, 1, "content", slice(0, 2)), "begin with a thought"),
-    "a thought at the end": (_reversed(M, 1, "content"), "final block"),
-    "a call without object": (_set(M, 1, "content", 2, "input", to=None), "not an object"),
-    "a call without id": (_set(M, 1, "content", 2, "id", to=""), "a call with id"),
-    "a call without result": (_drop(M, 2, "content", 0), "results for"),
-    "two results for one call": (_twice(M, 2, "content"), "results for"),
-    "a result for no call": (_set(M, 2, "content", 0, "tool_use_id", to="c9"), "results for"),
-    "results behind text": (_reversed(M, 2, "content"), "come first"),
-    "an empty result": (_set(M, 2, "content", 0, "content", to=[]), "empty result"),
-    "a marked thought": (_set(M, 1, "content", 0, "cache_control", to={"type": "ephemeral"}), "cache mark"),
-    "a wrong mark": (_set("system", 0, "cache_control", to={"type": "lasting"}), "cache mark"),
+    "an unknown key": (set_at("metadata", to=1), "wrong keys"),
+    "a missing key": (drop_at("stream"), "wrong keys"),
+    "no tokens": (set_at("max_tokens", to=0), "max_tokens"),
+    "a big budget": (set_at("thinking", "budget_tokens", to=9000), "budget"),
+    "a small budget": (set_at("thinking", "budget_tokens", to=100), "budget"),
+    "a blank system prompt": (set_at("system", 0, "text", to=" "), "blank"),
+    "a repeated tool": (twice_at("tools"), "two tools"),
+    "a bad tool name": (set_at("tools", 0, "name", to="a b"), "tool name"),
+    "a tool without description": (drop_at("tools", 0, "description"), "keys"),
+    "a schema of something else": (set_at("tools", 0, "input_schema", to={"type": "string"}), "schema"),
+    "no messages": (set_at(M, to=[]), "no messages"),
+    "a first assistant": (drop_at(M, 0), "alternate"),
+    "a last assistant": (drop_at(M, 2), "alternate"),
+    "two of one speaker": (set_at(M, 1, "role", to="user"), "alternate"),
+    "empty content": (set_at(M, 0, "content", to=[]), "content"),
+    "a string as content": (set_at(M, 0, "content", to="hi"), "content"),
+    "blank text": (set_at(M, 0, "content", 0, "text", to="\n"), "blank"),
+    "an unknown block": (set_at(M, 0, "content", 0, "type", to="video"), "not allowed"),
+    "a surplus key": (set_at(M, 0, "content", 0, "name", to="x"), "keys"),
+    "an image of another type": (set_at(M, 0, "content", 1, "source", "media_type", to="image/tiff"), "image of type"),
+    "an empty image": (set_at(M, 0, "content", 1, "source", "data", to=""), "empty image"),
+    "an image that is not base64": (set_at(M, 0, "content", 1, "source", "data", to="A"), "not base64"),
+    "a thought without signature": (set_at(M, 1, "content", 0, "signature", to=""), "signature"),
+    "a sealed thought without data": (set_at(M, 1, "content", 1, "data", to=""), "data"),
+    "a turn without a thought": (drop_at(M, 1, "content", slice(0, 2)), "begin with a thought"),
+    "a thought at the end": (reversed_at(M, 1, "content"), "final block"),
+    "a call without object": (set_at(M, 1, "content", 2, "input", to=None), "not an object"),
+    "a call without id": (set_at(M, 1, "content", 2, "id", to=""), "a call with id"),
+    "a call without result": (drop_at(M, 2, "content", 0), "results for"),
+    "two results for one call": (twice_at(M, 2, "content"), "results for"),
+    "a result for no call": (set_at(M, 2, "content", 0, "tool_use_id", to="c9"), "results for"),
+    "results behind text": (reversed_at(M, 2, "content"), "come first"),
+    "an empty result": (set_at(M, 2, "content", 0, "content", to=[]), "empty result"),
+    "a marked thought": (set_at(M, 1, "content", 0, "cache_control", to={"type": "ephemeral"}), "cache mark"),
+    "a wrong mark": (set_at("system", 0, "cache_control", to={"type": "lasting"}), "cache mark"),
 }
 
 

@@ -29,13 +29,21 @@ _MAX_CACHE_MARKS = 4
 
 def problems(body: bytes) -> list[str]:
     """Return everything the service would refuse about a request; empty if it is fine."""
-    try:
-        request = json.loads(body.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant)
-    except ValueError as problem:
-        return [f"not strict JSON: {problem}"]
+    request = read_strictly(body)
+    if isinstance(request, str):
+        return [request]
     found = [*_top(request), *_messages(request.get("messages")), *_thinking(request)]
     marks = body.count(b'"cache_control"')
     return found if marks <= _MAX_CACHE_MARKS else [*found, f"{marks} cache marks"]
+
+
+def read_strictly(text: bytes) -> Object | str:
+    """Return the object that ``text`` is for the strictest reader; what is wrong with it if it is none."""
+    try:
+        value = json.loads(text.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant)
+    except ValueError as problem:
+        return f"not strict JSON: {problem}"
+    return value if isinstance(value, dict) else "not an object"
 
 
 def _object(pairs: list[tuple[str, Any]]) -> Object:

@@ -16,7 +16,7 @@ import zot
 from fakes import PATIENCE_S, PNG, kinds
 from grammar import Grammar
 from zot import events
-from zot.errors import AgentError, ConfigError, Overloaded, ProviderError, UserError
+from zot.errors import AgentError, BudgetExhausted, ConfigError, Overloaded, ProviderError, UserError
 from zot.events import AgentEvent, Done, TextDelta, TurnEnd, UserMessage
 from zot.messages import ZERO, Counters, ShownImage, TextBlock
 from zot.providers.base import Model
@@ -464,9 +464,19 @@ async def test_settings_come_by_name_or_as_a_config(tmp_path: Path) -> None:
         assert (await other.run("!bash true")).text == "finished."
 
 
+async def test_a_budget_that_is_used_up_is_raised_with_its_facts(tmp_path: Path) -> None:
+    async with zot.Runtime(provider="lab", cwd=tmp_path, max_tokens_total=100) as runtime:
+        assert (await runtime.run("!echo first")).text == "first"
+        with pytest.raises(BudgetExhausted) as caught:
+            await runtime.run("!echo second")
+    assert (caught.value.setting, caught.value.used, caught.value.allowed) == ("max_tokens_total", 120, 100)
+
+
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
+        ({"provider": "lab", "max_cost": 0}, "max_cost"),
+        ({"provider": "lab", "max_tokens_total": 1.5}, "max_tokens_total"),
         ({"nonsense": 1}, "nonsense"),
         ({"provider": "acme"}, "unknown provider 'acme'"),
         ({"provider": "lab", "model": "x"}, "unknown model 'x'"),

@@ -15,6 +15,7 @@ from grammar import At, Grammar
 from harness import PATIENCE_S, Frame
 from zot.config import Config
 from zot.messages import CallBlock, Message, ResultBlock
+from zot.providers.vendors import ApiName
 from zot.runtime import open_session
 from zot.serve.rpc import RpcServer
 from zot.session import Session
@@ -44,6 +45,7 @@ COMMANDS = st.one_of(
     st.just({"type": "get_messages"}),
 )
 STEPS: st.SearchStrategy[list[Step]] = st.lists(COMMANDS | st.integers(1, 30), min_size=1, max_size=25)
+APIS: st.SearchStrategy[ApiName] = st.sampled_from(["anthropic", "chat", "gemini", "responses"])
 FEATURES = st.sets(st.sampled_from(["seq", "thinking", "retries", "prices"]))
 
 
@@ -69,9 +71,11 @@ class Reader:
         await asyncio.sleep(0)
 
 
-async def hold(steps: Sequence[Step], features: set[str], stops: Sequence[int]) -> tuple[Session, Reader]:
+async def hold(
+    steps: Sequence[Step], features: set[str], stops: Sequence[int], api: ApiName = "anthropic"
+) -> tuple[Session, Reader]:
     """Send everything as the schedule says, then abort until it is quiet."""
-    session = open_session(Config(provider="lab", tools=("read",), max_steps=4, env={}))
+    session = open_session(Config(provider="lab", api=api, tools=("read",), max_steps=4, env={}))
     reader = Reader(stops)
     server = RpcServer(session, Greeting(version="0", provider="lab", model=lambda: "lab-1"), reader)
     server.take(json.dumps({"type": "hello", "features": sorted(features)}).encode())
@@ -92,12 +96,12 @@ async def hold(steps: Sequence[Step], features: set[str], stops: Sequence[int]) 
     return session, reader
 
 
-@given(steps=STEPS, features=FEATURES, stops=st.lists(st.integers(1, 60), max_size=5))
+@given(steps=STEPS, features=FEATURES, stops=st.lists(st.integers(1, 60), max_size=5), api=APIS)
 @settings(max_examples=300)
 def test_any_schedule_is_served_in_order_and_comes_to_its_end(
-    steps: list[Step], features: set[str], stops: list[int]
+    steps: list[Step], features: set[str], stops: list[int], api: ApiName
 ) -> None:
-    session, reader = asyncio.run(hold(steps, features, stops))
+    session, reader = asyncio.run(hold(steps, features, stops, api))
     reader.grammar.finish()
     sent = [number for number, step in enumerate(steps) if not isinstance(step, int)]
     answers = [frame["id"] for frame in reader.frames if frame["type"] == "response" and "id" in frame]
@@ -117,11 +121,11 @@ def assert_every_call_has_its_result(messages: Sequence[Message]) -> None:
         assert results == calls
 
 
-@given(prompts=st.lists(SCENES, min_size=2, max_size=6), at=st.integers(0, 80))
+@given(prompts=st.lists(SCENES, min_size=2, max_size=6), at=st.integers(0, 80), api=APIS)
 @settings(max_examples=100)
-def test_an_abort_at_any_moment_ends_one_run_and_no_other(prompts: list[str], at: int) -> None:
+def test_an_abort_at_any_moment_ends_one_run_and_no_other(prompts: list[str], at: int, api: ApiName) -> None:
     steps: list[Step] = [{"type": "prompt", "message": message} for message in prompts]
-    session, reader = asyncio.run(hold([*steps, at, {"type": "abort"}], set(), ()))
+    session, reader = asyncio.run(hold([*steps, at, {"type": "abort"}], set(), (), api))
     reader.grammar.finish()
     assert reader.grammar.runs == len(prompts)
     assert session.state().message_count >= len(prompts)

@@ -155,7 +155,7 @@ def test_the_locale_does_not_matter(tmp_path: Path, locale: str) -> None:
 # Little is loaded.
 
 
-def loaded_at(moment: str, *argv: str) -> set[str]:
+def loaded_at(moment: str, *argv: str, **env: str) -> set[str]:
     """Return the modules that are loaded when ``moment``, a function of os, is called for the last time before exit."""
     probe = (
         "import sys\n"
@@ -179,25 +179,37 @@ def loaded_at(moment: str, *argv: str) -> set[str]:
         "leave(0)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", probe], env=environment({}), input=b'{"type":"hello"}\n', capture_output=True,
+        [sys.executable, "-c", probe], env=environment(env), input=b'{"type":"hello"}\n', capture_output=True,
         timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return set(done.stderr.decode().split())
 
 
+HEAVY = {"asyncio", "argparse", "logging", "ssl", "socket", "subprocess", "json", "pathlib", "httptools", "tomllib"}
+
+
 def test_hello_is_answered_before_the_heavy_parts_are_loaded() -> None:
     loaded = loaded_at("write", "rpc", "--provider", "lab")
     assert "zot.wire.rpc" in loaded
-    heavy = {"asyncio", "argparse", "logging", "ssl", "socket", "subprocess", "json", "pathlib", "httptools", "tomllib"}
-    assert loaded & heavy == set()
+    assert loaded & HEAVY == set()
     needed = {
-        "zot.cli", "zot.commands", "zot.commands.rpc", "zot.config", "zot.errors", "zot.events", "zot.flags",
-        "zot.messages", "zot.providers", "zot.providers.models", "zot.providers.vendors", "zot.runtime",
+        "zot.cli", "zot.commands", "zot.commands.rpc", "zot.config", "zot.credentials", "zot.errors", "zot.events",
+        "zot.flags", "zot.messages", "zot.providers", "zot.providers.models", "zot.providers.vendors", "zot.runtime",
         "zot.serve", "zot.serve.early", "zot.serve.stdio", "zot.surrogates", "zot.version", "zot.wire",
         "zot.wire.lines", "zot.wire.rpc",
     }  # fmt: skip
     assert {name for name in loaded if name.startswith("zot.")} - needed == set()
+
+
+def test_a_stored_key_is_looked_up_by_one_module_and_its_command_not_run(tmp_path: Path) -> None:
+    (tmp_path / "auth.json").write_text(f'{{"anthropic": {{"command": "touch {tmp_path}/ran; echo k"}}}}')
+    (tmp_path / "auth.json").chmod(0o600)
+    usual = loaded_at("write", "rpc", "--provider", "lab")
+    loaded = loaded_at("write", "rpc", "--provider", "anthropic", ZOT_HOME=str(tmp_path))
+    assert {name for name in loaded - usual if name.startswith("zot.")} == {"zot.auth_file"}
+    assert loaded & HEAVY == set()
+    assert not (tmp_path / "ran").exists()
 
 
 def test_the_version_is_told_without_loading_anything() -> None:

@@ -74,12 +74,12 @@ class CallRunner:
         return group, None
 
     async def _prepare(self, run: Run, call: CallBlock, tools: Mapping[str, Tool]) -> Prepared | Question:
+        if call.args is None:
+            return Refused(f"not run: the arguments are not a usable JSON object. What was sent: {call.malformed}")
         tool = tools.get(call.name)
         if tool is None:
             known = ", ".join(sorted(tools)) or "none"
             return Refused(f"there is no tool named {call.name!r}; there are: {known}")
-        if call.args is None:
-            return Refused(f"not run: the arguments are not a usable JSON object. What was sent: {call.malformed}")
         decision = run.decisions.get(call.id)
         if decision is None:
             decision = run.decisions[call.id] = await self._extensions.tool_called(call, call.args)

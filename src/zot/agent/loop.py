@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from typing import TYPE_CHECKING
 
+from zot.agent.budget import Budget
 from zot.agent.calls import CallRunner
 from zot.agent.hooks import AllowAll, Approver, Extensions, MessageDecision, NoExtensions, Question
 from zot.agent.run import Run
@@ -13,6 +15,9 @@ from zot.errors import StepsExhausted, TurnBlocked
 from zot.messages import Counters, Message, ToolSpec, text_of
 from zot.providers.base import Catalogue, EncodedMessages, Model, Provider, Reasoning, Reply, Request
 from zot.tools.base import Tool
+
+if TYPE_CHECKING:
+    from zot.agent.expected import Expected  # Few want it, and a schema's checks take time to load.
 
 
 class Agent:
@@ -29,9 +34,11 @@ class Agent:
         cwd: str,
         env: Mapping[str, str],
         max_steps: int = 50,
+        budget: Budget | None = None,
         reasoning: Reasoning = "off",
         extensions: Extensions | None = None,
         approver: Approver | None = None,
+        expected: Expected | None = None,
     ) -> None:
         self.provider = provider
         self.catalogue = catalogue
@@ -43,8 +50,10 @@ class Agent:
         self._system = system
         self._tools = {tool.spec.name: tool for tool in tools}
         self._max_steps = max_steps
+        self._budget = budget or Budget()
         self._reasoning = reasoning
         self.approver = approver or AllowAll()
+        self._expected = expected
         self._calls = CallRunner(self.extensions, self.approver, cwd=cwd, env=env)
         self._encoded = EncodedMessages()
 
@@ -60,20 +69,32 @@ class Agent:
         """Answer the newest user message. Return what a person must be asked before it can go on; None when done.
 
         It goes by what the transcript says, so a run that was parked goes on when this is called again. ``steer``
-        adds what the user said meanwhile; True if there was something. Raise ProviderError and the like; the owner
-        of the run says so.
+        adds what the user said meanwhile; True if there was something. Raise StepsExhausted, BudgetExhausted,
+        ProviderError and the like; the owner of the run says so.
         """
         await self.extensions.ready()
         while True:
             question = await self._calls.run(run, self._offered())
             if question is not None:
                 return question
-            if run.answered and not steer(run):
+            if run.answered and not steer(run) and not self._complain(run):
                 return None
             if run.step >= self._max_steps:
                 raise StepsExhausted(f"stopped after {self._max_steps} steps, the limit set by max-steps")
+            self._budget.check(run.recorder.totals)
             steer(run)
             await self._turn(run)
+
+    def _complain(self, run: Run) -> bool:
+        """Tell the model what is wrong with its answer. True if something is. Raise AnswerRejected."""
+        if self._expected is None:
+            return False
+        complaint = self._expected.complaint(run.recorder.transcript, made=run.complaints)
+        if complaint is None:
+            return False
+        run.complaints += 1
+        run.prompt(complaint)
+        return True
 
     async def _turn(self, run: Run) -> None:
         """Ask the model once. What it wants called is then open in the transcript."""
@@ -84,7 +105,11 @@ class Agent:
         await self._ask(run, self._offered())
 
     async def ask_plainly(self, system: str, messages: Sequence[Message], run: Run, *, max_tokens: int) -> Reply:
-        """Ask the model for text alone: no tools, and nothing of it is shown or recorded but what it used."""
+        """Ask the model for text alone: no tools, and nothing of it is shown or recorded but what it used.
+
+        Raise BudgetExhausted, ProviderError and the like.
+        """
+        self._budget.check(run.recorder.totals)
         self.asked = self.model
         request = Request(
             model=self.model.id,

@@ -99,6 +99,8 @@ class Run:
         #: How many model calls have been made, and whether the last one left nothing to do.
         self.step = 0
         self.answered = False
+        #: How often the model was told that its answer is not as it must be.
+        self.complaints = 0
         #: What was decided about calls, by id: by extensions, and by a person.
         self.decisions: dict[str, CallDecision] = {}
         self.answers: dict[str, Answer] = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from zot import flags
 from zot.config import AGENT_FLAGS, LATER_FLAGS, Config, resolve
@@ -17,19 +16,11 @@ from zot.version import __version__
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
 from zot.wire.rpc import Greeting
 
-if TYPE_CHECKING:
-    from zot.serve.streams import Writer
-    from zot.session import Session
-
 _FLAGS = (
     *AGENT_FLAGS,
     flags.Flag("--max-line-bytes", "longest line that is read (16 MiB)", value="N", parse=flags.positive),
 )
 _SUMMARY = "Speak zot RPC v1, newline-delimited JSON, on standard input and output."
-#: How long a stop may take before we leave without the rest: together less than 3 s.
-_ABORT_S = 1.2
-_FLUSH_S = 0.5
-_CLOSE_S = 1.0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -53,7 +44,9 @@ def main(argv: Sequence[str]) -> int:
     except (BrokenPipeError, ConnectionResetError):
         return 0  # Nobody reads us: there is nobody to tell, either.
     except OSError as problem:
-        return _unwritten(problem)
+        from zot.serve.lifetime import unwritten
+
+        return unwritten(problem)
     import asyncio
 
     leave(asyncio.run(_serve(config, greeting, lines, waiting, (incoming, outgoing))))
@@ -68,7 +61,7 @@ async def _serve(
 ) -> int:
     """Serve the client until its input ends, a signal comes, or nobody reads us. Return the exit code."""
     from zot.runtime import open_session
-    from zot.serve.lifetime import Lifetime
+    from zot.serve.lifetime import Lifetime, unwritten, wind_down
     from zot.serve.rpc import RpcServer, Unwelcome
     from zot.serve.streams import Writer, pump, read_chunks
 
@@ -95,24 +88,6 @@ async def _serve(
     except Unwelcome as problem:
         sys.stderr.write(f"zot: rpc: {problem}\n")
         code = 1
-    await _wind_down(session, output)
+    await wind_down(session, output)
     output.close()
-    return code if output.problem is None else _unwritten(output.problem)
-
-
-def _unwritten(problem: OSError) -> int:
-    """Say that the output is incomplete, and return the exit code for it."""
-    sys.stderr.write(f"zot: rpc: what was said could not be written: {problem.strerror}\n")
-    return 1
-
-
-async def _wind_down(session: Session, output: Writer) -> None:
-    """Abort what still runs and let its last frames out, each within its time."""
-    import asyncio
-
-    session.abort(queue=True)
-    for step, seconds in ((session.finish(), _ABORT_S), (output.drained(), _FLUSH_S), (session.close(), _CLOSE_S)):
-        try:
-            await asyncio.wait_for(step, seconds)
-        except TimeoutError:
-            sys.stderr.write("zot: rpc: left before everything was wound down\n")
+    return code if output.problem is None else unwritten(output.problem)

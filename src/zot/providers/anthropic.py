@@ -18,12 +18,12 @@ from zot.messages import (
     ToolSpec,
     TranscriptBlock,
 )
-from zot.providers.anthropic_stream import AnthropicDecoder
+from zot.providers.anthropic_stream import AnthropicDecoder, acceptable_id
 from zot.providers.base import Decoder, HttpRequest, Reasoning, Request, own_blocks
+from zot.providers.images import fits, left_out
 
 _THINKING_TOKENS: Mapping[Reasoning, int] = {"low": 2048, "medium": 8192, "high": 16384}
 _ROOM_BEYOND_THINKING = 4096
-_IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 #: The API takes 5 MB of base64 at most.
 _MAX_IMAGE_BYTES = 3_750_000
 _THOUGHTS = frozenset({"thinking", "redacted_thinking"})
@@ -154,21 +154,19 @@ def _block(block: TranscriptBlock) -> dict[str, Any] | None:
             # The API takes thinking back only with its signature; an aborted thought has none.
             return {"type": "thinking", "thinking": text, "signature": signature} if signature else None
         case CallBlock(id=id_, name=name, args=args):
-            return {"type": "tool_use", "id": id_, "name": name, "input": args or {}}
+            return {"type": "tool_use", "id": acceptable_id(id_), "name": name, "input": args or {}}
         case ResultBlock(call_id=call_id, is_error=is_error, content=content):
             parts = [part for item in content if (part := _block(item)) is not None]
             return {
                 "type": "tool_result",
-                "tool_use_id": call_id,
+                "tool_use_id": acceptable_id(call_id),
                 "content": parts or [{"type": "text", "text": "(no output)"}],
                 "is_error": is_error,
             }
 
 
 def _image(block: ImageBlock) -> dict[str, Any]:
-    # An image the API cannot take would make it refuse this and every later request.
-    if block.mime_type not in _IMAGE_TYPES or not 0 < len(block.data) <= _MAX_IMAGE_BYTES:
-        note = f"[an image was left out: {block.mime_type or 'unknown type'}, {len(block.data)} bytes]"
-        return {"type": "text", "text": note}
+    if not fits(block, max_bytes=_MAX_IMAGE_BYTES):
+        return {"type": "text", "text": left_out(block)}
     source = {"type": "base64", "media_type": block.mime_type, "data": b64encode(block.data).decode()}
     return {"type": "image", "source": source}

@@ -10,8 +10,9 @@ import msgspec
 
 from zot.errors import ContentRefused, ProviderError, StreamBroken
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
-from zot.messages import CallBlock, Counters, Stop, TextBlock, ThinkingBlock, TranscriptBlock
+from zot.messages import Counters, Stop, TextBlock, ThinkingBlock, TranscriptBlock
 from zot.providers.base import Reply, StreamEvent
+from zot.providers.calls import CallIds, finished_call
 from zot.providers.failures import in_stream
 from zot.providers.payload import EventReader
 from zot.providers.sse import SseParser
@@ -24,8 +25,6 @@ _STOPS: Mapping[str, Stop] = {
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
 }
-#: Deeper arguments are no use to any tool, and whoever encodes them again would run out of stack.
-_MAX_NESTING = 100
 
 
 class _Usage(msgspec.Struct, gc=False):
@@ -146,7 +145,7 @@ class AnthropicDecoder:
     def __init__(self) -> None:
         self._sse = SseParser()
         self._open: dict[int, _Open] = {}
-        self._call_ids: set[str] = set()
+        self._call_ids = CallIds()
         self._usage = _Usage()
         self._stop_reason: str | None = None
         self.progress = 0
@@ -224,7 +223,7 @@ class AnthropicDecoder:
             case _BlockStart(index=index, content_block=part):
                 self._open[index] = _Open(part)
                 if part.type == "tool_use":
-                    part.id = self._call_id(part.id)
+                    part.id = self._call_ids.take(acceptable_id(part.id))
                     events.append(ToolUseStart(part.id, part.name))
                 elif part.text:
                     events.append(TextDelta(part.text))
@@ -240,16 +239,6 @@ class AnthropicDecoder:
                 raise in_stream(fault.type, fault.message)
             case _:
                 pass
-
-    def _call_id(self, given: str) -> str:
-        """Return the id under which a call is known: as the service gave it, unless nobody could answer to that."""
-        call_id = re.sub("[^a-zA-Z0-9_-]", "_", given)
-        number = len(self._call_ids)
-        while not call_id or call_id in self._call_ids:
-            number += 1
-            call_id = f"call_{number}"
-        self._call_ids.add(call_id)
-        return call_id
 
     def _count(self, usage: _Usage) -> None:
         # Usage may be told twice and grows; the last number of each counter counts, once.
@@ -269,29 +258,11 @@ def _finished(opened: _Open) -> TranscriptBlock | None:
         case "redacted_thinking":
             return ThinkingBlock(redacted=opened.part.data)
         case "tool_use" if opened.closed:
-            return _call(opened.part, text)
+            return finished_call(opened.part.id, opened.part.name, text, opened.part.input)
         case _:
             return None
 
 
-def _call(part: _Part, text: str) -> CallBlock:
-    args: dict[str, Any] | None = part.input or {}
-    if text.strip():
-        try:
-            args = msgspec.json.decode(text, type=dict[str, Any])
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            args = None
-    if args is None or _is_too_deep(args):
-        return CallBlock(part.id, part.name, None, malformed=text)
-    return CallBlock(part.id, part.name, args)
-
-
-def _is_too_deep(args: dict[str, Any]) -> bool:
-    """Look level by level, not by recursion: what this finds would break that."""
-    level: list[Any] = [args]
-    for _ in range(_MAX_NESTING):
-        children = (child for item in level for child in (item.values() if isinstance(item, dict) else item))
-        level = [child for child in children if isinstance(child, dict | list)]
-        if not level:
-            return False
-    return True
+def acceptable_id(call_id: str) -> str:
+    """Return a call's id as the API takes it back: other services have ids that it refuses."""
+    return re.sub("[^a-zA-Z0-9_-]", "_", call_id)

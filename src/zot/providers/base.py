@@ -146,6 +146,14 @@ class HttpRequest(msgspec.Struct, frozen=True):
     method: str = "POST"
     secret_headers: frozenset[str] = frozenset({"authorization", "x-api-key", "x-goog-api-key", "proxy-authorization"})
 
+    def secrets(self) -> tuple[str, ...]:
+        """Return what must not be repeated: services like to quote the key they refuse."""
+        return tuple(self.headers.get(name, "").removeprefix("Bearer ") for name in self.secret_headers)
+
+    def __repr__(self) -> str:
+        """Say what is asked for, without headers and body: they have secrets in them."""
+        return f"HttpRequest({self.method}, {len(self.body)} bytes)"
+
 
 class Deadlines(msgspec.Struct, frozen=True):
     """How long we wait for a model service, in seconds."""
@@ -214,3 +222,6 @@ class Api(Protocol):
 
 #: Where a service's key comes from; asked before each call, because some are made by a command and expire.
 ReadKey: TypeAlias = Callable[[], Awaitable[str]]
+
+#: Is told which key was refused; True if reading it again may give another.
+RenewKey: TypeAlias = Callable[[str], bool]

@@ -2,88 +2,168 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
-from zot.errors import (
-    AuthFailed,
-    BadRequest,
-    ContextTooLong,
-    NotFound,
-    Overloaded,
-    ProviderError,
-    RateLimited,
-    ServiceFailed,
-)
+from zot.errors import AuthFailed, BadRequest, ContextTooLong, NotFound, ProviderError, ServiceFailed
+from zot.providers.codes import BY_CODE, BY_STATUS, UNPAID, VAGUE
+from zot.providers.vendors import VENDORS
 
-_BY_STATUS: Mapping[int, type[ProviderError]] = {
-    400: BadRequest,
-    401: AuthFailed,
-    403: AuthFailed,
-    404: NotFound,
-    413: ContextTooLong,
-    422: BadRequest,
-    429: RateLimited,
-    503: Overloaded,
-    529: Overloaded,
-}
-_BY_CODE: Mapping[str, type[ProviderError]] = {
-    "authentication_error": AuthFailed,
-    "permission_error": AuthFailed,
-    "rate_limit_error": RateLimited,
-    "overloaded_error": Overloaded,
-    "not_found_error": NotFound,
-    "invalid_request_error": BadRequest,
-    "context_length_exceeded": ContextTooLong,
-}
+_MAX_MESSAGE = 2000
+
+
+class _Hint(msgspec.Struct, rename="camel"):
+    """What Google adds to an error; of each kind of hint we know one field."""
+
+    reason: str | None = None
+    retry_delay: str | None = None
 
 
 class _Detail(msgspec.Struct):
     type: str | None = None
     message: str | None = None
     code: str | int | None = None
+    status: str | int | None = None
+    metadata: dict[str, Any] | None = None
+    details: Any = None
+
+    @property
+    def hints(self) -> list[_Hint]:
+        try:
+            return msgspec.convert(self.details, list[_Hint])
+        except msgspec.ValidationError:
+            return []  # Others have a field of that name, too.
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words for the kind of error, the most telling first."""
+        known = (hint.reason for hint in self.hints if hint.reason in BY_CODE)
+        status = self.status if isinstance(self.status, str) else None
+        return _named(*known, status, self.code, self.type)
+
+    @property
+    def delay_s(self) -> float | None:
+        """The seconds it asks us to wait, as in ``"retryDelay": "34.07s"``."""
+        delays = (_seconds((hint.retry_delay or "").removesuffix("s")) for hint in self.hints)
+        return next((delay for delay in delays if delay is not None), None)
 
 
 class _Body(msgspec.Struct):
+    """Whatever has been seen: most put the details into ``error``, some beside it."""
+
     error: _Detail | str | None = None
-    message: str | None = None
+    message: Any = None
+    type: str | None = None
+    code: str | int | None = None
     request_id: str | None = None
+
+
+class _Told(msgspec.Struct, frozen=True):
+    """What a body says. ``words`` are those by which a service names the kind of error, the most telling first."""
+
+    text: str
+    words: tuple[str, ...] = ()
+    request_id: str = ""
+    delay_s: float | None = None
 
 
 def refusal(status: int, headers: Mapping[str, str], body: bytes, *, now: float) -> ProviderError:
     """Return the error for a response with a status that is not a success. ``now`` is in seconds since the epoch."""
-    code, text, request_id = _read(body)
-    kind = _BY_CODE.get(code) or _BY_STATUS.get(status) or (ServiceFailed if status >= 500 else BadRequest)
-    return kind(
-        f"http {status}: {text}",
+    told, asked_s = _read(body), _retry_after(headers, now)
+    usual = BY_STATUS.get(status) or (ServiceFailed if status >= 500 else BadRequest)
+    return (_by_words(told.words) or usual)(
+        f"http {status}: {told.text}",
         status=status,
-        code=code,
-        request_id=request_id or headers.get("request-id", "") or headers.get("x-request-id", ""),
-        retry_after_s=_retry_after(headers, now),
+        code=next(iter(told.words), ""),
+        request_id=told.request_id or headers.get("request-id", "") or headers.get("x-request-id", ""),
+        retry_after_s=told.delay_s if asked_s is None else asked_s,
     )
+
+
+def sign(error: ProviderError, *, provider: str, mask: Callable[[str], str], hint: str | None = None) -> None:
+    """Say whose error it is, in few words, without what ``mask`` hides; and what to do: ``hint``, or what is usual.
+
+    Once: it may be raised again.
+    """
+    if error.provider:
+        return
+    error.provider = provider
+    # Before it is shortened: half a key would not be recognised.
+    text = mask(str(error))
+    error.code, error.request_id = mask(error.code), mask(error.request_id)
+    short = text if len(text) <= _MAX_MESSAGE else f"{text[:_MAX_MESSAGE]} ..."
+    todo = advice(error, provider) if hint is None else hint
+    error.args = (f"{provider}: {short} ({todo})" if todo else f"{provider}: {short}",)
 
 
 def in_stream(code: str, text: str) -> ProviderError:
     """Return the error for an error event inside a stream that had begun well."""
-    kind = _BY_CODE.get(code, ServiceFailed)
-    return kind(f"{code}: {text}", code=code)
+    return _in_stream((code,), text)
 
 
-def _read(body: bytes) -> tuple[str, str, str]:
-    """Return code, text and request id of an error body, whatever its shape."""
+def reported(body: bytes) -> ProviderError:
+    """Return the error for an event inside a stream that has the form of an error's body."""
+    told = _read(body)
+    return _in_stream(told.words, told.text)
+
+
+def advice(error: ProviderError, provider: str) -> str:
+    """Return what a person can do about an error of ``provider``; "" if nobody knows."""
+    match error:
+        case AuthFailed() if error.status == 402 or error.code in UNPAID:
+            return "the account has no credit left"
+        case AuthFailed() if provider in VENDORS and VENDORS[provider].key_names:
+            return f"check {' or '.join(VENDORS[provider].key_names)}, or run `zot login {provider}`"
+        case NotFound():
+            return f"`zot models --provider {provider}` lists the models"
+        case ContextTooLong():
+            return "compact or clear the conversation"
+        case _:
+            return ""
+
+
+def _in_stream(words: tuple[str, ...], text: str) -> ProviderError:
+    code = next(iter(words), "")
+    by_status = BY_STATUS.get(int(code)) if code.isascii() and code.isdecimal() and len(code) == 3 else None
+    vague = BadRequest if VAGUE.intersection(words) else None
+    kind = _by_words(words) or by_status or vague or ServiceFailed
+    return kind(f"{code}: {text}" if code else text, code=code)
+
+
+def _by_words(words: tuple[str, ...]) -> type[ProviderError] | None:
+    return next((kind for word in words if (kind := BY_CODE.get(word)) is not None), None)
+
+
+def _read(body: bytes) -> _Told:
+    """Return what an error body says, whatever its shape."""
     try:
-        parsed = msgspec.json.decode(body, type=_Body)
+        # Google wraps the object in an array where it would have streamed one.
+        parsed: _Body | list[_Body] = msgspec.json.decode(body, type=_Body | list[_Body])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return "", _words(body), ""
+        return _Told(_words(body))
+    if isinstance(parsed, list):
+        parsed = parsed[0] if parsed else _Body()
     request_id = parsed.request_id or ""
     match parsed.error:
-        case _Detail(type=kind, message=message, code=code):
-            return str(code or kind or ""), message or _words(body), request_id
+        case _Detail(message=message) as detail:
+            return _Told(_explained(message or _words(body), detail), detail.words, request_id, detail.delay_s)
         case str(text):
-            return "", text, request_id
+            return _Told(text, (), request_id)
         case None:
-            return "", parsed.message or _words(body), request_id
+            text = parsed.message if isinstance(parsed.message, str) and parsed.message else _words(body)
+            return _Told(text, _named(parsed.code, parsed.type), request_id)
+
+
+def _named(*words: str | int | None) -> tuple[str, ...]:
+    return tuple(str(word) for word in words if word)
+
+
+def _explained(text: str, detail: _Detail) -> str:
+    """Return the text with what the service behind the service said: without that, many say nothing at all."""
+    raw = (detail.metadata or {}).get("raw")
+    return f"{text}: {' '.join(raw.split())}" if isinstance(raw, str) and raw.strip() else text
 
 
 def _words(body: bytes) -> str:
@@ -93,14 +173,19 @@ def _words(body: bytes) -> str:
 def _retry_after(headers: Mapping[str, str], now: float) -> float | None:
     """Return the seconds the service asked for, or those until the date it named."""
     for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        try:
-            seconds = float(headers[name]) * scale
-        except (KeyError, ValueError):
-            continue
-        if 0 <= seconds < float("inf"):
-            return seconds
+        if (seconds := _seconds(headers.get(name, ""))) is not None:
+            return seconds * scale
     date = _seconds_since_the_epoch(headers.get("retry-after", ""))
     return None if date is None else max(0.0, date - now)
+
+
+def _seconds(text: str) -> float | None:
+    """Read a number of seconds; None if it is none that can be waited."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds < float("inf") else None
 
 
 def _seconds_since_the_epoch(date: str) -> float | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from functools import cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,18 +14,53 @@ from zot.providers.vendors import VENDORS
 if TYPE_CHECKING:
     from zot.messages import Counters  # Only for its name: this file is read before hello is answered.
 
+#: Made by scripts/catalogue.py.
+_PATH = os.path.join(os.path.dirname(__file__), "catalogue.json")
 
-class Price(msgspec.Struct, frozen=True):
-    """US dollars for a million tokens."""
+
+class Rate(msgspec.Struct, frozen=True, omit_defaults=True):
+    """US dollars for a million tokens. What has no price of its own costs as much as input does."""
 
     input: float
     output: float
-    cache_read: float
-    cache_write: float
+    cache_read: float | None = None
+    cache_write: float | None = None
+
+    def cost(self, counters: Counters) -> float:
+        """Return what these tokens cost, in US dollars."""
+        cache_read = self.input if self.cache_read is None else self.cache_read
+        cache_write = self.input if self.cache_write is None else self.cache_write
+        return (
+            counters.input * self.input / 1e6
+            + counters.output * self.output / 1e6
+            + counters.cache_read * cache_read / 1e6
+            + counters.cache_write * cache_write / 1e6
+        )
+
+
+class Tier(Rate, frozen=True, omit_defaults=True, kw_only=True):
+    """What all tokens of a call cost if its input, cached or not, is more than ``above`` tokens."""
+
+    above: int
+
+
+class Price(Rate, frozen=True, omit_defaults=True):
+    """What a model costs. ``tiers`` go up."""
+
+    tiers: tuple[Tier, ...] = ()
+
+    def rate(self, counters: Counters) -> Rate:
+        """Return what holds for one call."""
+        size = counters.input + counters.cache_read + counters.cache_write
+        return next((tier for tier in reversed(self.tiers) if size > tier.above), self)
 
 
 class Model(msgspec.Struct, frozen=True):
-    """One model. ``price`` is None when nobody told us: unknown is not free."""
+    """One model. ``price`` is None when nobody told us: unknown is not free.
+
+    ``base_url`` is where it is served if not where its provider's others are; ``as_of`` when what is said here was
+    last looked at, "" if it is not from the catalogue.
+    """
 
     id: str
     provider: str
@@ -32,46 +68,15 @@ class Model(msgspec.Struct, frozen=True):
     max_output: int
     reasoning: bool
     price: Price | None = None
+    name: str = ""
+    base_url: str = ""
+    as_of: str = ""
 
     def charge(self, counters: Counters) -> Counters:
-        """Return ``counters`` with their cost at this model's prices."""
+        """Return the ``counters`` of one call with their cost at this model's prices."""
         if self.price is None:
             return msgspec.structs.replace(counters, cost_usd=0.0, price_known=False)
-        cost = (
-            counters.input * self.price.input / 1e6
-            + counters.output * self.price.output / 1e6
-            + counters.cache_read * self.price.cache_read / 1e6
-            + counters.cache_write * self.price.cache_write / 1e6
-        )
-        return msgspec.structs.replace(counters, cost_usd=cost, price_known=True)
-
-
-#: When the prices were last looked at.
-AS_OF = "2026-05-01"
-
-
-_SONNET = Price(3.0, 15.0, 0.3, 3.75)
-_OPUS_OLD = Price(15.0, 75.0, 1.5, 18.75)
-_OPUS = Price(5.0, 25.0, 0.5, 6.25)
-
-_ANTHROPIC = (
-    Model("claude-sonnet-4-5", "anthropic", 200_000, 64_000, True, _SONNET),
-    Model("claude-opus-4-1", "anthropic", 200_000, 32_000, True, _OPUS_OLD),
-    Model("claude-opus-4-0", "anthropic", 200_000, 32_000, True, _OPUS_OLD),
-    Model("claude-sonnet-4-0", "anthropic", 200_000, 64_000, True, _SONNET),
-    Model("claude-haiku-4-5", "anthropic", 200_000, 64_000, True, Price(1.0, 5.0, 0.1, 1.25)),
-    Model("claude-3-7-sonnet-20250219", "anthropic", 200_000, 64_000, True, _SONNET),
-    Model("claude-3-5-sonnet-20241022", "anthropic", 200_000, 8_192, False, _SONNET),
-    Model("claude-3-5-haiku-latest", "anthropic", 200_000, 8_192, False, Price(0.8, 4.0, 0.08, 1.0)),
-    Model("claude-3-opus-20240229", "anthropic", 200_000, 4_096, False, _OPUS_OLD),
-    Model("claude-opus-4-5", "anthropic", 200_000, 64_000, True, _OPUS),
-    Model("claude-opus-4-6", "anthropic", 1_000_000, 128_000, True, _OPUS),
-    Model("claude-opus-4-7", "anthropic", 1_000_000, 128_000, True, _OPUS),
-    Model("claude-sonnet-4-6", "anthropic", 1_000_000, 64_000, True, _SONNET),
-)
-_LAB = (Model("lab-1", "lab", 200_000, 64_000, True, Price(0.0, 0.0, 0.0, 0.0)),)
-
-_MODELS: Mapping[str, tuple[Model, ...]] = {"anthropic": _ANTHROPIC, "lab": _LAB}
+        return msgspec.structs.replace(counters, cost_usd=self.price.rate(counters).cost(counters), price_known=True)
 
 
 class Catalogue(msgspec.Struct, frozen=True):
@@ -89,7 +94,7 @@ class Catalogue(msgspec.Struct, frozen=True):
             if model.id == model_id:
                 return model
         if self.open and model_id:
-            return Model(model_id, self.provider, _UNKNOWN_WINDOW, _UNKNOWN_OUTPUT, reasoning=False)
+            return unknown_model(model_id, self.provider)
         known = ", ".join(model.id for model in self.models) or "none"
         if not model_id:
             raise UserError(f"{self.provider} needs to be told which model: pass --model")
@@ -101,6 +106,11 @@ _UNKNOWN_WINDOW = 32_768
 _UNKNOWN_OUTPUT = 8_192
 
 
+def unknown_model(model_id: str, provider: str) -> Model:
+    """Return a model of which nothing but its name is known."""
+    return Model(model_id, provider, _UNKNOWN_WINDOW, _UNKNOWN_OUTPUT, reasoning=False, name=model_id)
+
+
 def catalogue(provider: str, *, unlisted: bool = False) -> Catalogue:
     """Return the models of ``provider``; with ``unlisted``, others may be asked for, too.
 
@@ -109,4 +119,40 @@ def catalogue(provider: str, *, unlisted: bool = False) -> Catalogue:
     vendor = VENDORS.get(provider)
     if vendor is None:
         raise UserError(f"unknown provider {provider!r}; known: {', '.join(sorted(VENDORS))}")
-    return Catalogue(provider, _MODELS.get(provider, ()), vendor.open or unlisted)
+    return Catalogue(provider, _listed(provider), vendor.open or unlisted)
+
+
+class _Snapshot(msgspec.Struct):
+    """The file. Each provider's models stay text until they are asked for: most are never."""
+
+    as_of: str
+    providers: dict[str, msgspec.Raw]
+
+
+class _Row(msgspec.Struct):
+    id: str
+    name: str
+    context_window: int
+    max_output: int
+    reasoning: bool
+    price: Price | None
+
+
+@cache
+def _listed(provider: str) -> tuple[Model, ...]:
+    with open(_PATH, "rb") as file:
+        snapshot = msgspec.json.decode(file.read(), type=_Snapshot)
+    rows = msgspec.json.decode(snapshot.providers[provider], type=list[_Row])
+    return tuple(
+        Model(
+            row.id,
+            provider,
+            row.context_window,
+            row.max_output,
+            row.reasoning,
+            row.price,
+            name=row.name,
+            as_of=snapshot.as_of,
+        )
+        for row in rows
+    )

@@ -17,6 +17,10 @@ class Proxy(msgspec.Struct, frozen=True):
     port: int
     authorization: str = ""
 
+    def __repr__(self) -> str:
+        """Say which one it is, without its password."""
+        return f"Proxy({self.label})"
+
     @property
     def label(self) -> str:
         """``host:port``, for messages."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zot.errors import ConnectionFailed, ConnectionImpossible, ProviderError
+from zot.errors import AuthFailed, ConnectionFailed, ConnectionImpossible, ProviderError
 
 ATTEMPTS = 3
 _STATUSES = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
@@ -16,7 +16,7 @@ def retry_delay(error: ProviderError, *, attempt: int, jitter: float) -> float |
     ``jitter`` is a random number from 0 to 1. Only for failures before the first delta: after it, a second try
     would show the answer twice. A service that asks for more than a minute gets its error reported instead.
     """
-    if attempt >= ATTEMPTS or isinstance(error, ConnectionImpossible):
+    if attempt >= ATTEMPTS or isinstance(error, ConnectionImpossible | AuthFailed):
         return None
     if not isinstance(error, ConnectionFailed) and error.status not in _STATUSES:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -17,25 +17,28 @@ from zot.providers.base import (
     HttpResponse,
     OnRetry,
     ReadKey,
+    RenewKey,
     Reply,
     Request,
     StreamEvent,
     Transport,
 )
-from zot.providers.failures import refusal
+from zot.providers.failures import refusal, sign
+from zot.providers.mask import Mask
 from zot.providers.retry import retry_delay
 
 log = logging.getLogger("zot")
 
 _MAX_REPLY_BYTES = 64 * 1024 * 1024
 _MAX_ERROR_BODY = 64 * 1024
-_MAX_MESSAGE = 2000
+_UNAUTHORIZED = 401
 
 
 class Service:
     """A model service. Every error it raises says whose it is, shows no key and is of a bearable length.
 
-    ``clock`` tells the seconds since the epoch: a service may name the time at which to try again.
+    ``clock`` tells the seconds since the epoch: a service may name the time at which to try again. ``secrets`` are
+    those besides the key that it might quote.
     """
 
     def __init__(
@@ -45,6 +48,8 @@ class Service:
         transport: Transport,
         *,
         key: ReadKey,
+        renew: RenewKey = lambda _: False,
+        secrets: Sequence[str] = (),
         deadlines: Deadlines | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] | None = None,
@@ -54,6 +59,8 @@ class Service:
         self._api = api
         self._transport = transport
         self._key = key
+        self._renew = renew
+        self._secrets = secrets
         self._deadlines = deadlines or Deadlines()
         self._sleep = sleep
         self._jitter = jitter or _random
@@ -67,6 +74,8 @@ class Service:
             request,
             transport=self._transport,
             key=self._key,
+            renew=self._renew,
+            secrets=self._secrets,
             deadlines=self._deadlines,
             sleep=self._sleep,
             jitter=self._jitter,
@@ -90,6 +99,8 @@ class _Call:
         *,
         transport: Transport,
         key: ReadKey,
+        renew: RenewKey,
+        secrets: Sequence[str],
         deadlines: Deadlines,
         sleep: Callable[[float], Awaitable[None]],
         jitter: Callable[[], float],
@@ -101,12 +112,13 @@ class _Call:
         self._request = request
         self._transport = transport
         self._key = key
+        self._renew = renew
+        self._mask = Mask(secrets)
         self._deadlines = deadlines
         self._sleep = sleep
         self._jitter = jitter
         self._clock = clock
         self._on_retry = on_retry
-        self._secrets: tuple[str, ...] = ()
         self._response: HttpResponse | None = None
         self._decoder = api.decoder()
         self._received_bytes = 0
@@ -115,14 +127,17 @@ class _Call:
 
     async def open(self) -> None:
         """Send the request, again where that is safe, until an answer begins. Raise ProviderError."""
-        http = self._api.request(self._request, await self._key())
-        self._secrets = _secrets(http)
-        attempt = 1
+        key = await self._read_key()
+        http, attempt, may_renew = self._prepared(key), 1, True
         while True:
             try:
                 self._response = await self._attempt(http)
             except ProviderError as error:
                 self._sign(error)
+                if may_renew and error.status == _UNAUTHORIZED and (renewed := await self._renewed(key)):
+                    log.warning("%s (once more, with a new key)", error)
+                    http, may_renew = self._prepared(renewed), False
+                    continue
                 delay_s = retry_delay(error, attempt=attempt, jitter=self._jitter())
                 if delay_s is None:
                     raise
@@ -152,15 +167,28 @@ class _Call:
             self._response.close()
 
     def _sign(self, error: ProviderError) -> None:
-        """Say whose error it is, without keys and in few words. Once: the same error may be raised again."""
-        if error.provider:
-            return
-        error.provider = self._name
-        text = str(error)
-        # Before it is shortened: half a key would not be recognised.
-        for secret in self._secrets:
-            text = text.replace(secret, "[key]")
-        error.args = (f"{self._name}: {text if len(text) <= _MAX_MESSAGE else f'{text[:_MAX_MESSAGE]} ...'}",)
+        """Say whose error it is, without keys and in few words."""
+        sign(error, provider=self._name, mask=self._mask)
+
+    async def _read_key(self) -> str:
+        try:
+            return await self._key()
+        except ProviderError as error:
+            self._sign(error)
+            raise
+
+    async def _renewed(self, refused: str) -> str:
+        """Return another key than the one that was refused; "" if there is none."""
+        if not self._renew(refused):
+            return ""
+        key = await self._read_key()
+        return key if key != refused else ""
+
+    def _prepared(self, key: str) -> HttpRequest:
+        """Return the request, having noted what must not be repeated: services like to quote the key they refuse."""
+        http = self._api.request(self._request, key)
+        self._mask.add(http.secrets())
+        return http
 
     async def _attempt(self, http: HttpRequest) -> HttpResponse:
         response = await self._transport.send(http, self._deadlines)
@@ -212,12 +240,6 @@ class _Call:
         except (TimeoutError, ProviderError):
             pass  # The status says enough; a missing explanation must not hide it.
         return body[:_MAX_ERROR_BODY]
-
-
-def _secrets(http: HttpRequest) -> tuple[str, ...]:
-    """Return what must not be repeated: services like to quote the key they refuse."""
-    values = (http.headers.get(name, "").removeprefix("Bearer ") for name in http.secret_headers)
-    return tuple(secret for secret in values if len(secret) >= 4)
 
 
 def _random() -> float:

@@ -64,7 +64,9 @@ class SseParser:
 
 def _payload(block: bytes) -> bytes | None:
     """Return the data of one event; None if it has none."""
-    # What the model APIs send nearly always: one event line, one data line.
+    # What the model APIs send nearly always: one data line, alone or after one event line.
+    if block.startswith(b"data: ") and _LF not in block:
+        return block[6:]
     head, _, payload = block.partition(b"\ndata: ")
     if payload and _LF not in payload and _LF not in head and head.startswith(b"event: "):
         return payload

@@ -6,7 +6,7 @@ Facts alone: this file is read before anything is answered.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -15,10 +15,38 @@ from zot.errors import ConfigError
 ApiName: TypeAlias = Literal["anthropic", "responses", "chat", "gemini"]
 
 
-class ChatQuirks(msgspec.Struct, frozen=True):
-    """Where the servers of Chat Completions differ."""
+#: What is added to a request for each level of reasoning; a level that is missing adds nothing.
+Levels: TypeAlias = Mapping[str, Mapping[str, Any]]
+
+
+class ChatQuirks(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the servers of Chat Completions differ in what they want to be told. Reading, we understand all of them.
+
+    ``reasoning`` has levels by the beginning of the model's id; the first that fits counts. ``thoughts`` is the field
+    in which a model's thoughts are given back: ``reasoning_content`` goes with tool calls, and the service insists on
+    it, so ``no_thought`` stands where none is known; ``reasoning_details`` goes with everything. ``think_tags`` says
+    that models are known to think in ``<think>`` tags at the beginning of their text. A call id that is not like
+    ``call_ids`` is replaced. Where ``user_after_tool`` is false, the model must speak between a result and a user.
+    """
 
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    usage_on_request: bool = True
+    reasoning: tuple[tuple[str, Levels], ...] = ()
+    thoughts: Literal["", "reasoning_content", "reasoning_details"] = ""
+    no_thought: str = "(no thought is known)"
+    think_tags: bool = False
+    image_types: frozenset[str] = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+    max_image_bytes: int = 15_000_000
+    call_ids: str = "[!-~]{1,64}"
+    user_after_tool: bool = True
+
+
+_EFFORT: Levels = {level: {"reasoning_effort": level} for level in ("low", "medium", "high")}
+_THINKING: Levels = {level: {"thinking": {"type": "enabled"}} for level in ("low", "medium", "high")}
+_NO_THINKING = {"thinking": {"type": "disabled"}}
+
+#: A server of which we know nothing but its address.
+COMPATIBLE = ChatQuirks(reasoning=(("", _EFFORT),), think_tags=True)
 
 
 class Vendor(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +82,7 @@ _ALL = (
         base_url_names=("OPENAI_BASE_URL",),
         key_names=("OPENAI_API_KEY",),
         compatible="chat",
-        chat=ChatQuirks(max_tokens_field="max_completion_tokens"),
+        chat=ChatQuirks(max_tokens_field="max_completion_tokens", reasoning=(("", _EFFORT),)),
     ),
     Vendor(
         name="gemini",
@@ -63,12 +91,30 @@ _ALL = (
         base_url_names=("GEMINI_BASE_URL",),
         key_names=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
     ),
-    Vendor(name="deepseek", apis=("chat",), base_url="https://api.deepseek.com", key_names=("DEEPSEEK_API_KEY",)),
+    Vendor(
+        name="deepseek",
+        apis=("chat",),
+        base_url="https://api.deepseek.com",
+        key_names=("DEEPSEEK_API_KEY",),
+        chat=ChatQuirks(
+            # It thinks unless it is told not to.
+            reasoning=(
+                ("", {"off": _NO_THINKING, **{level: {**_THINKING[level], **_EFFORT[level]} for level in _EFFORT}}),
+            ),
+            thoughts="reasoning_content",
+            max_image_bytes=0,
+        ),
+    ),
     Vendor(
         name="kimi",
         apis=("chat",),
         base_url="https://api.moonshot.ai",
         key_names=("KIMI_API_KEY", "MOONSHOT_API_KEY"),
+        chat=ChatQuirks(
+            # The older models have no switch: they think, or do not, by their name.
+            reasoning=(("moonshot-", {}), ("kimi-k2-", {}), ("", {"off": _NO_THINKING, **_THINKING})),
+            thoughts="reasoning_content",
+        ),
     ),
     Vendor(
         name="openrouter",
@@ -76,6 +122,10 @@ _ALL = (
         base_url="https://openrouter.ai/api",
         key_names=("OPENROUTER_API_KEY",),
         open=True,
+        chat=ChatQuirks(
+            reasoning=(("", {level: {"reasoning": {"effort": level}} for level in _EFFORT}),),
+            thoughts="reasoning_details",
+        ),
     ),
     Vendor(
         name="ollama",
@@ -85,15 +135,60 @@ _ALL = (
         key_names=("OLLAMA_API_KEY",),
         needs_key=False,
         open=True,
+        chat=ChatQuirks(reasoning=(("", {"off": {"reasoning_effort": "none"}, **_EFFORT}),), think_tags=True),
     ),
-    Vendor(name="groq", apis=("chat",), base_url="https://api.groq.com/openai", key_names=("GROQ_API_KEY",)),
-    Vendor(name="mistral", apis=("chat",), base_url="https://api.mistral.ai", key_names=("MISTRAL_API_KEY",)),
-    Vendor(name="xai", apis=("chat",), base_url="https://api.x.ai", key_names=("XAI_API_KEY",)),
+    Vendor(
+        name="groq",
+        apis=("chat",),
+        base_url="https://api.groq.com/openai",
+        key_names=("GROQ_API_KEY",),
+        chat=ChatQuirks(
+            max_tokens_field="max_completion_tokens",
+            reasoning=(
+                ("openai/gpt-oss", _EFFORT),
+                (
+                    "qwen/",
+                    {
+                        "off": {"reasoning_effort": "none"},
+                        **{level: {"reasoning_effort": "default", "reasoning_format": "parsed"} for level in _EFFORT},
+                    },
+                ),
+            ),
+            think_tags=True,
+            max_image_bytes=3_000_000,
+        ),
+    ),
+    Vendor(
+        name="mistral",
+        apis=("chat",),
+        base_url="https://api.mistral.ai",
+        key_names=("MISTRAL_API_KEY",),
+        chat=ChatQuirks(
+            usage_on_request=False,
+            call_ids="[a-zA-Z0-9]{9}",
+            user_after_tool=False,
+            max_image_bytes=7_500_000,
+        ),
+    ),
+    Vendor(
+        name="xai",
+        apis=("chat",),
+        base_url="https://api.x.ai",
+        key_names=("XAI_API_KEY",),
+        chat=ChatQuirks(
+            max_tokens_field="max_completion_tokens",
+            # The other models refuse to be told how much to think.
+            reasoning=(("grok-3-mini", {**_EFFORT, "medium": {"reasoning_effort": "high"}}),),
+            image_types=frozenset({"image/png", "image/jpeg"}),
+            max_image_bytes=7_500_000,
+        ),
+    ),
     Vendor(
         name="lab",
         apis=("anthropic", "responses", "chat", "gemini"),
         base_url="http://lab.invalid",
         needs_key=False,
+        chat=ChatQuirks(reasoning=(("", _EFFORT),), thoughts="reasoning_content"),
     ),
 )
 
@@ -115,8 +210,19 @@ def endpoint(vendor: Vendor, *, api: ApiName | None, base_url: str | None, env: 
     """Return where ``vendor`` is asked, by what was given and by the environment. Raise ConfigError."""
     if api is not None and api not in vendor.apis:
         raise ConfigError(f"{vendor.name} does not speak the API {api!r}; it speaks: {', '.join(vendor.apis)}")
-    address = base_url or next((env[name] for name in vendor.base_url_names if env.get(name)), "")
+    address = _whole(base_url or next((env[name] for name in vendor.base_url_names if env.get(name)), ""), vendor)
     elsewhere = bool(address) and address.rstrip("/").removesuffix("/v1") != vendor.base_url
     foreign = elsewhere and vendor.compatible is not None
     usual = vendor.compatible if foreign else None
     return Endpoint(api or usual or vendor.apis[0], address or vendor.base_url, foreign)
+
+
+def _whole(address: str, vendor: Vendor) -> str:
+    """Return the address of a server on this machine as a URL: ``OLLAMA_HOST`` may be as little as ``:8080``."""
+    if not address or "://" in address or not vendor.base_url.startswith("http://localhost:"):
+        return address
+    has_port = ":" in address and not address.endswith("]")
+    host, port = (address[: address.rindex(":")], address[address.rindex(":") + 1 :]) if has_port else (address, "")
+    # Listening on every address is none that can be called.
+    host = "localhost" if host in ("", "0.0.0.0", "[::]") else host
+    return f"http://{host}:{port or vendor.base_url.rpartition(':')[2]}"

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Coroutine
 from typing import Any
 
 from zot.serve.stdio import SIGNALS, abandoned, leave
+from zot.serve.streams import Writer
+from zot.session import Session
 
 _WATCH_S = 0.5
+#: How long a stop may take before we leave without the rest: together less than 3 s.
+_ABORT_S = 1.2
+_FLUSH_S = 0.5
+_CLOSE_S = 1.0
 
 
 class Lifetime:
@@ -24,8 +31,9 @@ class Lifetime:
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self.input_ended = False
+        self._signal = 0
         for number in SIGNALS:
-            self._loop.add_signal_handler(number, self._on_signal)
+            self._loop.add_signal_handler(number, self._on_signal, number)
         self._look()
 
     def end(self) -> None:
@@ -33,8 +41,13 @@ class Lifetime:
         if not self._ended.done():
             self._ended.set_result(None)
 
-    async def bound(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do ``work`` until it is done or our time is over, whichever comes first."""
+    @property
+    def exit_code(self) -> int:
+        """What a program that was not done says when it ends: by a signal, as shells know it."""
+        return 128 + self._signal if self._signal else 1
+
+    async def bound(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Do ``work`` until it is done or our time is over, whichever comes first. True if it was done."""
         task = self._loop.create_task(work, name="zot work")
         await asyncio.wait({task, self._ended}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -42,10 +55,12 @@ class Lifetime:
             await asyncio.wait({task})
         if not task.cancelled():
             task.result()
+        return not task.cancelled()
 
-    def _on_signal(self) -> None:
+    def _on_signal(self, number: int) -> None:
         if self._ended.done():
             leave(0)
+        self._signal = number
         self.end()
 
     def _look(self) -> None:
@@ -54,3 +69,19 @@ class Lifetime:
             self.end()
         else:
             self._loop.call_later(_WATCH_S, self._look)
+
+
+async def wind_down(session: Session, output: Writer) -> None:
+    """Abort what still runs and let its last frames out, each within its time."""
+    session.abort(queue=True)
+    for step, seconds in ((session.finish(), _ABORT_S), (output.drained(), _FLUSH_S), (session.close(), _CLOSE_S)):
+        try:
+            await asyncio.wait_for(step, seconds)
+        except TimeoutError:
+            sys.stderr.write("zot: left before everything was wound down\n")
+
+
+def unwritten(problem: OSError) -> int:
+    """Say that the output is incomplete, and return the exit code for it."""
+    sys.stderr.write(f"zot: what was said could not be written: {problem.strerror}\n")
+    return 1

@@ -21,6 +21,8 @@ TOOL = {"name": "bash", "input_schema": {"type": "object"}}
 MESSAGES = "/v1/messages"
 CHAT = "/v1/chat/completions"
 RESPONSES = "/v1/responses"
+GEMINI = "/v1beta/models/m:streamGenerateContent?alt=sse"
+GEMINI_WHOLE = "/v1beta/models/m:generateContent"
 
 
 class Clock:

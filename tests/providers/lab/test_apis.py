@@ -11,6 +11,7 @@ from inline_snapshot import snapshot
 
 from zot.providers.lab.anthropic import AnthropicApi
 from zot.providers.lab.api import Api, Ask
+from zot.providers.lab.gemini import GeminiApi
 from zot.providers.lab.openai_chat import ChatApi
 from zot.providers.lab.openai_responses import ResponsesApi
 from zot.providers.lab.plan import Broken, Silence
@@ -18,7 +19,7 @@ from zot.providers.lab.script import Script, demo
 from zot.providers.lab.service import Service
 from zot.providers.models import catalogue
 
-from .talk import CHAT, MESSAGES, RESPONSES, body, steps, stream
+from .talk import CHAT, GEMINI, GEMINI_WHOLE, MESSAGES, RESPONSES, body, steps, stream
 
 REPLY = """
 think "hm"
@@ -38,12 +39,17 @@ def responses(*, streaming: bool = True) -> bytes:
     return json.dumps({"model": "m", "input": "hi", "stream": streaming}).encode()
 
 
+def gemini() -> bytes:
+    return json.dumps({"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}).encode()
+
+
 @pytest.mark.parametrize(
     ("name", "target", "request_"),
     [
         ("anthropic", MESSAGES, body("hi")),
         ("openai_chat", CHAT, chat()),
         ("openai_responses", RESPONSES, responses()),
+        ("gemini", GEMINI, gemini()),
     ],
 )
 def test_a_reply_in_the_words_of_each_api(name: str, target: str, request_: bytes) -> None:
@@ -112,7 +118,7 @@ def test_a_reply_in_the_words_of_each_api(name: str, target: str, request_: byte
                         "prompt_tokens": 8,
                         "completion_tokens": 2,
                         "total_tokens": 10,
-                        "prompt_tokens_details": {"cached_tokens": 3},
+                        "prompt_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 4},
                     },
                 }
             ),
@@ -161,11 +167,44 @@ def test_a_reply_in_the_words_of_each_api(name: str, target: str, request_: byte
                     "top_p": 1.0,
                     "usage": {
                         "input_tokens": 8,
-                        "input_tokens_details": {"cached_tokens": 3},
+                        "input_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 4},
                         "output_tokens": 2,
                         "output_tokens_details": {"reasoning_tokens": 0},
                         "total_tokens": 10,
                     },
+                }
+            ),
+        ),
+        (
+            GEMINI_WHOLE,
+            gemini(),
+            snapshot(
+                {
+                    "candidates": [
+                        {
+                            "content": {
+                                "parts": [
+                                    {"text": "hm", "thought": True},
+                                    {"text": "Hello"},
+                                    {
+                                        "functionCall": {"id": "call_lab_1", "name": "read", "args": {"path": "é"}},
+                                        "thoughtSignature": "bGFiLWRmZmVlZWI1",
+                                    },
+                                ],
+                                "role": "model",
+                            },
+                            "index": 0,
+                            "finishReason": "STOP",
+                        }
+                    ],
+                    "usageMetadata": {
+                        "promptTokenCount": 8,
+                        "cachedContentTokenCount": 3,
+                        "candidatesTokenCount": 2,
+                        "totalTokenCount": 10,
+                    },
+                    "modelVersion": "m",
+                    "responseId": "resp_lab_1",
                 }
             ),
         ),
@@ -175,14 +214,21 @@ def test_a_reply_as_one_body(target: str, request_: bytes, whole: Any) -> None:
     assert json.loads(stream(REPLY, request_, target)) == whole
 
 
+def in_every_api(lines: str) -> list[str]:
+    """How each API says the same."""
+    requests = ((body("hi"), MESSAGES), (chat(), CHAT), (responses(), RESPONSES), (gemini(), GEMINI))
+    return [stream(lines, request, target) for request, target in requests]
+
+
 def test_usage_can_be_reported_twice() -> None:
     lines = "usage-twice\nsay x"
     counts = [
         stream(lines).count('"output_tokens":20'),
         stream(lines, chat(), CHAT).count('"completion_tokens":20'),
         stream(lines, responses(), RESPONSES).count('"output_tokens":20'),
+        stream(lines, gemini(), GEMINI).count('"candidatesTokenCount":20'),
     ]
-    assert counts == [2, 2, 2]
+    assert counts == [2, 2, 2, 2]
 
 
 def test_chat_completions_counts_only_when_asked() -> None:
@@ -193,29 +239,54 @@ def test_chat_completions_counts_only_when_asked() -> None:
 @pytest.mark.parametrize(
     ("stop", "spoken"),
     [
-        ("end_turn", ('"stop_reason":"end_turn"', '"finish_reason":"stop"', "response.completed")),
-        ("tool_use", ('"stop_reason":"tool_use"', '"finish_reason":"tool_calls"', "response.completed")),
-        ("length", ('"stop_reason":"max_tokens"', '"finish_reason":"length"', '{"reason":"max_output_tokens"}')),
-        ("refusal", ('"stop_reason":"refusal"', '"finish_reason":"content_filter"', '{"reason":"content_filter"}')),
-        ("pause_turn", ('"stop_reason":"pause_turn"', '"finish_reason":"stop"', "response.completed")),
-        ("odd", ('"stop_reason":"odd"', '"finish_reason":"odd"', "response.completed")),
+        (
+            "end_turn",
+            ('"stop_reason":"end_turn"', '"finish_reason":"stop"', "response.completed", '"finishReason":"STOP"'),
+        ),
+        (
+            "tool_use",
+            ('"stop_reason":"tool_use"', '"finish_reason":"tool_calls"', "response.completed", '"finishReason":"STOP"'),
+        ),
+        (
+            "length",
+            (
+                '"stop_reason":"max_tokens"',
+                '"finish_reason":"length"',
+                '{"reason":"max_output_tokens"}',
+                '"finishReason":"MAX_TOKENS"',
+            ),
+        ),
+        (
+            "refusal",
+            (
+                '"stop_reason":"refusal"',
+                '"finish_reason":"content_filter"',
+                '{"reason":"content_filter"}',
+                '"finishReason":"SAFETY"',
+            ),
+        ),
+        (
+            "pause_turn",
+            ('"stop_reason":"pause_turn"', '"finish_reason":"stop"', "response.completed", '"finishReason":"STOP"'),
+        ),
+        ("odd", ('"stop_reason":"odd"', '"finish_reason":"odd"', "response.completed", '"finishReason":"odd"')),
     ],
 )
-def test_each_api_has_its_own_words_for_stopping(stop: str, spoken: tuple[str, str, str]) -> None:
+def test_each_api_has_its_own_words_for_stopping(stop: str, spoken: tuple[str, ...]) -> None:
     lines = f"say x\nstop {stop}"
-    answers = [stream(lines), stream(lines, chat(), CHAT), stream(lines, responses(), RESPONSES)]
-    assert [word in answer for word, answer in zip(spoken, answers, strict=True)] == [True] * 3
+    answers = in_every_api(lines)
+    assert [word in answer for word, answer in zip(spoken, answers, strict=True)] == [True] * 4
 
 
 def test_errors_inside_a_stream() -> None:
     lines = 'error overloaded_error "Too much"'
-    ends = [answer.strip().split("\n")[-1] for answer in (
-        stream(lines), stream(lines, chat(), CHAT), stream(lines, responses(), RESPONSES))]  # fmt: skip
+    ends = [answer.strip().split("\n")[-1] for answer in in_every_api(lines)]
     assert ends == snapshot(
         [
             'data: {"type":"error","error":{"type":"overloaded_error","message":"Too much"}}',
             'data: {"error":{"message":"Too much","type":"overloaded_error","param":null,"code":"overloaded_error"}}',
             'data: {"type":"error","sequence_number":2,"code":"overloaded_error","message":"Too much","param":null}',
+            'data: {"error":{"code":503,"message":"Too much","status":"UNAVAILABLE"}}',
         ]
     )
 
@@ -228,12 +299,12 @@ def test_outside_a_stream_an_error_event_is_a_status() -> None:
     assert list(plan.steps) == [b'{"type":"error","error":{"type":"overloaded_error","message":"Too much"}}']
 
 
-@pytest.mark.parametrize("api", [AnthropicApi(), ChatApi(), ResponsesApi()])
+@pytest.mark.parametrize("api", [AnthropicApi(), ChatApi(), ResponsesApi(), GeminiApi("m", stream=True)])
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 429, 500, 502, 529])
 def test_every_status_has_a_body(api: Api, status: int) -> None:
     error = json.loads(api.failure(status, "why"))["error"]
     assert error["message"] == "why"
-    assert error["type"]
+    assert error["status" if isinstance(api, GeminiApi) else "type"]
 
 
 def test_what_would_break_a_stream_breaks_a_whole_body() -> None:
@@ -292,7 +363,11 @@ def test_responses_requests_are_understood(items: Any, prompt: str, turns: int, 
 
 
 ASSISTANT = {"role": "assistant", "content": None, "tool_calls": [{"id": "call_lab_2"}, {"id": "other"}]}
-IMAGE = {"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {}}]}
+STEER = {"type": "text", "text": "go"}
+IMAGE: dict[str, Any] = {
+    "role": "user",
+    "content": [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {}}],
+}
 TOOL = {"role": "tool", "tool_call_id": "x", "content": "ok"}
 
 
@@ -303,6 +378,12 @@ TOOL = {"role": "tool", "tool_call_id": "x", "content": "ok"}
         ([{"role": "user", "content": "hi"}, ASSISTANT, TOOL, TOOL], "hi", 1, 3),
         ([{"role": "user", "content": "hi"}, ASSISTANT, TOOL, IMAGE], "hi", 1, 3),
         ([{"role": "user", "content": "hi"}, ASSISTANT, TOOL, {"role": "user", "content": "steer"}], "steer", 0, 3),
+        (
+            [{"role": "user", "content": "hi"}, ASSISTANT, TOOL, {**IMAGE, "content": [*IMAGE["content"], STEER]}],
+            "go",
+            0,
+            3,
+        ),
         ([IMAGE], "see", 0, 1),
         ([], "", 0, 1),
     ],
@@ -310,6 +391,66 @@ TOOL = {"role": "tool", "tool_call_id": "x", "content": "ok"}
 def test_chat_requests_are_understood(messages: Any, prompt: str, turns: int, next_call: int) -> None:
     request = json.dumps({"model": "m", "messages": messages, "stream": True}).encode()
     assert ChatApi().read(request) == Ask("m", True, prompt, turns, False, next_call, wants_usage=False)
+
+
+SAID = {
+    "role": "model",
+    "parts": [{"functionCall": {"id": "call_lab_2", "name": "x"}}, {"functionCall": {"name": "y"}}],
+}
+TOLD = {"functionResponse": {"name": "x", "response": {"output": "ok"}}}
+SHOWN = {"inlineData": {"mimeType": "image/png", "data": ""}}
+
+
+@pytest.mark.parametrize(
+    ("contents", "prompt", "turns", "next_call"),
+    [
+        ([{"parts": [{"text": "hi"}, SHOWN]}], "hi", 0, 1),
+        (
+            [{"role": "user", "parts": [{"text": "hi"}]}, SAID, {"role": "user", "parts": [TOLD, TOLD, SHOWN]}],
+            "hi",
+            1,
+            3,
+        ),
+        (
+            [{"role": "user", "parts": [{"text": "hi"}]}, SAID, {"role": "user", "parts": [TOLD, {"text": "b"}]}],
+            "b",
+            0,
+            3,
+        ),
+        ([], "", 0, 1),
+    ],
+)
+def test_gemini_requests_are_understood(contents: Any, prompt: str, turns: int, next_call: int) -> None:
+    request = json.dumps({"contents": contents, "tools": [{}]}).encode()
+    assert GeminiApi("m", stream=True).read(request) == Ask("m", True, prompt, turns, True, next_call)
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1beta/models/m:streamGenerateContent", ("m", True)),
+        ("/v1/models/a%2Fb:generateContent", ("a/b", False)),
+        ("/v1alpha/models/m:generateContent", ("m", False)),
+        ("/v1beta/models/m:countTokens", None),
+        ("/v2/models/m:generateContent", None),
+        ("/v1beta/models/m", None),
+    ],
+)
+def test_gemini_names_model_and_manner_in_the_path(path: str, asked: tuple[str, bool] | None) -> None:
+    api = GeminiApi.at(path)
+    ask = api and api.read(b'{"contents":[]}')
+    assert (ask and (ask.model, ask.stream)) == asked
+
+
+def test_arguments_that_gemini_cannot_say_end_its_reply_as_they_do_there() -> None:
+    lines = "call bash {}\ncall-raw bash '{\"a'\ncall bash {}"
+    parsed = json.loads(stream(lines, gemini(), GEMINI_WHOLE))
+    [candidate] = parsed["candidates"]
+    assert len(candidate["content"]["parts"]) == 2
+    assert (candidate["finishReason"], candidate["finishMessage"]) == (
+        "MALFORMED_FUNCTION_CALL",
+        'Malformed function call: bash({"a)',
+    )
 
 
 def test_a_missing_end_leaves_a_body_whole() -> None:
@@ -327,3 +468,4 @@ def test_the_model_is_listed_under_the_name_that_zot_gives_it() -> None:
     listing = json.loads(listed)
     assert [model["id"] for model in listing["data"]] == [model.id for model in catalogue("lab").models]
     assert (listing["first_id"], listing["last_id"]) == ("lab-1", "lab-1")
+    assert [model["name"] for model in listing["models"]] == ["models/lab-1"]

@@ -11,7 +11,7 @@ from zot.providers.base import Deadlines, HttpRequest, Transport
 from zot.providers.lab.script import Script, demo
 from zot.providers.lab.transport import LabResponse, LabTransport
 
-from .talk import CHAT, RESPONSES, WAIT_S, Clock, body, read_all, said, send, texts
+from .talk import CHAT, GEMINI, RESPONSES, WAIT_S, Clock, body, read_all, said, send, texts
 
 
 def playing(lines: str, clock: Clock | None = None) -> LabTransport:
@@ -250,6 +250,9 @@ async def test_a_request_that_is_none_is_answered_with_an_error(data: bytes) -> 
         ("GET", "/v1/messages", 404),
         ("POST", "/v1/nope", 404),
         ("POST", "/v1/messages?beta=true", 200),
+        ("GET", "/v1beta/models?pageSize=50", 200),
+        ("GET", "/v1beta/models/lab-1", 404),
+        ("POST", "/v1beta/models/lab-1:embedContent", 404),
     ],
 )
 async def test_paths_lead_to_apis(method: str, path: str, status: int) -> None:
@@ -263,3 +266,5 @@ async def test_the_other_apis_can_be_reached_in_process_too() -> None:
     responses = await send(playing("say x"), b'{"model":"lab","input":"hi","stream":true}', target=RESPONSES)
     assert (await read_all(chat)).endswith(b"data: [DONE]\n\n")
     assert b"event: response.completed" in await read_all(responses)
+    gemini = await send(playing("say x"), b'{"contents":[{"parts":[{"text":"hi"}]}]}', target=GEMINI)
+    assert b'"finishReason":"STOP"' in await read_all(gemini)

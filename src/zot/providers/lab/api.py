@@ -72,7 +72,8 @@ class Voice(Protocol):
 
     def open(self, block: Block) -> list[bytes]: ...
 
-    def delta(self, block: Block, text: str) -> bytes: ...
+    def delta(self, block: Block, text: str) -> bytes:
+        """Return one delta; b"" where the API says such a block only as a whole."""
 
     def close(self, block: Block) -> list[bytes]: ...
 

@@ -77,12 +77,17 @@ class ChatVoice:
 
     def __init__(self, ask: Ask, number: int, usage: Usage) -> None:
         self._wants_usage = ask.wants_usage
-        self._usage = {
+        self._usage: dict[str, Any] = {
             "prompt_tokens": usage.input + usage.cache_read + usage.cache_write,
             "completion_tokens": usage.output,
             "total_tokens": usage.input + usage.cache_read + usage.cache_write + usage.output,
             "prompt_tokens_details": {"cached_tokens": usage.cache_read},
         }
+        if usage.cache_write:  # OpenAI itself knows no such thing; those who do spell it so.
+            self._usage["prompt_tokens_details"] = {
+                "cached_tokens": usage.cache_read,
+                "cache_write_tokens": usage.cache_write,
+            }
         self._about = {"id": f"chatcmpl-lab-{number}", "created": 0, "model": ask.model}
 
     def begin(self, *, twice: bool) -> list[bytes]:
@@ -147,10 +152,15 @@ def openai_error(status: int, message: str, code: str) -> bytes:
 
 
 def _prompt(message: _Message, before: str) -> str | None:
-    """Return the newest text of a user's message; None if it has none or only shows the images of a tool."""
-    if before == "tool" and any(part.type == "image_url" for part in message.parts):
-        return None
-    return next((part.text for part in reversed(message.parts) if part.type == "text"), None)
+    """Return the newest text of a user's message; None if it has none or only shows the images of a tool.
+
+    What the user says to those comes after them.
+    """
+    parts = message.parts
+    if before == "tool":
+        images = [index for index, part in enumerate(parts) if part.type == "image_url"]
+        parts = parts[images[-1] :] if images else parts
+    return next((part.text for part in reversed(parts) if part.type == "text"), None)
 
 
 def _said(blocks: list[Block], kind: str) -> str:

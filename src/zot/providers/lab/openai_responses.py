@@ -70,7 +70,7 @@ class ResponsesVoice:
         self._sequence = 0
         self._usage = {
             "input_tokens": usage.input + usage.cache_read + usage.cache_write,
-            "input_tokens_details": {"cached_tokens": usage.cache_read},
+            "input_tokens_details": {"cached_tokens": usage.cache_read, "cache_write_tokens": usage.cache_write},
             "output_tokens": usage.output,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": usage.input + usage.cache_read + usage.cache_write + usage.output,
@@ -120,8 +120,7 @@ class ResponsesVoice:
                     self._event("response.reasoning_summary_part.done", {**place, "part": part}),
                 ]
             case "call":
-                done = {**place, "name": block.tool, "arguments": text}
-                events = [self._event("response.function_call_arguments.done", done)]
+                events = [self._event("response.function_call_arguments.done", {**place, "arguments": text})]
             case "redacted":
                 events = []
         done_item = {**self._place(block), "item": self._item(block, done=True)}
@@ -180,9 +179,19 @@ class ResponsesVoice:
                 return {"id": id_, "type": "function_call", "status": status, **call}
             case "thinking":
                 summary = [{"type": "summary_text", "text": text}] if done else []
-                return {"id": id_, "type": "reasoning", "summary": summary, "encrypted_content": f"lab-{id_}"}
+                return {
+                    "id": id_,
+                    "type": "reasoning",
+                    "summary": summary,
+                    "encrypted_content": _seal(f"lab-{id_}", done=done),
+                }
             case "redacted":
-                return {"id": id_, "type": "reasoning", "summary": [], "encrypted_content": block.text}
+                return {
+                    "id": id_,
+                    "type": "reasoning",
+                    "summary": [],
+                    "encrypted_content": _seal(block.text, done=done),
+                }
 
     def _item_id(self, block: Block) -> str:
         return f"{_ITEM_PREFIX[block.kind]}_lab_{self._number}_{block.index}"
@@ -203,6 +212,11 @@ class ResponsesVoice:
 
 def _text(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _seal(sealed: str, *, done: bool) -> str:
+    """Return the sealed form of a thought; as long as it is not done, only half of it."""
+    return sealed if done else sealed[: len(sealed) // 2]
 
 
 def _prompt(item: _Item) -> str | None:

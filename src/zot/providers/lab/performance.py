@@ -121,7 +121,8 @@ class Performance:
             if self._pace_s:
                 yield Pause(self._pace_s)
             block.deltas.append(text)
-            yield voice.delta(block, text)
+            if event := voice.delta(block, text):
+                yield event
 
     def _block(self, kind: Kind, *, deltas: Sequence[str] = (), id_: str | None = None, tool: str = "") -> Block:
         calls = sum(block.kind == "call" for block in self._blocks)

@@ -29,8 +29,8 @@ class Service:
         """Plan the answer to a request. Header names are lower case. Whatever is wrong becomes an HTTP error."""
         self._number += 1
         ids = {"request-id": f"req_lab_{self._number}", "x-request-id": f"req_lab_{self._number}"}
-        path = target.partition("?")[0].removeprefix("/v1")
-        if (method, path) == ("GET", "/models"):
+        path = target.partition("?")[0]
+        if method == "GET" and path in ("/v1/models", "/models", "/v1beta/models"):
             return Plan(200, {**ids, **_JSON}, iter([encode(_MODELS)]))
         api = _api(path)
         if api is None or method != "POST":
@@ -63,9 +63,14 @@ class Service:
         return Plan(200, {**ids, **_JSON}, performance.whole())
 
 
-_PATHS = ("/v1/messages", "/v1/chat/completions", "/v1/responses")
+_PATHS = (
+    "/v1/messages",
+    "/v1/chat/completions",
+    "/v1/responses",
+    "/v1beta/models/MODEL:streamGenerateContent",
+)
 
-#: One list that the clients of both vendors can read.
+#: One list that the clients of every vendor can read.
 _MODELS = {
     "object": "list",
     "data": [
@@ -82,12 +87,17 @@ _MODELS = {
     "has_more": False,
     "first_id": "lab-1",
     "last_id": "lab-1",
+    "models": [{"name": "models/lab-1", "version": "1", "displayName": "lab-1"}],
 }
 
 
 def _api(path: str) -> Api | None:
     """Return the API behind a path. Each is imported when it is first asked for."""
-    match path:
+    if "/models/" in path:
+        from zot.providers.lab.gemini import GeminiApi
+
+        return GeminiApi.at(path)
+    match path.removeprefix("/v1"):
         case "/messages":
             return _default()
         case "/chat/completions":
@@ -112,9 +122,12 @@ def _failure(api: Api, status: int, message: str, ids: Mapping[str, str]) -> Pla
     return Plan(status, {**ids, **_JSON}, iter([api.failure(status, message)]))
 
 
+_KEYS = ("x-api-key", "authorization", "x-goog-api-key")
+
+
 def _fingerprint(headers: Mapping[str, str], body: bytes) -> int:
     """Tell requests apart. The key counts too, so that clients with different keys never share a retry."""
-    return hash((headers.get("x-api-key"), headers.get("authorization"), body))
+    return hash((*(headers.get(name) for name in _KEYS), body))
 
 
 def _status(reply: Sequence[d.Directive], api: Api, ask: Ask) -> d.Status | None:

@@ -1,0 +1,175 @@
+"""`zot login`: ask for a provider's key without showing it, try it once, and store it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
+
+from zot import flags
+from zot.auth_file import Entry, path_in, store
+from zot.config import keyless_environment, zot_home
+from zot.credentials import checked
+from zot.errors import ConfigError
+from zot.providers.vendors import VENDORS, Vendor, endpoint
+
+if TYPE_CHECKING:
+    from zot.providers.probe import Probed
+
+_FLAGS = (
+    flags.Flag("--command", "store this command, which prints the key, instead of a key", value="LINE"),
+    flags.Flag("--no-probe", "store it without asking the service about it"),
+)
+_SUMMARY = """\
+Ask for the key of PROVIDER without showing it, ask the service once if it takes it, store it in $ZOT_HOME/auth.json.
+If standard input is no terminal, its first line is the key."""
+_MAX_KEY_BYTES = 16 * 1024
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit code: 2 for wrong usage, 1 if nothing was stored."""
+    try:
+        settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
+        if settings.pop("help", False):
+            sys.stdout.write(flags.usage("zot login PROVIDER", _SUMMARY, _FLAGS) + "\n")
+            return 0
+        vendor = one_provider("login", words)
+    except ConfigError as problem:
+        sys.stderr.write(f"zot: {problem}\n")
+        return 2
+    try:
+        return _login(vendor, settings.get("command"), is_probed=not settings.get("no_probe"))
+    except KeyboardInterrupt:
+        sys.stderr.write("zot: interrupted; nothing was stored\n")
+        return 1
+
+
+def _login(vendor: Vendor, command: str | None, *, is_probed: bool) -> int:
+    home = home_to_store_in()
+    entry = _entry(vendor, command)
+    if is_probed and not _is_welcome(vendor, entry):
+        return 1
+    store(home, vendor.name, entry)
+    sys.stdout.write(f"stored for {vendor.name} in {path_in(home)}\n")
+    if name := next((name for name in vendor.key_names if os.environ.get(name)), None):
+        sys.stderr.write(f"zot: {name} is set, and wins over what is stored\n")
+    return 0
+
+
+def one_provider(command: str, words: Sequence[str]) -> Vendor:
+    """Return the provider that was named. Raise ConfigError if it was not, or has no key."""
+    known = ", ".join(name for name, vendor in VENDORS.items() if vendor.key_names)
+    if len(words) != 1:
+        raise ConfigError(f"say which provider: zot {command} PROVIDER; known: {known}")
+    vendor = VENDORS.get(words[0])
+    if vendor is None or not vendor.key_names:
+        # Not what was said: it may be a key that was typed in the wrong place.
+        raise ConfigError(f"no such provider has a key; known: {known}")
+    return vendor
+
+
+def home_to_store_in() -> str:
+    """Return where auth.json is. Raise ConfigError if there is no such place."""
+    home = zot_home(os.environ)
+    if home is None:
+        raise ConfigError("there is no home to store it in: set ZOT_HOME or HOME")
+    return home
+
+
+def _entry(vendor: Vendor, command: str | None) -> Entry:
+    if command is None:
+        return Entry(key=_ask(vendor.name))
+    if not command.strip():
+        raise ConfigError("--command needs a command line that prints the key")
+    return Entry(command=command)
+
+
+def _is_welcome(vendor: Vendor, entry: Entry) -> bool:
+    """Say what the service thinks of the key; False if it refuses it."""
+    import asyncio
+
+    probed = asyncio.run(_probe(vendor, entry))
+    if probed.outcome == "refused":
+        sys.stderr.write(f"zot: refused: {vendor.name}: {probed.detail}; nothing was stored\n")
+        return False
+    if probed.outcome == "accepted":
+        sys.stdout.write(f"ok: {vendor.name}: {probed.detail}\n")
+    else:
+        word = "unreachable" if probed.outcome == "unreachable" else "not sure"
+        sys.stderr.write(f"zot: {word}: {vendor.name}: {probed.detail}; stored without having been tried\n")
+    return True
+
+
+async def _probe(vendor: Vendor, entry: Entry) -> Probed:
+    from zot.key_command import KeyCommand
+    from zot.providers.http import HttpTransport
+    from zot.providers.probe import probe
+
+    key = entry.key or await KeyCommand(vendor.name, entry.command, keyless_environment(os.environ)).read()
+    transport = HttpTransport(os.environ)
+    try:
+        return await probe(vendor, endpoint(vendor, api=None, base_url=None, env=os.environ), key, transport)
+    finally:
+        await transport.close()
+
+
+def _ask(provider: str) -> str:
+    """Return what was typed, or the first line of an input that is no terminal. Raise ConfigError."""
+    if os.isatty(0):
+        with _interruptible(), _no_echo(0):
+            sys.stderr.write(f"key for {provider} (it is not shown): ")
+            sys.stderr.flush()
+            try:
+                line = _first_line(0)
+            finally:
+                sys.stderr.write("\n")
+    else:
+        line = _first_line(0)
+    key = line.decode(errors="replace").strip()
+    if not key:
+        raise ConfigError("no key was given; nothing was stored")
+    return checked(provider, key)
+
+
+def _first_line(descriptor: int) -> bytes:
+    data = b""
+    while b"\n" not in data and len(data) <= _MAX_KEY_BYTES and (more := os.read(descriptor, 4096)):
+        data += more
+    if len(data) > _MAX_KEY_BYTES:
+        raise ConfigError("what was given is too long to be a key; nothing was stored")
+    return data.partition(b"\n")[0]
+
+
+@contextmanager
+def _no_echo(descriptor: int) -> Iterator[None]:
+    """Do not show what is typed. However it ends, the terminal is as it was."""
+    import termios
+
+    before = termios.tcgetattr(descriptor)
+    quiet = termios.tcgetattr(descriptor)
+    quiet[3] &= ~termios.ECHO
+    try:
+        # What was typed ahead was shown already, and is not meant for us.
+        termios.tcsetattr(descriptor, termios.TCSAFLUSH, quiet)
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let the signals that would end us pass through `finally`."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    before = [(number, signal.signal(number, _interrupt)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, _: object) -> NoReturn:
+    raise KeyboardInterrupt

@@ -1,0 +1,115 @@
+"""`zot models`: which models there are, what they can hold and what they cost."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from zot import flags
+from zot.config import AGENT_FLAGS, Config, resolve
+from zot.errors import ConfigError
+from zot.providers.models import Model, Price, Rate
+from zot.providers.vendors import VENDORS
+from zot.provision import models_of
+
+_TAKEN = ("--provider", "--api-key", "--base-url", "--api", "--config-dir")
+_FLAGS = (
+    *(flag for flag in AGENT_FLAGS if flag.name in _TAKEN),
+    flags.Flag("--json", "one JSON object a line, for programs"),
+    flags.Flag("--live", "ask the provider which models it serves now"),
+)
+_SUMMARY = "Which models there are, what they hold and what they cost; of all providers, or of one."
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One model for programs. ``listed`` says whether the service names it; None if it was not asked."""
+
+    provider: str
+    id: str
+    name: str
+    context_window: int
+    max_output: int
+    reasoning: bool
+    price: Price | None
+    base_url: str | None
+    as_of: str | None
+    listed: bool | None
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit code."""
+    settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
+    if settings.pop("help", False):
+        sys.stdout.write(flags.usage("zot models", _SUMMARY, _FLAGS) + "\n")
+        return 0
+    if words:
+        raise ConfigError(f"zot models takes no words, only flags: {words[0]!r}")
+    as_json, live = settings.pop("json", False), settings.pop("live", False)
+    if live and "provider" not in settings:
+        raise ConfigError("say whom to ask: zot models --live --provider NAME")
+    found = _ask(resolve(settings)) if live else [(model, None) for model in _all(settings)]
+    sys.stdout.write("".join(_json(found) if as_json else _table(found, live=live)))
+    return 0
+
+
+def _all(settings: dict[str, Any]) -> Iterator[Model]:
+    names = [settings["provider"]] if "provider" in settings else [name for name in VENDORS if name != "lab"]
+    for name in names:
+        yield from models_of(resolve({**settings, "provider": name})).models
+
+
+def _ask(config: Config) -> list[tuple[Model, bool | None]]:
+    """Return the models that are known or served, and whether the service lists them."""
+    import asyncio
+
+    from zot.provision import with_served
+
+    return [*asyncio.run(with_served(config))]
+
+
+def _json(found: Sequence[tuple[Model, bool | None]]) -> Iterator[str]:
+    for model, listed in found:
+        line = Line(
+            model.provider,
+            model.id,
+            model.name,
+            model.context_window,
+            model.max_output,
+            model.reasoning,
+            model.price,
+            model.base_url or None,
+            model.as_of or None,
+            listed,
+        )
+        yield msgspec.json.encode(line).decode() + "\n"
+
+
+_HEAD = ("PROVIDER", "MODEL", "CONTEXT", "OUTPUT", "REASONING", "$IN", "$OUT", "$CACHE READ", "$CACHE WRITE", "AS OF")
+
+
+def _table(found: Sequence[tuple[Model, bool | None]], *, live: bool) -> Iterator[str]:
+    """Yield lines for people. Nothing is cut: a long id makes a wide column."""
+    rows: list[tuple[str, ...]] = [(*_HEAD, "LISTED") if live else _HEAD]
+    for model, listed in found:
+        rows += _rows(model, ("yes" if listed else "no",) if live else ())
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n"
+    yield "\nUS dollars for a million tokens; ? is not known, - costs as much as input.\n"
+
+
+def _rows(model: Model, listed: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    shape = (f"{model.context_window}", f"{model.max_output}", "yes" if model.reasoning else "no")
+    yield model.provider, model.id, *shape, *_dollars(model.price), model.as_of or "-", *listed
+    for tier in model.price.tiers if model.price is not None else ():
+        yield "", f"  above {tier.above} tokens", "", "", "", *_dollars(tier), "", *("" for _ in listed)
+
+
+def _dollars(rate: Rate | None) -> tuple[str, ...]:
+    if rate is None:
+        return ("?",) * 4
+    values = (rate.input, rate.output, rate.cache_read, rate.cache_write)
+    return tuple("-" if value is None else f"{value:g}" for value in values)

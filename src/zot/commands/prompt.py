@@ -1,0 +1,25 @@
+"""`zot prompt`: the system prompt, as the model would be told it here and now."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from zot import flags
+from zot.config import AGENT_FLAGS, resolve
+from zot.errors import ConfigError
+from zot.runtime import prompt_of
+
+_SUMMARY = "Print the system prompt that these flags, files and this directory make. Asks no model and needs no key."
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit code."""
+    settings, words = flags.parse(argv, (*AGENT_FLAGS, flags.Flag("--help", "this text", short="-h")))
+    if settings.pop("help", False):
+        sys.stdout.write(flags.usage("zot prompt", _SUMMARY, AGENT_FLAGS) + "\n")
+        return 0
+    if words:
+        raise ConfigError(f"zot prompt takes no words, only flags: {words[0]!r}")
+    sys.stdout.buffer.write(prompt_of(resolve(settings)).encode("utf-8", "replace") + b"\n")
+    return 0

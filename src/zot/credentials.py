@@ -1,0 +1,61 @@
+"""Where a provider's key comes from: what was given, the environment, `auth.json`, a command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from zot.config import zot_home
+from zot.errors import ConfigError
+from zot.providers.vendors import Vendor
+
+
+class Credential(msgspec.Struct, frozen=True):
+    """A key, or the command that prints it. ``origin`` says where it was found, and is fit to be shown."""
+
+    origin: str
+    key: str = ""
+    command: str = ""
+
+    def __repr__(self) -> str:
+        """Say where it was found, and nothing else."""
+        return f"Credential({self.origin})"
+
+
+def find(vendor: Vendor, given: str | None, env: Mapping[str, str], *, foreign: bool = False) -> Credential | None:
+    """Return the key for ``vendor``; None if there is none. Runs no command. Raise ConfigError for an unusable one.
+
+    At a ``foreign`` address another server answers: what was stored for ``vendor`` is not for it.
+    """
+    if given:
+        return Credential("--api-key", key=checked(vendor.name, given))
+    name = next((name for name in vendor.key_names if env.get(name)), None)
+    if name is not None:
+        return Credential(name, key=checked(vendor.name, env[name]))
+    home = zot_home(env)
+    if foreign or home is None or not vendor.key_names:
+        return None
+    from zot.auth_file import stored
+
+    entry = stored(home, vendor.name)
+    if entry is None:
+        return None
+    if entry.key:
+        return Credential("auth.json", key=checked(vendor.name, entry.key))
+    return Credential("a command in auth.json", command=entry.command)
+
+
+def missing(vendor: Vendor) -> ConfigError:
+    """Return the error that says how to give a key."""
+    return ConfigError(
+        f"no key for {vendor.name}: set {' or '.join(vendor.key_names)}, run `zot login {vendor.name}`, "
+        "or pass --api-key; --provider lab needs none"
+    )
+
+
+def checked(provider: str, key: str) -> str:
+    """Return ``key`` if it can be one. Raise ConfigError, which does not quote it."""
+    if not key.isascii() or not key.isprintable():
+        raise ConfigError(f"the key for {provider} has characters that no key has; was it copied whole?")
+    return key

@@ -1,0 +1,234 @@
+"""lab as the Gemini API."""
+
+from __future__ import annotations
+
+import binascii
+import re
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+from urllib.parse import unquote
+
+import msgspec
+
+from zot.providers.lab.api import Ask, Block, encode, next_call
+from zot.providers.lab.directives import Usage
+
+_PATH = re.compile(r"/v1(?:beta|alpha)?/models/([^/]+):(generateContent|streamGenerateContent)")
+_STOPS = {"end_turn": "STOP", "tool_use": "STOP", "pause_turn": "STOP", "length": "MAX_TOKENS", "refusal": "SAFETY"}
+_STATUSES: Mapping[int, str] = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    413: "INVALID_ARGUMENT",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+    529: "UNAVAILABLE",
+}
+#: What Google calls the errors that scripts name in the words of others, and the status that it gives them.
+_CODES: Mapping[str, int] = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "api_error": 500,
+    "server_error": 500,
+    "overloaded_error": 503,
+    "timeout_error": 504,
+}
+#: Deltas are most of a stream, so they are filled in rather than encoded.
+_DELTA = b'data: {"candidates":[{"content":{"parts":[{"text":%b%b}],"role":"model"},"index":0}],%b\n\n'
+
+_Part: TypeAlias = dict[str, Any]
+
+
+class _CallId(msgspec.Struct):
+    id: str | None = None
+
+
+class _RequestPart(msgspec.Struct, rename="camel"):
+    text: str | None = None
+    function_call: _CallId | None = None
+    function_response: Any = None
+
+
+class _Content(msgspec.Struct):
+    parts: list[_RequestPart] = []
+    role: str | None = None
+
+
+class _Request(msgspec.Struct):
+    contents: list[_Content]
+    tools: list[Any] | None = None
+
+
+_requests = msgspec.json.Decoder(_Request)
+
+
+class GeminiApi:
+    """Requests to, and errors of, ``POST /v1beta/models/MODEL:streamGenerateContent``, and the same without stream."""
+
+    def __init__(self, model: str, *, stream: bool) -> None:
+        self._model = model
+        self._stream = stream
+
+    @classmethod
+    def at(cls, path: str) -> GeminiApi | None:
+        """Return the API behind a path; None if it is not one of this API's. Model and manner are named in it."""
+        found = _PATH.fullmatch(path)
+        return cls(unquote(found[1]), stream=found[2] == "streamGenerateContent") if found else None
+
+    def read(self, body: bytes) -> Ask:
+        request = _requests.decode(body)
+        prompt, turns = "", 0
+        for content in request.contents:
+            if content.role == "model":
+                turns += 1
+            elif (text := _prompt(content)) is not None:
+                prompt, turns = text, 0
+        parts = (part for content in request.contents for part in content.parts)
+        calls = (part.function_call.id or "" for part in parts if part.function_call is not None)
+        return Ask(self._model, self._stream, prompt, turns, bool(request.tools), next_call(calls))
+
+    def voice(self, ask: Ask, number: int, usage: Usage) -> GeminiVoice:
+        return GeminiVoice(ask.model, number, usage)
+
+    def failure(self, status: int, message: str, code: str = "") -> bytes:
+        return _error(status, message, code)
+
+
+class GeminiVoice:
+    """Replies of generateContent. A call is one part, so it is said when its arguments are complete.
+
+    A thought is sealed on what comes of it: the first call, or the end of the text. Arguments that are no object
+    cannot be said at all; the reply then ends as the service ends it, with MALFORMED_FUNCTION_CALL.
+    """
+
+    call_prefix = "call_lab_"
+
+    def __init__(self, model: str, number: int, usage: Usage) -> None:
+        prompt = usage.input + usage.cache_read + usage.cache_write
+        self._about = {"modelVersion": model, "responseId": f"resp_lab_{number}"}
+        self._prompt = {"promptTokenCount": prompt, "totalTokenCount": prompt}
+        self._usage = {
+            "promptTokenCount": prompt,
+            "cachedContentTokenCount": usage.cache_read,
+            "candidatesTokenCount": usage.output,
+            "totalTokenCount": prompt + usage.output,
+        }
+        # The rest of a chunk that ends nothing.
+        self._tail = encode({"usageMetadata": self._prompt, **self._about})[1:]
+        self._seal = ""
+        self._malformed = ""
+
+    def begin(self, *, twice: bool) -> list[bytes]:
+        return [_DELTA % (b'""', b"", self._tail)]
+
+    def open(self, block: Block) -> list[bytes]:
+        return [self._chunk([_sealed(block)])] if block.kind == "redacted" else []
+
+    def delta(self, block: Block, text: str) -> bytes:
+        match block.kind:
+            case "text":
+                return _DELTA % (encode(text), b"", self._tail)
+            case "thinking":
+                return _DELTA % (encode(text), b',"thought":true', self._tail)
+            case _:
+                return b""
+
+    def close(self, block: Block) -> list[bytes]:
+        if block.kind == "thinking":
+            self._seal = _signature(block.text)
+        part = self._call(block) if block.kind == "call" else None
+        return [] if part is None else [self._chunk([part])]
+
+    def end(self, blocks: list[Block], stop: str, *, twice: bool) -> list[bytes]:
+        last = _event({**self._ending([self._last()], stop), "usageMetadata": self._usage, **self._about})
+        return [last] * (2 if twice else 1)
+
+    def whole(self, blocks: list[Block], stop: str) -> bytes:
+        # What was said in the stream before this is not heard, its seal included.
+        self._seal = self._malformed = ""
+        parts = [part for block in blocks if (part := self._spoken(block)) is not None]
+        if self._seal:
+            parts.append(self._last())
+        return encode({**self._ending(parts, stop), "usageMetadata": self._usage, **self._about})
+
+    def ping(self) -> bytes:
+        return b": ping\n\n"
+
+    def error(self, code: str, message: str) -> bytes:
+        return b"data: %b\n\n" % _error(_CODES.get(code, 500), message, code)
+
+    def _chunk(self, parts: list[_Part]) -> bytes:
+        content = {"parts": parts, "role": "model"}
+        return _event({"candidates": [{"content": content, "index": 0}], "usageMetadata": self._prompt, **self._about})
+
+    def _ending(self, parts: list[_Part], stop: str) -> dict[str, Any]:
+        candidate: dict[str, Any] = {"content": {"parts": parts, "role": "model"}, "index": 0}
+        if self._malformed:
+            candidate |= {"finishReason": "MALFORMED_FUNCTION_CALL", "finishMessage": self._malformed}
+        else:
+            candidate["finishReason"] = _STOPS.get(stop, stop)
+        return {"candidates": [candidate]}
+
+    def _spoken(self, block: Block) -> _Part | None:
+        match block.kind:
+            case "text":
+                return {"text": block.text}
+            case "thinking":
+                self._seal = _signature(block.text)
+                return {"text": block.text, "thought": True}
+            case "redacted":
+                return _sealed(block)
+            case "call":
+                return self._call(block)
+
+    def _call(self, block: Block) -> _Part | None:
+        try:
+            args = msgspec.json.decode(block.text, type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeError):
+            self._malformed = f"Malformed function call: {block.tool}({block.text})"
+            return None
+        call = {**({"id": block.id} if block.id else {}), "name": block.tool, "args": args}
+        return {"functionCall": call, **self._signed()}
+
+    def _last(self) -> _Part:
+        return {"text": "", **self._signed()}
+
+    def _signed(self) -> dict[str, str]:
+        seal, self._seal = self._seal, ""
+        return {"thoughtSignature": seal} if seal else {}
+
+
+def _prompt(content: _Content) -> str | None:
+    """Return the newest text of a user's content; None if tool results come last."""
+    # A prompt after an aborted turn travels with the results of that turn, behind them; and so do their images.
+    for part in reversed(content.parts):
+        if part.text is not None or part.function_response is not None:
+            return part.text
+    return None
+
+
+def _sealed(block: Block) -> _Part:
+    return {"text": "", "thought": True, "thoughtSignature": b64encode(block.text.encode(errors="replace")).decode()}
+
+
+def _signature(text: str) -> str:
+    return b64encode(f"lab-{binascii.crc32(text.encode(errors='replace')):08x}".encode()).decode()
+
+
+def _error(status: int, message: str, code: str) -> bytes:
+    fallback = "INTERNAL" if status >= 500 else "INVALID_ARGUMENT"
+    named = _STATUSES.get(_CODES.get(code, status), fallback) if code in _CODES or not code else code
+    return encode({"error": {"code": status, "message": message, "status": named}})
+
+
+def _event(chunk: dict[str, Any]) -> bytes:
+    return b"data: %b\n\n" % encode(chunk)

@@ -1,0 +1,204 @@
+"""Which models a service says it serves: asked only when somebody wants to know."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Literal, TypeAlias
+from urllib.parse import quote
+
+import msgspec
+
+from zot.errors import AuthFailed, ConnectionFailed, NotFound, ProviderError, Stalled, StreamBroken
+from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
+from zot.providers.failures import refusal, sign
+from zot.providers.mask import Mask
+from zot.providers.models import Catalogue, Model, unknown_model
+
+#: Who answers in which form; "ollama" is its own list, which also has what was never loaded.
+Dialect: TypeAlias = Literal["anthropic", "responses", "chat", "gemini", "ollama"]
+
+_WITHIN_S = 30.0
+_DEADLINES = Deadlines(connect_s=10.0, headers_s=20.0)
+_MAX_BYTES = 8 * 1024 * 1024
+_MAX_PAGES = 10
+
+
+class Served(msgspec.Struct, frozen=True):
+    """A model that a service lists, with what it says about it."""
+
+    id: str
+    name: str = ""
+    context_window: int | None = None
+    max_output: int | None = None
+
+
+async def list_models(
+    provider: str, dialect: Dialect, transport: Transport, *, base_url: str, key: str, within_s: float = _WITHIN_S
+) -> tuple[Served, ...]:
+    """Return the models that are served, in the service's order. Raise ProviderError, which says what to do."""
+    first = _request(dialect, base_url, key, "")
+    try:
+        async with asyncio.timeout(within_s):
+            return tuple([served async for served in _pages(dialect, transport, first, base_url=base_url, key=key)])
+    except TimeoutError:
+        error: ProviderError = Stalled(f"the list of models did not arrive within {within_s:g} s; try again")
+    except ProviderError as problem:
+        error = problem
+    sign(error, provider=provider, mask=Mask(first.secrets()), hint="")
+    error.args = (f"{error}{_advice(error)}",)
+    raise error
+
+
+async def _pages(
+    dialect: Dialect, transport: Transport, first: HttpRequest, *, base_url: str, key: str
+) -> AsyncIterator[Served]:
+    """Yield the models of one page after the other, as long as the service has more, within reason."""
+    http = first
+    for _ in range(_MAX_PAGES):
+        page, mark = _read(dialect, await _fetch(transport, http))
+        for served in page:
+            yield served
+        if not mark:
+            return
+        http = _request(dialect, base_url, key, mark)
+
+
+def merged(listed: Catalogue, served: Sequence[Served]) -> list[tuple[Model, bool]]:
+    """Return the models of a catalogue, and whether each is served; then those that are served and not listed."""
+    ids = {model.id for model in served}
+    known = {model.id for model in listed.models}
+    dated = {_undated(model_id) for model_id in ids}
+    new = [model for model in served if model.id not in known and _undated(model.id) not in known]
+    return [
+        *((model, model.id in ids or model.id in dated) for model in listed.models),
+        *((_described(model, listed.provider), True) for model in new),
+    ]
+
+
+def _described(served: Served, provider: str) -> Model:
+    model = unknown_model(served.id, provider)
+    told = {"name": served.name, "context_window": served.context_window, "max_output": served.max_output}
+    return msgspec.structs.replace(model, **{field: value for field, value in told.items() if value})
+
+
+def _undated(model_id: str) -> str:
+    """Return an id without the date at its end: vendors list `name-20250929` and answer to `name`."""
+    head, _, tail = model_id.rpartition("-")
+    if len(tail) == 8 and tail.isdecimal():
+        return head
+    if len(model_id) > 11 and model_id[-11] == "-" and model_id[-10:].replace("-", "").isdecimal():
+        return model_id[:-11]
+    return model_id
+
+
+def _advice(error: ProviderError) -> str:
+    match error:
+        case AuthFailed():
+            return "; check the key"
+        case NotFound():
+            return "; this server does not list its models, or has another address: see --base-url"
+        case ConnectionFailed():
+            return "; is the server running, and is --base-url right?"
+        case _:
+            return ""
+
+
+def _request(dialect: Dialect, base_url: str, key: str, mark: str) -> HttpRequest:
+    """Return the request for one page; ``mark`` says which, "" for the first."""
+    base = base_url.rstrip("/").removesuffix("/v1")
+    bearer = {"authorization": f"Bearer {key}"} if key else {}
+    page = quote(mark, safe="")
+    match dialect:
+        case "anthropic":
+            url = f"{base}/v1/models?limit=1000{f'&after_id={page}' if mark else ''}"
+            headers = {"x-api-key": key, "anthropic-version": "2023-06-01"}
+        case "gemini":
+            base = base.removesuffix("/v1beta")
+            url = f"{base}/v1beta/models?pageSize=1000{f'&pageToken={page}' if mark else ''}"
+            headers = {"x-goog-api-key": key}
+        case "ollama":
+            url, headers = f"{base}/api/tags", bearer
+        case "responses" | "chat":
+            url, headers = f"{base}/v1/models", bearer
+    return HttpRequest(url, {**headers, "accept": "application/json"}, b"", method="GET")
+
+
+async def _fetch(transport: Transport, http: HttpRequest) -> bytes:
+    response = await transport.send(http, _DEADLINES)
+    try:
+        body = await _body(response)
+    finally:
+        response.close()
+    if response.status != 200:
+        raise refusal(response.status, response.headers, body, now=time.time())
+    return body
+
+
+async def _body(response: HttpResponse) -> bytes:
+    body = bytearray()
+    while data := await response.read():
+        body += data
+        if len(body) > _MAX_BYTES:
+            raise StreamBroken(f"the list of models is longer than {_MAX_BYTES // 1024**2} MiB")
+    return bytes(body)
+
+
+class _Top(msgspec.Struct):
+    max_completion_tokens: int | None = None
+
+
+class _Item(msgspec.Struct):
+    """A model as any of the services describes it."""
+
+    id: str = ""
+    name: str = ""
+    display_name: str | None = None
+    gemini_name: str | None = msgspec.field(default=None, name="displayName")
+    context_length: int | None = None
+    context_window: int | None = None
+    max_context_length: int | None = None
+    max_input_tokens: int | None = None
+    input_limit: int | None = msgspec.field(default=None, name="inputTokenLimit")
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    output_limit: int | None = msgspec.field(default=None, name="outputTokenLimit")
+    top_provider: _Top | None = None
+    methods: list[str] | None = msgspec.field(default=None, name="supportedGenerationMethods")
+
+    def served(self) -> Served:
+        """Return what we want to know of it."""
+        output = self.max_tokens or self.max_completion_tokens or self.output_limit
+        if output is None and self.top_provider is not None:
+            output = self.top_provider.max_completion_tokens
+        return Served(
+            (self.id or self.name).removeprefix("models/"),
+            self.display_name or self.gemini_name or (self.name if self.id else ""),
+            self.context_length
+            or self.context_window
+            or self.max_context_length
+            or self.max_input_tokens
+            or self.input_limit,
+            output,
+        )
+
+
+class _Page(msgspec.Struct):
+    data: list[_Item] = []
+    models: list[_Item] = []
+    has_more: bool = False
+    last_id: str | None = None
+    next_token: str | None = msgspec.field(default=None, name="nextPageToken")
+
+
+def _read(dialect: Dialect, body: bytes) -> tuple[list[Served], str | None]:
+    """Return the models of one page, and the mark of the next one. Raise StreamBroken if it is none."""
+    try:
+        page = msgspec.json.decode(body, type=_Page)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+        raise StreamBroken(f"the list of models is not what the API promises: {problem}") from None
+    items = page.models if dialect in ("gemini", "ollama") else page.data
+    able = (item for item in items if item.methods is None or "generateContent" in item.methods)
+    mark = page.next_token if dialect == "gemini" else page.last_id if page.has_more else None
+    return [served for item in able if (served := item.served()).id], mark

@@ -1,0 +1,83 @@
+"""The user's models.json: models that the catalogue lacks, and what somebody knows better about those that it has."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from zot.errors import ConfigError
+from zot.providers.models import Catalogue, Model, Price, unknown_model
+
+_Count = Annotated[int, msgspec.Meta(ge=1)]
+_Dollars = Annotated[float, msgspec.Meta(ge=0)]
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class OwnModel(msgspec.Struct, frozen=True, rename="camel"):
+    """One model of the file. What it does not say is as the catalogue says, or not known."""
+
+    id: _Text
+    name: str | None = None
+    reasoning: bool | None = None
+    context_window: _Count | None = None
+    max_tokens: _Count | None = None
+    price_input: _Dollars | None = None
+    price_output: _Dollars | None = None
+    price_cache_read: _Dollars | None = None
+    price_cache_write: _Dollars | None = None
+    base_url: str | None = None
+
+    def over(self, model: Model) -> Model:
+        """Return ``model`` with what is said here."""
+        told = {
+            "name": self.name,
+            "reasoning": self.reasoning,
+            "context_window": self.context_window,
+            "max_output": self.max_tokens,
+            "base_url": self.base_url,
+        }
+        known = {field: value for field, value in told.items() if value is not None}
+        return msgspec.structs.replace(model, price=self._price(model.price), as_of="", **known)
+
+    def _price(self, listed: Price | None) -> Price | None:
+        """Return the price: as listed if nothing is said of it, else without tiers; None unless both ways are known."""
+        given = (self.price_input, self.price_output, self.price_cache_read, self.price_cache_write)
+        if all(value is None for value in given):
+            return listed
+        before = (listed.input, listed.output, listed.cache_read, listed.cache_write) if listed else (None,) * 4
+        paid, made, read, written = (new if new is not None else old for new, old in zip(given, before, strict=True))
+        return None if paid is None or made is None else Price(paid, made, read, written)
+
+
+class _Provider(msgspec.Struct, frozen=True):
+    models: tuple[OwnModel, ...] = ()
+
+
+class _File(msgspec.Struct, frozen=True):
+    providers: dict[str, _Provider] = {}
+
+
+def load(path: str) -> dict[str, tuple[OwnModel, ...]]:
+    """Return the models of a file, by provider; empty if there is no such file. Fields we do not know are ignored.
+
+    Raise ConfigError, with the file and the field, for what is wrong.
+    """
+    try:
+        with open(path, "rb") as file:
+            parsed = msgspec.json.decode(file.read(), type=_File)
+    except FileNotFoundError:
+        return {}
+    except OSError as problem:
+        raise ConfigError(f"{path}: {problem.strerror}") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+        raise ConfigError(f"{path}: {problem}") from None
+    return {name: provider.models for name, provider in parsed.providers.items()}
+
+
+def overlaid(listed: Catalogue, own: tuple[OwnModel, ...]) -> Catalogue:
+    """Return a catalogue with the user's models: known ones changed in their place, new ones at the end."""
+    models = {model.id: model for model in listed.models}
+    for mine in own:
+        models[mine.id] = mine.over(models.get(mine.id) or unknown_model(mine.id, listed.provider))
+    return msgspec.structs.replace(listed, models=tuple(models.values()))

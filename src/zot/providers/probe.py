@@ -1,0 +1,105 @@
+"""One small question to a model service: can it be reached, and does it take the key?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from zot.errors import ProviderError
+from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
+from zot.providers.vendors import ApiName, Endpoint, Vendor
+
+#: How long all of it may take.
+WITHIN_S = 8.0
+_DEADLINES = Deadlines(connect_s=5.0, headers_s=5.0, silence_s=5.0)
+_MAX_BODY = 64 * 1024
+
+#: ``unclear``: something answered, but it did not say what it thinks of the key.
+Outcome: TypeAlias = Literal["accepted", "refused", "unreachable", "unclear"]
+
+
+class Probed(msgspec.Struct, frozen=True):
+    """What came of it; ``detail`` is for a person, and quotes nothing that the service said."""
+
+    outcome: Outcome
+    detail: str
+
+
+async def probe(vendor: Vendor, where: Endpoint, key: str, transport: Transport) -> Probed:
+    """Ask for the list of models, which costs nothing. Never raises what the network or the service does."""
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            response = await transport.send(_request(vendor, where, key), _DEADLINES)
+            try:
+                return _judged(response.status, b"" if response.status == 200 else await _body(response), key)
+            finally:
+                response.close()
+    except TimeoutError:
+        return Probed("unreachable", f"no answer within {WITHIN_S:g} s")
+    except ProviderError as problem:
+        return Probed("unreachable", str(problem))
+
+
+#: What lists models, by API; and who needs another question, because its list is open to everybody.
+_PATHS: Mapping[ApiName, str] = {
+    "anthropic": "/v1/models?limit=1",
+    "responses": "/v1/models",
+    "chat": "/v1/models",
+    "gemini": "/v1beta/models?pageSize=1",
+}
+_OTHER_PATHS = {"openrouter": "/v1/key"}
+
+
+def _request(vendor: Vendor, where: Endpoint, key: str) -> HttpRequest:
+    base = where.base_url.rstrip("/").removesuffix("/v1").removesuffix("/v1beta")
+    path = _PATHS[where.api] if where.foreign else _OTHER_PATHS.get(vendor.name, _PATHS[where.api])
+    return HttpRequest(base + path, {"accept": "application/json", **_authorization(where.api, key)}, b"", "GET")
+
+
+def _authorization(api: ApiName, key: str) -> dict[str, str]:
+    if api == "anthropic":
+        return {"x-api-key": key, "anthropic-version": "2023-06-01"}
+    if not key:
+        return {}
+    return {"x-goog-api-key": key} if api == "gemini" else {"authorization": f"Bearer {key}"}
+
+
+async def _body(response: HttpResponse) -> bytes:
+    body = b""
+    while len(body) < _MAX_BODY and (data := await response.read()):
+        body += data
+    return body
+
+
+def _judged(status: int, body: bytes, key: str) -> Probed:
+    if status == 200:
+        return Probed("accepted", "it takes the key" if key else "it answers")
+    if status in (401, 403) or _is_bad_key(body):
+        return Probed("refused", f"it {'refuses the' if key else 'wants a'} key (http {status})")
+    if status >= 500:
+        return Probed("unreachable", f"it has a problem of its own (http {status})")
+    return Probed("unclear", f"it answers http {status}")
+
+
+class _Reason(msgspec.Struct, frozen=True):
+    reason: str = ""
+
+
+class _Error(msgspec.Struct, frozen=True):
+    details: tuple[_Reason, ...] = ()
+
+
+class _Body(msgspec.Struct, frozen=True):
+    error: _Error = _Error()
+
+
+def _is_bad_key(body: bytes) -> bool:
+    """Tell if it is Gemini's way of refusing a key, which has the status of a bad request."""
+    try:
+        parsed = msgspec.json.decode(body, type=_Body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return any(detail.reason == "API_KEY_INVALID" for detail in parsed.error.details)

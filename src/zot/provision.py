@@ -1,0 +1,195 @@
+"""Which service a Config asks, through which API, over which transport and with which key.
+
+Besides `runtime` and `toolbox` the only file that picks concrete parts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from zot.config import PROXY_NAMES, Config, keyless_environment, zot_home
+from zot.credentials import Credential, find, missing
+from zot.providers.models import Catalogue, Model, catalogue
+from zot.providers.vendors import COMPATIBLE, VENDORS, ApiName, Endpoint, endpoint
+
+if TYPE_CHECKING:
+    from zot.providers.base import Api, Provider, ReadKey, RenewKey, Transport
+    from zot.providers.recording import Header
+
+
+def models_of(config: Config) -> Catalogue:
+    """Return the models that may be asked for, with the user's own.
+
+    Those of a recording are priced as they were, its own first. Raise ConfigError.
+    """
+    if not config.replay:
+        catalogue(config.provider)  # Which says what is wrong with the name, before anything needs its vendor.
+        return _with_own(catalogue(config.provider, unlisted=_endpoint(config).foreign), config)
+    recorded = _recorded(config)
+    known = _with_own(catalogue(recorded.provider, unlisted=True), config)
+    first = known.find(recorded.model)
+    return Catalogue(recorded.provider, (first, *(model for model in known.models if model != first)), open=True)
+
+
+def credential_of(config: Config, model: Model | None = None) -> Credential | None:
+    """Return the key, or how to get it; None if there is none and none is needed. Raise ConfigError."""
+    vendor, is_foreign = VENDORS[config.provider], _endpoint(config, model).foreign
+    found = find(vendor, config.api_key, config.environment, foreign=is_foreign)
+    if found is None and vendor.needs_key and not is_foreign:
+        raise missing(vendor)
+    return found
+
+
+def provider_of(config: Config, models: Catalogue, model_id: str) -> Provider:
+    """Return the service that is to be asked, or several, where models have addresses of their own."""
+    transport = _transport(config)
+    if config.record:
+        from zot.providers.recorder import RecordingTransport
+        from zot.providers.recording import VERSION, Header
+
+        where = _endpoint(config, models.find(model_id))
+        header = Header(VERSION, models.provider, where.api, model_id)
+        transport = RecordingTransport(transport, config.record, header, secrets=_address_secrets(config, where))
+    usual = _service(config, models.provider, None, transport)
+    away = () if config.base_url else tuple(model for model in models.models if model.base_url)
+    if not away:
+        return usual
+    from zot.providers.by_model import ByModel
+
+    return ByModel(usual, {model.id: _service(config, models.provider, model, transport) for model in away})
+
+
+async def with_served(config: Config) -> list[tuple[Model, bool]]:
+    """Ask the service which models it serves; return them and those we know, and whether it serves each.
+
+    Raise ConfigError, or ProviderError, which says what to do.
+    """
+    from zot.providers.listing import list_models, merged
+
+    listed, where, transport = models_of(config), _endpoint(config), _transport(config)
+    dialect = "ollama" if config.provider == "ollama" else where.api
+    read, _ = _key(config, None)
+    try:
+        served = await list_models(config.provider, dialect, transport, base_url=where.base_url, key=await read())
+    finally:
+        await transport.close()
+    return merged(listed, served)
+
+
+def _with_own(listed: Catalogue, config: Config) -> Catalogue:
+    """Return a catalogue with the user's models."""
+    home = zot_home(config.environment)
+    if home is None or not os.path.lexists(path := os.path.join(home, "models.json")):
+        return listed
+    from zot.providers.own_models import load, overlaid
+
+    # Of a provider that is not ours nothing is used: the file may be shared with programs that have more.
+    return overlaid(listed, load(path).get(listed.provider, ()))
+
+
+def _service(config: Config, name: str, model: Model | None, transport: Transport) -> Provider:
+    """Return the service that is asked for ``model``; for most, if that is None."""
+    from zot.providers.service import Service
+
+    where, jitter = _endpoint(config, model), None
+    if config.record or config.replay:
+        from random import Random
+
+        jitter = Random(0).random  # A replay waits before its retries as the recorded run did: events tell of it.
+    read, renew = _key(config, model)
+    api, secrets = _APIS[where.api](name, where), _address_secrets(config, where)
+    return Service(name, api, transport, key=read, renew=renew, secrets=secrets, jitter=jitter)
+
+
+def _endpoint(config: Config, model: Model | None = None) -> Endpoint:
+    """Return where and how a model is asked; where most are, for None. A recording is understood as it was made.
+
+    An address that was given wins over the model's own.
+    """
+    api = config.api or (_recorded(config).api if config.replay else None)
+    address = config.base_url or (model.base_url if model is not None else "")
+    return endpoint(VENDORS[config.provider], api=api, base_url=address or None, env=config.environment)
+
+
+def _recorded(config: Config) -> Header:
+    from zot.providers.recording import header_of
+
+    assert config.replay is not None
+    return header_of(config.replay)
+
+
+def _key(config: Config, model: Model | None) -> tuple[ReadKey, RenewKey]:
+    """Return what reads the key before each call, and what is told when it was refused."""
+    found = credential_of(config, model)
+    if found is not None and found.command:
+        from zot.key_command import KeyCommand
+
+        command = KeyCommand(config.provider, found.command, keyless_environment(config.environment))
+        return command.read, command.renew
+    key = "" if found is None else found.key
+
+    async def read() -> str:
+        return key
+
+    return read, lambda _: False
+
+
+def _address_secrets(config: Config, where: Endpoint) -> tuple[str, ...]:
+    """Return what is secret in the addresses that are used: a service or a proxy may quote it."""
+    from zot.providers.mask import userinfo
+
+    addresses = (where.base_url, *(config.environment.get(name, "") for name in PROXY_NAMES))
+    return tuple(secret for address in addresses for secret in userinfo(address))
+
+
+def _transport(config: Config) -> Transport:
+    """Return what carries the requests: the network, a script or a recording."""
+    if config.provider != "lab":
+        from zot.providers.http import HttpTransport
+
+        return HttpTransport(config.environment)
+    if config.replay:
+        from zot.providers.recording import Recording
+        from zot.providers.replay import ReplayTransport
+
+        recording = Recording.load(config.replay)
+        return ReplayTransport(recording, paced=config.replay_paced, checked=config.replay_checked)
+    from zot.providers.lab.script import Script, demo
+    from zot.providers.lab.transport import LabTransport
+
+    return LabTransport(Script.load(config.script) if config.script else demo())
+
+
+def _anthropic(provider: str, where: Endpoint) -> Api:
+    from zot.providers.anthropic import AnthropicMessages
+
+    return AnthropicMessages(base_url=where.base_url, origin=provider)
+
+
+def _responses(provider: str, where: Endpoint) -> Api:
+    from zot.providers.openai_responses import OpenAIResponses
+
+    return OpenAIResponses(base_url=where.base_url, origin=provider)
+
+
+def _chat(provider: str, where: Endpoint) -> Api:
+    from zot.providers.openai_chat import ChatCompletions
+
+    quirks = COMPATIBLE if where.foreign else VENDORS[provider].chat
+    return ChatCompletions(base_url=where.base_url, origin=provider, quirks=quirks)
+
+
+def _gemini(provider: str, where: Endpoint) -> Api:
+    from zot.providers.gemini import GeminiGenerateContent
+
+    return GeminiGenerateContent(base_url=where.base_url, origin=provider)
+
+
+_APIS: Mapping[ApiName, Callable[[str, Endpoint], Api]] = {
+    "anthropic": _anthropic,
+    "responses": _responses,
+    "chat": _chat,
+    "gemini": _gemini,
+}

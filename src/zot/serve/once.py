@@ -1,0 +1,120 @@
+"""One prompt, then the end: its events as lines, or its last words as text."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from typing import Protocol
+
+from zot.errors import AgentError, RunCancelled, UserError
+from zot.history import Batch
+from zot.outcome import Outcome
+from zot.serve.streams import Writer, read_chunks
+from zot.session import Session
+from zot.wire.rpc import EventEncoder
+
+MAX_INPUT_BYTES = 10 * 1024 * 1024
+
+
+class Face(Protocol):
+    """How a run is shown."""
+
+    def show(self, batch: Batch) -> None:
+        """Something happened."""
+
+    def finish(self, outcome: Outcome) -> None:
+        """The run went well."""
+
+
+class EventLines:
+    """Shows every event as a line, as RPC does."""
+
+    def __init__(self, output: Writer, features: frozenset[str]) -> None:
+        self._output = output
+        self._features = features
+        self._events = EventEncoder()
+
+    def show(self, batch: Batch) -> None:
+        self._output.write(self._events.lines(batch.events, self._features, run=batch.run))
+
+    def finish(self, outcome: Outcome) -> None:
+        pass
+
+
+class LastWords:
+    """Shows only the text of the last message."""
+
+    def __init__(self, output: Writer) -> None:
+        self._output = output
+
+    def show(self, batch: Batch) -> None:
+        pass
+
+    def finish(self, outcome: Outcome) -> None:
+        text = outcome.text.encode("utf-8", "replace")
+        self._output.write(text if text.endswith(b"\n") else text + b"\n")
+
+
+class OneRun:
+    """Runs one prompt and shows it. A `Subscriber`: the run waits for whoever reads."""
+
+    can_approve = False
+
+    def __init__(self, session: Session, output: Writer, face: Face) -> None:
+        self._session = session
+        self._output = output
+        self._face = face
+        self._outcome = Outcome()
+        self._dropped = ""
+        session.subscribe(self)
+
+    async def run(self, prompt: str) -> None:
+        """Run it to its end. Raise AgentError if it did not come to an answer."""
+        job = self._session.prompt(prompt, dropped=self._drop)
+        await self._session.finish()
+        if self._dropped:
+            raise UserError(self._dropped)
+        if job.error is not None:
+            raise job.error
+        if job.aborted:
+            raise RunCancelled("stopped before it was done")
+        if self._outcome.stop == "length":
+            raise AgentError("the answer was cut off at the model's length limit")
+        self._face.finish(self._outcome)
+
+    def deliver(self, batch: Batch) -> None:
+        self._outcome.take(batch.events)
+        self._face.show(batch)
+
+    @property
+    def full(self) -> bool:
+        return self._output.full
+
+    async def room(self) -> None:
+        await self._output.room()
+
+    def _drop(self, reason: str) -> None:
+        self._dropped = reason
+
+
+async def read_piped(descriptor: int, *, patience_s: float | None) -> str | None:
+    """Return what is piped in, to its end; "" if nothing can be; None if nobody said a word within ``patience_s``.
+
+    A terminal and the null device are nothing. Raise UserError for more than we take.
+    """
+    mode = os.fstat(descriptor).st_mode
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISREG(mode)):
+        return ""
+    chunks = read_chunks(descriptor)
+    data = bytearray()
+    try:
+        async with asyncio.timeout(patience_s) as first:
+            async for chunk in chunks:
+                first.reschedule(None)
+                data += chunk
+                if len(data) > MAX_INPUT_BYTES:
+                    raise UserError(f"standard input has more than {MAX_INPUT_BYTES // 1024**2} MiB")
+    except TimeoutError:
+        return None
+    return data.decode("utf-8", "replace")

@@ -1,0 +1,199 @@
+"""`zot doctor`: what is set up and what is missing, one line each, and whether the provider that is used works."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatekeeper import guarding
+from harness import PATIENCE_S, environment
+from zot.providers.vendors import VENDORS
+
+NAMES = ["version", "python", "platform", "ZOT_HOME", "config.toml", "auth.json", "proxy", "certificates",
+         *VENDORS, "bubblewrap", "git", "disk"]  # fmt: skip
+
+
+class Doctor:
+    """What it said."""
+
+    def __init__(self, home: Path, *words: str, **env: str) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "zot", "doctor", "--json", *words], env=environment({"ZOT_HOME": str(home), **env}),
+            capture_output=True, timeout=PATIENCE_S, check=False,
+        )  # fmt: skip
+        assert done.stderr == b""
+        self.code = done.returncode
+        self.said = done.stdout.decode()
+        self.report: Mapping[str, Any] = json.loads(done.stdout)
+        self.names = [check["name"] for check in self.report["checks"]]
+
+    def __getitem__(self, name: str) -> tuple[str, str]:
+        [check] = [check for check in self.report["checks"] if check["name"] == name]
+        return check["status"], check["detail"]
+
+
+def test_a_machine_without_anything_says_what_is_missing(tmp_path: Path) -> None:
+    doctor = Doctor(tmp_path / "home")
+    assert (doctor.code, doctor.report["ok"], doctor.report["provider"]) == (1, False, "anthropic")
+    assert doctor.names == NAMES
+    advice = "no key: set ANTHROPIC_API_KEY, or run `zot login anthropic` (the one that is used)"
+    assert doctor["anthropic"] == ("fail", advice)
+    assert doctor["kimi"] == ("none", "no key: set KIMI_API_KEY or MOONSHOT_API_KEY, or run `zot login kimi`")
+    assert doctor["ollama"] == ("none", "needs no key; not asked")
+    assert doctor["ZOT_HOME"] == ("none", f"{tmp_path / 'home'}: does not exist, and need not")
+    assert doctor["auth.json"] == ("none", "there is none; `zot login PROVIDER` makes one")
+
+
+def test_lab_always_works(tmp_path: Path) -> None:
+    doctor = Doctor(tmp_path, "--provider", "lab")
+    assert (doctor.code, doctor["lab"]) == (
+        0,
+        ("ok", "needs no key (the one that is used); scripted, without a network"),
+    )
+
+
+def test_lines_for_people_say_the_same(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "zot", "doctor", "--offline"], env=environment({"ZOT_HOME": str(tmp_path)}),
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert [line.split()[1] for line in lines] == NAMES
+    assert {line.split()[0] for line in lines} <= {"ok", "warn", "fail", "none"}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    path = tmp_path / "home"
+    path.mkdir(mode=0o700)
+    return path
+
+
+def store(home: Path, **entries: dict[str, str]) -> None:
+    (home / "auth.json").write_text(json.dumps(entries))
+    (home / "auth.json").chmod(0o600)
+
+
+def test_a_key_is_tried_and_where_it_comes_from_is_said(home: Path) -> None:
+    store(home, openai={"key": "sk-wrong"}, gemini={"command": "echo sk-right"})
+    with guarding("sk-right") as gate:
+        place = f"127.0.0.1:{gate.server_port}"
+        addresses = {"OPENAI_BASE_URL": gate.url, "ANTHROPIC_BASE_URL": gate.url, "GEMINI_BASE_URL": gate.url}
+        doctor = Doctor(home, ANTHROPIC_API_KEY="sk-right", **addresses)
+        assert doctor.code == 0
+        used = "key from ANTHROPIC_API_KEY (the one that is used)"
+        assert doctor["anthropic"] == ("ok", f"{used}; {place}: it takes the key")
+        assert doctor["openai"] == ("warn", f"needs no key; {place}: it wants a key (http 401)")
+        reason = "not asked, since the command may have questions"
+        assert doctor["gemini"] == ("ok", f"key from a command in auth.json; {reason}")
+        assert doctor["auth.json"] == ("ok", f"{home / 'auth.json'}: mode 0600, for openai, gemini")
+        assert doctor["ZOT_HOME"] == ("ok", f"{home}: mode 0700")
+        doctor = Doctor(home, "--provider", "gemini", **addresses)
+        detail = f"key from a command in auth.json (the one that is used); {place}: it takes the key"
+        assert (doctor.code, doctor["gemini"]) == (0, ("ok", detail))
+
+
+@pytest.mark.parametrize(
+    ("env", "detail"),
+    [
+        ({"ANTHROPIC_API_KEY": "sk-wrong"}, "it refuses the key (http 401)"),
+        (
+            {"ANTHROPIC_API_KEY": "sk-right", "ANTHROPIC_BASE_URL": "http://127.0.0.1:9"},
+            "was refused: check the address",
+        ),
+        ({"ANTHROPIC_API_KEY": "sk-right", "ANTHROPIC_BASE_URL": "http://me:pw@h"}, "contains a user name or password"),
+        ({"ANTHROPIC_API_KEY": "sk-right", "http_proxy": "http://me:pw@127.0.0.1:9"}, "was refused: check the address"),
+        ({"ANTHROPIC_API_KEY": "sk-\u00f6"}, "has characters that no key has"),
+    ],
+)
+def test_a_provider_that_does_not_work_is_exit_code_one(home: Path, env: dict[str, str], detail: str) -> None:
+    with guarding("sk-right") as gate:
+        doctor = Doctor(home, **{"ANTHROPIC_BASE_URL": gate.url, **env})
+    assert doctor.code == 1
+    assert doctor["anthropic"][0] == "fail"
+    assert detail in doctor["anthropic"][1]
+    assert [secret for secret in ("sk-right", "sk-wrong", "me:pw", "pw@") if secret in doctor.said] == []
+
+
+def test_a_command_that_fails_is_said(home: Path) -> None:
+    store(home, anthropic={"command": "echo locked >&2; exit 5"})
+    doctor = Doctor(home)
+    assert (doctor.code, doctor["anthropic"][0]) == (1, "fail")
+    assert doctor["anthropic"][1].endswith("failed with exit status 5: locked")
+
+
+def test_offline_nobody_is_asked_and_no_command_is_run(home: Path, tmp_path: Path) -> None:
+    store(home, anthropic={"command": f"touch {tmp_path}/ran"})
+    with guarding() as gate:
+        doctor = Doctor(home, "--offline", ANTHROPIC_BASE_URL=gate.url, OPENAI_API_KEY="k", OPENAI_BASE_URL=gate.url)
+    detail = "key from a command in auth.json (the one that is used); not asked"
+    assert (doctor.code, doctor["anthropic"]) == (0, ("ok", detail))
+    assert gate.asked == []
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_key_on_the_command_line_is_warned_of(home: Path) -> None:
+    doctor = Doctor(home, "--offline", "--api-key", "sk-given")
+    assert doctor["anthropic"] == ("ok", "key from --api-key (the one that is used); not asked")
+    assert doctor["--api-key"][0] == "warn"
+    assert "everybody on this machine can see it" in doctor["--api-key"][1]
+    assert "sk-given" not in doctor.said
+
+
+def test_files_that_are_wrong_are_said_to_be(home: Path) -> None:
+    (home / "config.toml").write_text("[agents.default]\ncolour = 1\n")
+    (home / "auth.json").write_text("{}")
+    (home / "auth.json").chmod(0o644)
+    home.chmod(0o755)
+    doctor = Doctor(home, "--offline", ANTHROPIC_API_KEY="k")
+    assert doctor.code == 1
+    assert doctor["config.toml"][0] == "fail"
+    assert "unknown field `colour`" in doctor["config.toml"][1]
+    assert doctor["auth.json"][0] == "fail"
+    assert "chmod 600" in doctor["auth.json"][1]
+    assert doctor["ZOT_HOME"] == ("warn", f"{home}: mode 0755, open to others; try: chmod 700 {home}")
+
+
+def test_the_configuration_decides_who_is_used(home: Path) -> None:
+    (home / "config.toml").write_text('[agents.default]\nprovider = "groq"\n')
+    doctor = Doctor(home, "--offline", GROQ_API_KEY="k")
+    assert (doctor.code, doctor.report["provider"]) == (0, "groq")
+    assert doctor["config.toml"] == ("ok", f"{home / 'config.toml'}: valid")
+
+
+def test_a_home_that_is_relative_and_does_not_exist_is_no_obstacle() -> None:
+    doctor = Doctor(Path("no/such/home"), "--offline", "--provider", "lab")
+    assert (doctor.code, doctor["disk"][0] in ("ok", "warn")) == (0, True)
+
+
+def test_an_unknown_provider_is_a_failure(home: Path) -> None:
+    doctor = Doctor(home, "--offline", "--provider", "acme")
+    assert (doctor.code, doctor["acme"][0]) == (1, "fail")
+
+
+def test_the_proxy_and_the_certificates_are_shown_without_passwords(home: Path) -> None:
+    env = {
+        "ANTHROPIC_API_KEY": "k",
+        "https_proxy": "http://me:secret-pw@proxy.example:3128",
+        "SSL_CERT_FILE": "/nowhere",
+    }
+    doctor = Doctor(home, "--offline", **env)
+    assert doctor["proxy"] == ("ok", "proxy.example:3128, for anthropic")
+    assert doctor["certificates"] == ("fail", "SSL_CERT_FILE=/nowhere: SSL_CERT_FILE cannot be read")
+    assert "secret-pw" not in doctor.said
+    assert Doctor(home, "--offline", **env, no_proxy="anthropic.com")["proxy"][0] == "none"
+
+
+@pytest.mark.parametrize("words", [["word"], ["--frobnicate"], ["--json=1"]])
+def test_wrong_usage_is_exit_code_two(home: Path, words: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "zot", "doctor", *words], env=environment({"ZOT_HOME": str(home)}), capture_output=True,
+        timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1)

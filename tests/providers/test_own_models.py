@@ -1,0 +1,162 @@
+"""models.json: the user's own models, and what the user knows better."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import Zot, serving, text_of
+from zot.config import Config
+from zot.errors import ConfigError, UserError
+from zot.providers.lab.script import Script
+from zot.providers.models import Catalogue, Model, Price, catalogue
+from zot.provision import models_of
+
+
+def models(home: Path, provider: str, *own: dict[str, Any]) -> Catalogue:
+    """Return the models of a provider, with these in the file."""
+    write(home, {"providers": {provider: {"models": own}}})
+    return models_of(Config(provider=provider, env={"ZOT_HOME": str(home)}))
+
+
+def write(home: Path, content: Any) -> Path:
+    path = home / "models.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def of(*own: dict[str, Any]) -> dict[str, Any]:
+    return {"providers": {"openai": {"models": own}}}
+
+
+def test_a_new_model_comes_last_with_all_that_is_said_of_it(tmp_path: Path) -> None:
+    mine = {
+        "id": "mine", "name": "My model", "reasoning": True, "contextWindow": 5000, "maxTokens": 1000,
+        "priceInput": 1, "priceOutput": 2.5, "priceCacheRead": 0.1, "priceCacheWrite": 1.5,
+        "baseUrl": "http://localhost:1", "colour": "red",
+    }  # fmt: skip
+    found = models(tmp_path, "openai", mine)
+    assert found.models[:-1] == catalogue("openai").models
+    price = Price(1.0, 2.5, 0.1, 1.5)
+    assert found.find("mine") == Model("mine", "openai", 5000, 1000, True, price, "My model", "http://localhost:1")
+
+
+def test_what_is_not_said_of_a_new_model_is_not_known(tmp_path: Path) -> None:
+    assert models(tmp_path, "ollama", {"id": "mine"}).find(None) == Model(
+        "mine", "ollama", 32_768, 8192, reasoning=False, price=None, name="mine"
+    )
+
+
+@pytest.mark.parametrize("prices", [{"priceInput": 1}, {"priceOutput": 1}, {"priceCacheRead": 1}])
+def test_half_a_price_is_none(tmp_path: Path, prices: dict[str, float]) -> None:
+    assert models(tmp_path, "ollama", {"id": "mine", **prices}).find("mine").price is None
+
+
+def test_a_known_model_keeps_its_place_and_what_is_not_said_of_it(tmp_path: Path) -> None:
+    listed = catalogue("anthropic").models[0]
+    found = models(tmp_path, "anthropic", {"id": listed.id, "maxTokens": 10, "priceOutput": 1}).models
+    assert [model.id for model in found] == [model.id for model in catalogue("anthropic").models]
+    assert found[0] == Model(
+        listed.id, "anthropic", listed.context_window, 10, True, Price(3.0, 1.0, 0.3, 3.75), listed.name
+    )
+
+
+def test_a_price_that_somebody_states_has_no_tiers(tmp_path: Path) -> None:
+    found = models(tmp_path, "gemini", {"id": "gemini-2.5-pro", "priceInput": 1}, {"id": "gemini-4-argon", "name": "A"})
+    assert found.find("gemini-2.5-pro").price == Price(1.0, 10.0, 0.125)
+    assert found.find("gemini-4-argon").price == catalogue("gemini").find("gemini-4-argon").price
+
+
+def test_free_is_a_price(tmp_path: Path) -> None:
+    found = models(tmp_path, "ollama", {"id": "mine", "priceInput": 0, "priceOutput": 0})
+    assert found.find("mine").price == Price(0.0, 0.0)
+
+
+@pytest.mark.parametrize("content", [{}, {"providers": {}}, {"providers": {"acme": {"models": [{"id": "x"}]}}, "v": 2}])
+def test_a_file_that_says_nothing_of_a_provider_changes_nothing(tmp_path: Path, content: Any) -> None:
+    write(tmp_path, content)
+    assert models_of(Config(env={"ZOT_HOME": str(tmp_path)})) == catalogue("anthropic")
+
+
+def test_a_new_model_does_not_open_a_catalogue(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"unknown model 'other'.*, mine$"):
+        models(tmp_path, "anthropic", {"id": "mine"}).find("other")
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("{", "Input data was truncated"),
+        ("[]", "Expected `object`, got `array`"),
+        ({"providers": []}, "Expected `object`, got `array` - at `$.providers`"),
+        (of({}), "Object missing required field `id` - at `$.providers[...].models[0]`"),
+        (of({"id": ""}), "Expected `str` of length >= 1 - at `$.providers[...].models[0].id`"),
+        (
+            of({"id": "m", "contextWindow": "big"}),
+            "Expected `int | null`, got `str` - at `$.providers[...].models[0].contextWindow`",
+        ),
+        (of({"id": "m", "maxTokens": 0}), "Expected `int` >= 1 - at `$.providers[...].models[0].maxTokens`"),
+        (of({"id": "m", "priceInput": -1}), "Expected `float` >= 0.0 - at `$.providers[...].models[0].priceInput`"),
+        (
+            of({"id": "m", "baseUrl": 1}),
+            "Expected `str | null`, got `int` - at `$.providers[...].models[0].baseUrl`",
+        ),
+    ],
+)
+def test_a_wrong_file_is_named_with_the_field_that_is_wrong(tmp_path: Path, content: Any, problem: str) -> None:
+    path = write(tmp_path, content)
+    with pytest.raises(ConfigError) as caught:
+        models_of(Config(env={"ZOT_HOME": str(tmp_path)}))
+    assert str(caught.value) == f"{path}: {problem}"
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "models.json").mkdir()
+    with pytest.raises(ConfigError, match=r"models\.json: Is a directory$"):
+        models_of(Config(env={"ZOT_HOME": str(tmp_path)}))
+
+
+# Where a model is asked.
+
+
+def saying(text: str) -> Script:
+    return Script.parse(f"say {text}\n")
+
+
+def test_a_model_is_asked_where_it_is_served(tmp_path: Path, zot: Callable[..., Zot]) -> None:
+    with serving(saying("here")) as here, serving(saying("there")) as there:
+        own = [{"id": "a", "baseUrl": here}, {"id": "b", "baseUrl": f"{there}/v1"}]
+        write(tmp_path, {"providers": {"anthropic": {"models": own}}})
+        env = {"ZOT_HOME": str(tmp_path), "ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": "http://127.0.0.1:1"}
+        process = zot("--provider", "anthropic", "--model", "a", env=env)
+        assert said(process) == "here"
+        process.ask({"type": "set_model", "model": "b"})
+        assert said(process) == "there"
+        process.finish()
+
+
+def test_an_address_that_is_given_wins_over_the_models_own(tmp_path: Path, zot: Callable[..., Zot]) -> None:
+    with serving(saying("given")) as given:
+        write(tmp_path, {"providers": {"anthropic": {"models": [{"id": "a", "baseUrl": "http://127.0.0.1:1"}]}}})
+        env = {"ZOT_HOME": str(tmp_path), "ANTHROPIC_API_KEY": "k"}
+        process = zot("--provider", "anthropic", "--model", "a", "--base-url", given, env=env)
+        assert said(process) == "given"
+        process.finish()
+
+
+def said(process: Zot) -> str:
+    process.send({"type": "prompt", "message": "hi"})
+    return text_of(process.until(type="done"))
+
+
+def test_what_a_call_costs_is_what_the_file_says(tmp_path: Path, zot: Callable[..., Zot]) -> None:
+    write(tmp_path, {"providers": {"lab": {"models": [{"id": "lab-1", "priceInput": 10, "priceOutput": 50}]}}})
+    process = zot(env={"ZOT_HOME": str(tmp_path)})
+    process.send({"type": "prompt", "message": "!usage 1000000 2 0 0"})
+    [usage] = [frame for frame in process.until(type="done") if frame["type"] == "usage"]
+    assert usage["cost_usd"] == 10.0001
+    process.finish()

@@ -1,0 +1,52 @@
+"""Where a vendor is asked, and through which API."""
+
+from __future__ import annotations
+
+import pytest
+
+from zot.errors import ConfigError
+from zot.providers.vendors import VENDORS, ApiName, Endpoint, endpoint
+
+
+@pytest.mark.parametrize(
+    ("vendor", "api", "base_url", "env", "expected"),
+    [
+        ("openai", "chat", None, {}, Endpoint("chat", "https://api.openai.com", False)),
+        ("openai", "chat", "https://api.openai.com/v1", {}, Endpoint("chat", "https://api.openai.com/v1", False)),
+        ("openai", None, "http://localhost:1", {}, Endpoint("chat", "http://localhost:1", True)),
+        ("openai", None, None, {"OPENAI_BASE_URL": "http://a:1"}, Endpoint("chat", "http://a:1", True)),
+        ("openai", None, "http://b:1", {"OPENAI_BASE_URL": "http://a:1"}, Endpoint("chat", "http://b:1", True)),
+        ("openai", "responses", "http://b:1", {}, Endpoint("responses", "http://b:1", True)),
+        ("groq", None, "http://proxy:1", {}, Endpoint("chat", "http://proxy:1", False)),
+        ("lab", "chat", None, {}, Endpoint("chat", "http://lab.invalid", False)),
+    ],
+)
+def test_an_address_decides_where_and_how(
+    vendor: str, api: ApiName | None, base_url: str | None, env: dict[str, str], expected: Endpoint
+) -> None:
+    assert endpoint(VENDORS[vendor], api=api, base_url=base_url, env=env) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ("", "http://localhost:11434"),
+        ("http://gpu:8080", "http://gpu:8080"),
+        ("https://gpu/ollama", "https://gpu/ollama"),
+        ("gpu", "http://gpu:11434"),
+        ("gpu:8080", "http://gpu:8080"),
+        (":8080", "http://localhost:8080"),
+        ("0.0.0.0", "http://localhost:11434"),
+        ("0.0.0.0:8080", "http://localhost:8080"),
+        ("[::]:8080", "http://localhost:8080"),
+        ("[::1]", "http://[::1]:11434"),
+        ("[::1]:8080", "http://[::1]:8080"),
+    ],
+)
+def test_an_address_of_ollama_may_be_as_short_as_ollama_takes_it(given: str, address: str) -> None:
+    assert endpoint(VENDORS["ollama"], api=None, base_url=None, env={"OLLAMA_HOST": given}).base_url == address
+
+
+def test_an_api_that_a_vendor_does_not_speak_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"groq does not speak the API 'gemini'; it speaks: chat"):
+        endpoint(VENDORS["groq"], api="gemini", base_url=None, env={})

@@ -1,0 +1,202 @@
+"""`zot -p` and `zot --json`: one prompt, and the end, in a shell and in programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grammar import Grammar
+from harness import PATIENCE_S, environment
+
+ANSWER = ("--provider", "lab", "--frozen-time", "2026-01-31T12:00:00Z")
+
+
+def start(cwd: Path, *argv: str, **popen: Any) -> subprocess.Popen[bytes]:
+    given = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen}
+    return subprocess.Popen([sys.executable, "-m", "zot", *argv, *ANSWER], cwd=cwd, env=environment({}), **given)
+
+
+def ask(cwd: Path, *argv: str, typed: bytes | None = None) -> tuple[str, str, int]:
+    """Run to the end and return what it wrote to its two outputs, and its exit code."""
+    process = start(cwd, *argv, stdin=subprocess.DEVNULL if typed is None else subprocess.PIPE)
+    out, err = process.communicate(typed, timeout=PATIENCE_S)
+    return out.decode(), err.decode(), process.returncode
+
+
+def events(out: str, *, judged: bool = False) -> list[dict[str, Any]]:
+    """Read the lines, see that their order is that of a prompt, and return them."""
+    frames = [json.loads(line) for line in out.split("\n")[:-1]]
+    grammar = Grammar(answers_are_judged=judged)
+    for frame in ({"type": "response", "command": "prompt", "success": True}, *frames):
+        grammar.take(frame)
+    grammar.finish()
+    return frames
+
+
+@pytest.mark.parametrize("argv", [("-p", "!echo Yes"), ("!echo Yes", "--print"), ("-p", "!echo", "Yes")])
+def test_only_the_answer_is_printed(tmp_path: Path, argv: tuple[str, ...]) -> None:
+    assert ask(tmp_path, *argv) == ("Yes\n", "", 0)
+
+
+def test_of_several_messages_the_last_is_the_answer(tmp_path: Path) -> None:
+    script = tmp_path / "s.lab"
+    script.write_text('say "I look."\ncall bash {"command": "echo x"}\n---\nsay "Seen."')
+    assert ask(tmp_path, "-p", "go", "--script", str(script)) == ("Seen.\n", "", 0)
+
+
+@pytest.mark.parametrize(
+    ("argv", "typed", "answer"),
+    [
+        (("-p", "!echo this"), b"and that\n", "this\n\nand that\n"),
+        (("-p",), b"!echo only that\n", "only that\n"),
+        (("-p", "-"), b"!echo only that\n", "only that\n"),
+        (("-p", "!echo this"), b"", "this\n"),
+        (("-p", "!echo this"), b"caf\xe9 \xe2\x80\xa8", "this\n\ncaf\ufffd \u2028\n"),
+    ],
+)
+def test_what_is_piped_in_follows_the_prompt(tmp_path: Path, argv: tuple[str, ...], typed: bytes, answer: str) -> None:
+    assert ask(tmp_path, *argv, typed=typed) == (answer, "", 0)
+
+
+def test_a_file_can_be_the_input(tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("!echo from a file")
+    with (tmp_path / "in.txt").open("rb") as file:
+        process = start(tmp_path, "-p", stdin=file)
+        assert process.communicate(timeout=PATIENCE_S) == (b"from a file\n", b"")
+
+
+def test_an_input_that_is_open_but_silent_keeps_nobody_waiting(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    try:
+        process = start(tmp_path, "-p", "!echo Yes", "--stdin-wait", "0.2", stdin=read)
+        out, err = process.communicate(timeout=PATIENCE_S)
+    finally:
+        os.close(read)
+        os.close(write)
+    assert (out, process.returncode) == (b"Yes\n", 0)
+    assert err == b"zot: standard input is open, but silent for 0.2 s: going on without it\n"
+
+
+@pytest.mark.parametrize("typed", [None, b"", b" \n"])
+def test_without_a_prompt_there_is_nothing_to_do(tmp_path: Path, typed: bytes | None) -> None:
+    told = "zot: there is no prompt: give it as words, or on standard input\n"
+    assert ask(tmp_path, "-p", typed=typed) == ("", told, 1)
+
+
+def test_more_input_than_we_take_is_refused(tmp_path: Path) -> None:
+    out, err, code = ask(tmp_path, "-p", "x", typed=b"y" * (10 * 1024 * 1024 + 1))
+    assert (out, err, code) == ("", "zot: standard input has more than 10 MiB\n", 1)
+
+
+def test_events_are_lines_and_done_is_the_last(tmp_path: Path) -> None:
+    out, err, code = ask(tmp_path, "--json", "!say 2 Hello")
+    assert (err, code) == ("", 0)
+    assert [frame["type"] for frame in events(out)] == [
+        "user_message", "turn_start", "assistant_start", "text_delta", "text_delta", "usage", "assistant_message",
+        "turn_end", "done",
+    ]  # fmt: skip
+
+
+def test_features_are_switched_on_by_name(tmp_path: Path) -> None:
+    out, _, code = ask(tmp_path, "--json", "!think", "--features", "seq,thinking")
+    frames = events(out)
+    assert code == 0
+    assert [frame["seq"] for frame in frames] == [*range(1, len(frames) + 1)]
+    assert "thinking_delta" in {frame["type"] for frame in frames}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("!status 401", "lab: http 401: status 401, as scripted"),
+        ("!error", "lab: overloaded_error: Overloaded"),
+        ("!length", "the answer was cut off at the model's length limit"),
+    ],
+)
+def test_without_an_answer_the_exit_code_says_so(tmp_path: Path, prompt: str, message: str) -> None:
+    assert ask(tmp_path, "-p", prompt) == ("", f"zot: {message}\n", 1)
+    out, err, code = ask(tmp_path, "--json", prompt)
+    assert (err, code) == (f"zot: {message}\n", 1)
+    assert events(out)[-1] == {"type": "done"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (("-p", "--json", "x"), "--print and --json exclude each other"),
+        (("-p", "x", "--model", "nope"), "unknown model 'nope' (provider 'lab'); known: lab-1"),
+        (("-p", "x", "--wat"), "unknown flag '--wat'; --help lists the known ones"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, argv: tuple[str, ...], message: str) -> None:
+    assert ask(tmp_path, *argv) == ("", f"zot: {message}\n", 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_done_and_the_code_of_the_signal(tmp_path: Path, number: signal.Signals) -> None:
+    process = start(tmp_path, "--json", "!bash sleep 600")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    lines: list[bytes] = []
+    while not lines or b'"turn_end"' not in lines[-1]:
+        lines.append(process.stdout.readline())
+    process.send_signal(number)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    frames = events(b"".join([*lines, out]).decode())
+    assert [frame["type"] for frame in frames[-3:]] == ["tool_result", "turn_end", "done"]
+    assert (process.returncode, err) == (128 + number, b"")
+
+
+def test_a_reader_who_leaves_ends_it(tmp_path: Path) -> None:
+    process = start(tmp_path, "--json", "!loop true")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(PATIENCE_S) == 1
+    process.stderr.close()
+
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
+
+
+def test_an_answer_that_does_not_fit_is_asked_for_again(tmp_path: Path) -> None:
+    (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
+    (tmp_path / "s.lab").write_text("""say "Sure: 7"\n---\nsay '{"n": "7"}'\n---\nsay '{"n": 7}'""")
+    argv = ("How many?", "--script", "s.lab", "--output-schema", "schema.json")
+    assert ask(tmp_path, "-p", *argv) == ('{"n": 7}\n', "", 0)
+    out, _, code = ask(tmp_path, "--json", *argv)
+    frames = events(out, judged=True)
+    assert code == 0
+    said = [frame["content"][0]["text"] for frame in frames if frame["type"] == "user_message"]
+    wrong = "That is not the answer that is wanted"
+    again = "Answer again, with the corrected JSON value alone."
+    assert said == [
+        "How many?",
+        f"{wrong}: it is not JSON (JSON is malformed: invalid character (byte 0)). {again}",
+        f"{wrong}: $.n: must be integer, is string. {again}",
+    ]
+    assert frames.count({"type": "done"}) == 1
+
+
+def test_an_answer_that_never_fits_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
+    (tmp_path / "s.lab").write_text("say '{}'\nrepeat")
+    out, err, code = ask(tmp_path, "--json", "x", "--script", "s.lab", "--output-schema", "schema.json")
+    told = "the answer is not as the output schema wants it: $: 'n' is missing"
+    assert (err, code) == (f"zot: {told}\n", 1)
+    assert events(out, judged=True)[-2:] == [{"type": "error", "message": told}, {"type": "done"}]
+
+
+def test_the_model_is_told_the_schema(tmp_path: Path) -> None:
+    (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
+    out, _, code = ask(tmp_path, "prompt", "--output-schema", "schema.json")
+    assert code == 0
+    assert json.dumps(SCHEMA, separators=(",", ":")) in out
