@@ -29,7 +29,10 @@ class Locked:
         (self.home / "config.toml").write_text("")
         self.cwd = str(top / "project")
         env = {"ZOT_HOME": str(self.home), "PATH": os.environ["PATH"]}
-        config = Config(provider="lab", lock=True, env=env)
+        self.own = top / "project" / "own"
+        self.own.mkdir()
+        (self.own / "SKILL.md").write_text("---\nname: own\ndescription: Being written.\n---\n")
+        config = Config(provider="lab", lock=True, skills=(str(self.own),), env=env)
         self.toolbox = Toolbox(config, cwd=self.cwd, key="key", own_process=False)
         self.context = ToolContext(self.cwd, env, self._progress)
 
@@ -73,6 +76,12 @@ async def test_commands_see_the_files_of_a_skill_and_nothing_else_of_home(locked
     assert "\nbrewing\nskills\n" in text
     assert "Read-only file system" in text
     assert (locked.skill / "brew.sh").read_text() == "echo brewing\n"
+
+
+@needs("bwrap")
+async def test_a_skill_in_the_project_can_be_worked_on(locked: Locked) -> None:
+    assert "[exit 0]" in await locked.call("bash", command="echo more >> own/SKILL.md")
+    assert (await locked.call("write", path="own/x", content="x")).startswith("created")
 
 
 @needs("bwrap")

@@ -164,7 +164,7 @@ def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None) -
     for accepted in ("no_ext", "no_session"):
         given.pop(accepted, None)
     stored = _from_file(directory)
-    # A flag must not take away what the file forbids, so it only comes first.
+    # What the file says still holds where no flag says otherwise.
     given["policy"] = (*given.get("policy", ()), *stored.get("policy", ()))
     return Config(**{**_fitting(stored, given), **given}, env=env)
 

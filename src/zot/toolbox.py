@@ -76,10 +76,9 @@ class Toolbox:
         return () if self._home is None else (self._home,)
 
     def _shown(self, skills: Sequence[SkillFile]) -> list[str]:
-        """Return what locked tools may nevertheless read: the files of skills from elsewhere than the project."""
-        project = os.path.join(os.path.realpath(self._cwd), ".zot", "")
+        """Return what locked tools may nevertheless read: the files of skills that they would not reach otherwise."""
         directories = [skill.directory for skill in skills if skill.directory is not None]
-        return [directory for directory in directories if not os.path.realpath(directory).startswith(project)]
+        return [one for one in directories if not _is_in(one, [self._cwd]) or _is_in(one, self._hidden)]
 
     def _paths(self, shown: Sequence[str]) -> tuple[Paths, Paths]:
         """Return where paths may lead, and where they may lead to be read."""
@@ -121,6 +120,10 @@ class Toolbox:
         from zot.trust import TrustStore
 
         return TrustStore(self._home).is_trusted(directory)
+
+
+def _is_in(path: str, places: Sequence[str]) -> bool:
+    return any(os.path.realpath(path).startswith(os.path.join(os.path.realpath(place), "")) for place in places)
 
 
 def _manifest(skills: Sequence[SkillFile]) -> str:

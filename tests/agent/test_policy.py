@@ -125,7 +125,9 @@ def test_what_is_denied_by_a_path_from_the_root_is_denied_behind_its_links(proje
 
 def test_what_is_denied_at_home_is_written_with_a_tilde(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert action(["read:~/.ssh=deny"], "read", {"path": f"{tmp_path}/.ssh/id"}) == "deny"
+    for rule in ("read:~/.ssh=deny", "read:~/**/id=deny"):
+        assert action([rule], "read", {"path": f"{tmp_path}/.ssh/id"}) == "deny"
+    assert action(["read:~/**/id=deny"], "read", {"path": f"{tmp_path}/id"}) == "deny"
 
 
 def test_a_directory_behind_a_link_is_denied_by_either_name(project: Path) -> None:

@@ -49,11 +49,12 @@ class Target(msgspec.Struct, frozen=True):
 
         Then links in either are followed, ``~`` is the user's home, ``**/`` may be nothing and ``[`` itself.
         """
-        home = os.path.realpath(self.cwd)
+        here = os.path.realpath(self.cwd)
         if not loosely:
-            return fnmatchcase(self.real, _absolute(pattern, home))
-        spellings = {os.path.expanduser(pattern), pattern.replace("**/", ""), pattern.replace("[", "[[]")}
-        patterns = [_absolute(one, base) for one in spellings for base in (home, self.cwd)]
+            return fnmatchcase(self.real, _absolute(pattern, here))
+        named = {pattern, os.path.expanduser(pattern)}
+        spellings = named | {one.replace("**/", "") for one in named} | {one.replace("[", "[[]") for one in named}
+        patterns = [_absolute(one, base) for one in spellings for base in (here, self.cwd)]
         patterns += [_resolved(one, self.cwd) for one in spellings]
         return any(_covers(one, path) for one in patterns for path in (self.real, self.written))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
+from zot.tools.encoding import UTF_8
 
 MAX_BYTES = 50 * 1024
 MAX_LINES = 2000
@@ -65,12 +65,7 @@ class Excerpt:
         gap = "" if head.endswith(b"\n") else "\n"
         place = "" if whereabouts is None else f"; {whereabouts}"
         note = f"{gap}[... {left_bytes} bytes, {left_lines} lines left out{place} ...]\n"
-        return decode_start(head) + note + tail.decode(errors="replace")
-
-
-def decode_start(data: bytes) -> str:
-    """Decode UTF-8 that may have been cut inside its last character; that character is dropped."""
-    return codecs.getincrementaldecoder("utf-8")("replace").decode(data)
+        return UTF_8.decode_start(head) + note + tail.decode(errors="replace")
 
 
 def end_of_line(data: bytes, count: int) -> int:
