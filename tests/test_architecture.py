@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "providers/models": {"errors", "messages", "providers/vendors"},
     "providers/base": {"errors", "messages", "events", "providers/models"},
     "providers": {
-        "errors", "surrogates", "version", "messages", "events", "providers/vendors",
+        "errors", "surrogates", "version", "messages", "events", "providers/vendors", "providers/models",
         "providers/base",
     },
     # lab is a service at the other end of a line: it knows what a transport is, and none of our decoders.
