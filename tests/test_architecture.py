@@ -160,7 +160,7 @@ def test_the_table_has_no_circles() -> None:
 
 
 def test_the_functions_here_see_what_they_are_there_to_see() -> None:
-    assert ("runtime", "providers") in import_edges()
+    assert ("provision", "providers") in import_edges()
     assert ("agent", "tools/base") in import_edges()
     assert part_of("zot.providers.lab.script") == "providers/lab"
     assert part_of("zot.providers.anthropic") == "providers"

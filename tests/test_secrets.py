@@ -99,7 +99,11 @@ ORIGINS: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {
     "a command": (("ANTHROPIC_API_KEY",), {"command": 'cat "$ZOT_HOME/../printed"'}, "printed"),
 }
 
-LOOK = "env; cat /proc/self/environ /proc/$PPID/environ; cat /proc/$PPID/cmdline; ps axww -o args;"
+#: A command may see the password of its proxy: this one does without.
+LOOK = (
+    "unset http_proxy HTTPS_PROXY ALL_PROXY; env; cat /proc/self/environ /proc/$PPID/environ /proc/$PPID/cmdline;"
+    " ps axww -o args;"
+)
 
 
 def stream(*parts: Any) -> tuple[int, bytes]:
@@ -164,16 +168,16 @@ def test_an_address_with_a_password_is_refused_without_repeating_it(site: Site, 
         assert leaks(json.dumps(process.frames).encode(), process.errors().encode(), *site.files()) == []
 
 
-def test_commands_do_not_see_the_password_of_an_address(site: Site, zot: Callable[..., Zot]) -> None:
+def test_commands_see_the_password_of_their_proxy_and_of_no_service(site: Site, zot: Callable[..., Zot]) -> None:
     env = {**site.env(), "OPENAI_BASE_URL": f"https://{SECRETS['address']}@model.invalid/v1", "NO_PROXY": "a@b"}
     process = zot(cwd=site.cwd, env=env)
     process.ask({"type": "hello", "token": SECRETS["ZOTCORE_RPC_TOKEN"]})
     process.send({"type": "prompt", "message": "!bash env > seen"})
     process.finish()
     seen = (site.cwd / "seen").read_text().splitlines()
-    place = f"http://127.0.0.1:{site.gate.server_port}"
-    assert {f"http_proxy={place}", "OPENAI_BASE_URL=https://model.invalid/v1", "NO_PROXY=a@b"} < {*seen}
-    assert leaks(json.dumps(process.frames).encode(), *site.files()) == []
+    assert {f"http_proxy={env['http_proxy']}", "OPENAI_BASE_URL=https://model.invalid/v1", "NO_PROXY=a@b"} < {*seen}
+    assert leaks(json.dumps(process.frames).encode()) == []
+    assert leaks(*site.files()) == ["proxy"]
 
 
 PROGRAM = """

@@ -256,9 +256,9 @@ ODD: dict[str, tuple[list[bytes], Outcome]] = {
     "calls without an id, with that of another, and with a strange one": (
         gpt.reply(gpt.tool("", "t"), gpt.tool("c1", "t"), gpt.tool("c1", "t"), gpt.tool("functions.t:0é", "t")),
         Outcome(
-            [event for id_ in ("call_1", "c1", "call_3", "functions_t_0_") for event in called(id_, "t")],
+            [event for id_ in ("call_1", "c1", "call_3", "functions.t:0é") for event in called(id_, "t")],
             said(
-                *(CallBlock(call_id, "t", {}) for call_id in ("call_1", "c1", "call_3", "functions_t_0_")),
+                *(CallBlock(call_id, "t", {}) for call_id in ("call_1", "c1", "call_3", "functions.t:0é")),
                 stop="tool_use",
             ),
         ),

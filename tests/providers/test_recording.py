@@ -107,7 +107,9 @@ REFUSAL = f"""status 401 '{{"error":{{"message":"no such key: {KEY}"}}}}'"""
 async def test_a_key_that_a_refusal_quotes_is_not_kept(tmp_path: Path, work: Path) -> None:
     file = tmp_path / "run.jsonl"
     events = await recorded(f"chunk 7\n{REFUSAL}", file, work, ["hi"])
-    assert faults(events) == ["anthropic: http 401: no such key: [key]"]
+    assert faults(events) == [
+        "anthropic: http 401: no such key: [key] (check ANTHROPIC_API_KEY, or run `zot login anthropic`)"
+    ]
     assert KEY not in file.read_text()
     assert "no such key: [key]" in file.read_text()
 

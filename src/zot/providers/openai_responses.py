@@ -48,6 +48,7 @@ _IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _MAX_IMAGE_BYTES = 15_000_000
 _MIN_OUTPUT_TOKENS = 16
 _MAX_NAME = 64
+_ODD = re.compile("[^a-zA-Z0-9_-]")
 
 
 class OpenAIResponses:
@@ -218,11 +219,11 @@ def _image(block: ImageBlock) -> dict[str, Any]:
 
 def _short(call_id: str) -> str:
     """Return the id as the API takes it. Those of other services may be longer."""
-    if len(call_id) <= _MAX_NAME:
+    if len(call_id) <= _MAX_NAME and not _ODD.search(call_id):
         return call_id
     return f"call_{blake2s(call_id.encode(errors='replace'), digest_size=16).hexdigest()}"
 
 
 def _name(name: str) -> str:
     """Return a tool's name as the API takes it: another model may have called what could not exist."""
-    return re.sub("[^a-zA-Z0-9_-]", "_", name)[:_MAX_NAME] or "unknown"
+    return _ODD.sub("_", name)[:_MAX_NAME] or "unknown"
