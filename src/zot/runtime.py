@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from zot.config import Config, tool_environment, tool_names, zot_home
+from zot.config import TOOL_NAMES, Config, tool_environment, tool_names, zot_home
 from zot.errors import ConfigError
 from zot.provision import credential_of, models_of, provider_of
 
 if TYPE_CHECKING:
     from zot.agent.expected import Expected
+    from zot.agent.policy import Policy
     from zot.session import Session
     from zot.store import Store
     from zot.toolbox import Toolbox
@@ -60,7 +61,6 @@ def open_session(config: Config, store: Store | None = None, *, own_process: boo
     from zot.agent.approvals import Approvals
     from zot.agent.budget import Budget
     from zot.agent.loop import Agent
-    from zot.agent.policy import Policy
     from zot.session import Session
     from zot.toolbox import Toolbox
 
@@ -79,9 +79,22 @@ def open_session(config: Config, store: Store | None = None, *, own_process: boo
         budget=Budget(config.max_cost, config.max_tokens_total),
         reasoning=config.reasoning,
         expected=_expected(config),
-        approver=Approvals(Policy.parse(config.policy), cwd=cwd, timeout_s=config.approval_timeout_s),
+        approver=Approvals(_policy(config), cwd=cwd, timeout_s=config.approval_timeout_s),
     )
     return Session(agent, store, jobs=toolbox, key=key, now=_clock(config.frozen_time))
+
+
+def _policy(config: Config) -> Policy:
+    """Return the rules for tools. One about a tool that we do not have may be a mistake, which would have no effect."""
+    import logging
+
+    from zot.agent.policy import Policy
+
+    policy, log = Policy.parse(config.policy), logging.getLogger("zot")
+    for rule in policy.rules:
+        if rule.tool not in ("*", *TOOL_NAMES):
+            log.warning("policy: no tool of zot is named %r; its own are %s", rule.tool, ", ".join(TOOL_NAMES))
+    return policy
 
 
 def prompt_of(config: Config) -> str:
