@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from zot.agent.compaction import compact
-from zot.agent.hooks import Jobs, NoJobs, Question
+from zot.agent.hooks import Answer, Jobs, NoJobs, Question
 from zot.agent.loop import Agent
 from zot.agent.questions import Questions
 from zot.agent.recovery import recover
@@ -206,6 +206,11 @@ class Session:
     def approve(self, request_id: str, decision: str) -> None:
         """Answer a question about a tool call. Raise UserError if nobody waits for it, or it is no decision."""
         self._questions.answer(request_id, decision)
+
+    def approver_left(self) -> None:
+        """Hear that a subscriber can no longer approve. A question that nobody else can answer is over."""
+        if not self._can_ask():
+            self._questions.give_up()
 
     def clear(
         self,
@@ -417,7 +422,8 @@ class Session:
                 return problem
             try:
                 await self._ask(run, question)
-            except StoreFailed as failure:
+            except Exception as failure:
+                # Whatever it is, it ends this run and not the session's worker.
                 return failure
             if self._aborting:
                 return asyncio.CancelledError()
@@ -425,9 +431,12 @@ class Session:
 
     async def _ask(self, run: Run, question: Question) -> None:
         """Let a person decide about a call, if there is one who can, and remember the answer."""
-        can_ask = any(subscriber.can_approve for subscriber in self._history.subscribers)
-        refusal = await self._questions.ask(run, question, self.agent.approver, can_ask=can_ask and not self._aborting)
-        run.answers[question.call.id] = refusal
+        can_ask = self._can_ask() and not self._aborting
+        refusal = await self._questions.ask(run, question, self.agent.approver, can_ask=can_ask)
+        run.answers[question.call.id] = Answer(question, refusal)
+
+    def _can_ask(self) -> bool:
+        return any(subscriber.can_approve for subscriber in self._history.subscribers)
 
     def _conclude(self, job: Job, run: Run, problem: BaseException | None) -> None:
         """Say how a run ended."""
