@@ -60,11 +60,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "job": {"errors", "surrogates", "messages"},
     "outcome": {"messages", "events"},
     "past": {"errors", "messages", "store", "agent"},
-    "session": {"errors", "messages", "events", "store", "agent", "history", "job", "past"},
+    "worker": {"errors", "messages", "events", "store", "agent", "history", "job"},
+    "session": {"errors", "messages", "store", "agent", "history", "job", "past", "worker"},
     # The only one that picks concrete parts.
     "runtime": {
         "errors", "messages", "store", "config", "provision", "providers/lab", "agent", "session", "toolbox",
-        "instructions", "schema",
+        "instructions", "schema", "journal",
     },
     "provision": {
         "config", "credentials", "key_command", "providers/vendors", "providers/models", "providers/base", "providers",
@@ -83,7 +84,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "commands": {
         "errors", "version", "printable", "messages", "flags", "config", "skills", "trust", "providers/lab", "wire",
         "provision", "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors",
-        "providers/models", "providers", "doctor",
+        "providers/models", "providers", "doctor", "session",
     },
     # It imports the command that was named, by name.
     "cli": {"errors", "version"},
