@@ -108,6 +108,18 @@ def verified(row: Sequence[Any]) -> Chunk:
     return chunk
 
 
+def verified_all(rows: Sequence[Sequence[Any]]) -> list[Chunk]:
+    """Return the chunks that rows of the table hold. Raise JournalDamaged."""
+    crc32, place = zlib.crc32, _PLACE.pack
+    try:
+        # A session has thousands of them, and whoever opens it waits.
+        if all(crc32(row[5], crc32(place(*row[:5]))) == row[6] for row in rows):
+            return [Chunk(*row[:6]) for row in rows]
+    except (TypeError, struct.error):
+        pass
+    return [verified(row) for row in rows]  # to say which
+
+
 def unpack(chunk: Chunk) -> list[Row]:
     """Return the rows of a chunk, in their stored form. Raise StoreFailed if this zot does not know such rows."""
     decoder = _changes() if chunk.kind == Kind.CHANGES else _events()
@@ -140,7 +152,7 @@ def cut(chunk: Chunk, count: int) -> Chunk:
 
 def may_have_images(chunks: Iterable[Chunk]) -> bool:
     """False if no row refers to a blob: most do not, and need not be looked at one by one."""
-    return any(chunk.kind == Kind.CHANGES and b'"type":"image"' in chunk.body for chunk in chunks)
+    return any(chunk.kind == Kind.CHANGES and b':"image"' in chunk.body for chunk in chunks)
 
 
 def images(row: Row) -> list[bytes]:

@@ -11,7 +11,18 @@ from typing import Any
 import msgspec
 
 from zot.errors import JournalDamaged, NoSuchSession, UserError
-from zot.journal.chunks import Chunk, Kind, cut, fetched, images, may_have_images, unpack, unpack_all, verified
+from zot.journal.chunks import (
+    Chunk,
+    Kind,
+    cut,
+    fetched,
+    images,
+    may_have_images,
+    unpack,
+    unpack_all,
+    verified,
+    verified_all,
+)
 from zot.journal.owner import Owner
 from zot.journal.summary import Summary, titled
 from zot.messages import ZERO, Counters, timestamp
@@ -188,7 +199,7 @@ def chunks_after(
     values = [value for kind in kinds for value in (number, kind, number, kind, after + 1)]
     cursor = connection.execute(query, values)
     while found := cursor.fetchmany(_FETCH):
-        for chunk in map(verified, found):
+        for chunk in verified_all(found):
             if chunk.first + chunk.count - 1 > after:
                 yield chunk
 
