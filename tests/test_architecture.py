@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "trust": {"errors", "messages", "fingerprint"},
     "store": {"errors", "messages", "events"},
     "journal": {"errors", "messages", "events", "store", "surrogates"},
+    "readable": {"messages"},
     "wire": {"errors", "messages", "events", "surrogates"},
     "tools/base": {"errors", "messages"},
     "tools": {"errors", "messages", "tools/base", "skills"},
@@ -55,7 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The only one that picks concrete parts.
     "runtime": {
         "errors", "messages", "store", "config", "providers/vendors", "providers/models", "providers/base", "providers",
-        "providers/lab", "agent", "session", "toolbox", "instructions", "schema",
+        "providers/lab", "agent", "journal", "session", "toolbox", "instructions", "schema",
     },
     "sdk": {
         "errors", "messages", "events", "config", "providers/base", "history", "job", "outcome", "session", "runtime",
@@ -63,8 +64,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "blocking": {"errors", "messages", "events", "config", "providers/base", "session", "sdk"},
     "serve": {"errors", "messages", "history", "outcome", "session", "wire"},
     "commands": {
-        "errors", "version", "messages", "flags", "config", "skills", "trust", "providers/lab", "wire",
-        "runtime", "serve",
+        "errors", "version", "messages", "events", "flags", "config", "skills", "trust", "store", "journal", "past",
+        "readable", "providers/lab", "wire", "session", "runtime", "serve",
     },
     "cli": {"errors", "version", "commands"},
     "__main__": {"cli"},

@@ -17,6 +17,7 @@ usage: zot COMMAND [flags]
   zot -p PROMPT    print the answer; what is piped in follows the prompt
   zot --json PROMPT  print every event of it as a line of JSON
   zot rpc          speak zot RPC v1 (newline-delimited JSON) on standard input and output
+  zot sessions     list, show, search, export, import, fork, rename and delete what is kept
   zot lab serve    serve a scripted model over HTTP, for tests; zot lab check looks for mistakes in a script
   zot skills list  which skills there are; trust and untrust those of a project
   zot prompt       print the system prompt
@@ -85,6 +86,12 @@ def _skills(argv: Sequence[str]) -> int:
     return main(argv)
 
 
+def _sessions(argv: Sequence[str]) -> int:
+    from zot.commands.sessions import main
+
+    return main(argv)
+
+
 def _asks_once(argv: Sequence[str]) -> bool:
     """True if there is a prompt to answer: the flag that says so may stand anywhere."""
     return any(word in ("-p", "--print", "--json") for word in argv)
@@ -107,6 +114,7 @@ _COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "--rpc": _rpc,
     "lab": _lab,
     "skills": _skills,
+    "sessions": _sessions,
     "prompt": _prompt,
 }
 

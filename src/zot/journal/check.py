@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import msgspec
 
@@ -23,6 +25,25 @@ class Report(msgspec.Struct, frozen=True):
 
 class _Count:
     rows = 0
+
+
+def look_at(path: str) -> Report:
+    """Look at a journal without opening it for anything else: one that is damaged stays as it is.
+
+    Raise FileNotFoundError.
+    """
+    os.stat(path)
+    try:
+        connection = sqlite3.connect(f"file:{quote(os.path.abspath(path))}?mode=ro", uri=True, isolation_level=None)
+    except sqlite3.Error as problem:
+        return Report(0, 0, (f"the file: {problem}",))
+    try:
+        connection.execute("BEGIN")
+        return inspect(connection)
+    except sqlite3.Error as problem:
+        return Report(0, 0, (f"the file: {problem}",))
+    finally:
+        connection.close()
 
 
 def inspect(connection: sqlite3.Connection) -> Report:
