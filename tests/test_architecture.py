@@ -51,7 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "history": {"errors", "messages", "events", "store", "agent"},
     "job": {"errors", "surrogates", "messages"},
     "outcome": {"messages", "events"},
-    "past": {"errors", "messages", "store", "agent"},
+    "past": {"errors", "messages", "events", "store", "agent"},
     "session": {"errors", "messages", "events", "store", "agent", "history", "job", "past"},
     # The only one that picks concrete parts.
     "runtime": {

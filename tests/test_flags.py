@@ -15,6 +15,7 @@ FLAGS = (
     Flag("--level", "how much", value="LEVEL", parse=choice("low", "high")),
     Flag("--append", "more", value="TEXT", many=True),
     Flag("--no-tools", "none"),
+    Flag("--again", "one, or the newest", value="[ID]", short="-a"),
     Flag("--no-utensils", "the same", setting="no_tools"),
 )
 
@@ -33,6 +34,12 @@ FLAGS = (
         (["--model=a=b"], {"model": "a=b"}, []),
         (["--append", "a", "--append=b"], {"append": ("a", "b")}, []),
         (["--no-tools"], {"no_tools": True}, []),
+        (["--again"], {"again": ""}, []),
+        (["-a", "--no-tools"], {"again": "", "no_tools": True}, []),
+        (["-a", "-"], {"again": ""}, ["-"]),
+        (["-a", "x", "y"], {"again": "x"}, ["y"]),
+        (["--again=", "y"], {"again": ""}, ["y"]),
+        (["--again=-x"], {"again": "-x"}, []),
         (["--no-utensils"], {"no_tools": True}, []),
         (["--max-steps", "7", "--level", "low"], {"max_steps": 7, "level": "low"}, []),
         (["one", "--no-tools", "two", "-"], {"no_tools": True}, ["one", "two", "-"]),

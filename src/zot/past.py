@@ -6,8 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from zot.agent.transcript import Transcript
 from zot.errors import UserError
+from zot.events import AssistantMessage, CompactDone, Done, ToolResult, TurnEnd, Usage, UserMessage
 from zot.messages import Message
-from zot.store import Change, Said, Spliced
+from zot.store import Change, Row, Said, Spliced
+
+#: More events than these do not follow a change before something new begins (`concluded`).
+CONCLUSION = 8
 
 
 def everything(changes: Iterable[Change]) -> list[Message]:
@@ -42,6 +46,18 @@ def fork_point(changes: Sequence[tuple[int, Change]], count: int) -> int:
             point = seq
     if len(wanted) < count or (count and not point) or _is_open(wanted):
         raise UserError(f"the conversation has no point after {count} messages to fork at")
+    return point
+
+
+def concluded(point: int, following: Iterable[tuple[int, Row]]) -> int:
+    """Return where a fork at row ``point`` ends: behind the events that only tell what its row brought about.
+
+    Without them the fork would seem to have been cut off in the middle of it.
+    """
+    for seq, row in following:
+        if not isinstance(row, UserMessage | Usage | AssistantMessage | TurnEnd | ToolResult | CompactDone | Done):
+            break
+        point = seq
     return point
 
 

@@ -23,7 +23,7 @@ from zot.events import Done, Error
 from zot.history import History, Subscriber
 from zot.job import Job, checked_prompt
 from zot.messages import ZERO, Counters, ImageBlock, Message, timestamp
-from zot.past import everything, fork_point
+from zot.past import CONCLUSION, concluded, everything, fork_point
 from zot.store import Configured, MemoryStore, Row, Spliced, Store
 
 log = logging.getLogger("zot")
@@ -245,7 +245,10 @@ class Session:
 
     async def fork(self, new_id: str | None = None, *, messages: int | None = None) -> str:
         """Make another session of the first ``messages``, or of all that is safe; return its id. Raise UserError."""
-        at = self._store.last_seq if messages is None else fork_point(await self._store.changes(), messages)
+        at = self._store.last_seq
+        if messages is not None:
+            point = fork_point(await self._store.changes(), messages)
+            at = concluded(point, await self._store.read(point, CONCLUSION))
         made = new_id or new_session_id()
         await self._store.fork(made, at)
         return made

@@ -19,6 +19,10 @@ from zot.readable import one_line
 _NAMED = 5
 
 
+class WrongUsage(ConfigError):
+    """The words and flags make no sense together."""
+
+
 class Request(msgspec.Struct, frozen=True):
     """The words behind the subcommand, and what the flags say."""
 
@@ -52,13 +56,12 @@ def remark(text: str) -> None:
     sys.stderr.write(f"zot: {text}\n")
 
 
-def write_table(rows: Iterable[Sequence[str]]) -> None:
-    """Write rows of equally many cells, aligned; a cell that is a number is given with its blanks."""
+def aligned(rows: Iterable[Sequence[str]]) -> str:
+    """Return rows of equally many cells as lines of a table."""
     table = [*rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        write("  ".join(cells).rstrip() + "\n")
+    padded = ((cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in table)
+    return "".join("  ".join(cells).rstrip() + "\n" for cells in padded)
 
 
 def confirmed(question: str, request: Request) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from zot import flags
-from zot.commands.asked import Request, remark
+from zot.commands.asked import Request, WrongUsage, remark
 from zot.commands.sessions_change import delete, fork, gc, rename
 from zot.commands.sessions_move import export, import_
 from zot.commands.sessions_read import check, list_, search, show
@@ -104,14 +104,16 @@ def main(argv: Sequence[str]) -> int:
             return 0
         _check_words(name, subcommand, words)
     except ConfigError as problem:
-        remark(f"{problem}; zot sessions --help tells more")
-        return 2
+        return _misused(problem)
     import asyncio
     import signal
 
     # Whatever is half done is undone by the journal, so there is nothing to wind down.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    return asyncio.run(_run(name, subcommand, Request(words, settings)))
+    try:
+        return asyncio.run(_run(name, subcommand, Request(words, settings)))
+    except WrongUsage as problem:
+        return _misused(problem)
 
 
 async def _run(name: str, subcommand: Subcommand, request: Request) -> int:
@@ -132,6 +134,11 @@ async def _run(name: str, subcommand: Subcommand, request: Request) -> int:
         return await subcommand.action(journal, request)
     finally:
         await journal.close()
+
+
+def _misused(problem: ConfigError) -> int:
+    remark(f"{problem}; zot sessions --help tells more")
+    return 2
 
 
 def _check_words(name: str, subcommand: Subcommand, words: Sequence[str]) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import time
 
-from zot.commands.asked import Request, chosen, confirmed, remark, write, write_json, write_table
-from zot.errors import ConfigError, SessionBusy
+from zot.commands.asked import Request, WrongUsage, aligned, chosen, confirmed, remark, write, write_json
+from zot.errors import SessionBusy
 from zot.journal.chunks import Kind
 from zot.journal.journal import Journal
 from zot.journal.record import busy
 from zot.journal.tables import SessionRecord, last_seq, rows_after
 from zot.messages import timestamp
-from zot.past import fork_point
+from zot.past import CONCLUSION, concluded, fork_point
 from zot.readable import counted, one_line, size, when
 from zot.session import new_session_id
 from zot.store import Configured, Said, Spliced
@@ -25,7 +25,7 @@ async def rename(journal: Journal, request: Request) -> int:
     name, *words = request.words
     title = " ".join(words)
     if not title.strip():
-        raise ConfigError("a title must not be blank")
+        raise WrongUsage("a title must not be blank")
     session = await chosen(journal, name)
     await journal.rename(session.id, title)
     renamed = await journal.find(session.id)
@@ -46,10 +46,9 @@ async def _delete(journal: Journal, sessions: list[SessionRecord], request: Requ
     for session in sessions:
         if journal.leases.is_taken(session.number):
             raise busy(session)
-    if not request.settings.get("yes"):
-        write_table([one_line(one.id, 60), when(one.updated)[:16], one_line(one.title)] for one in sessions)
-    count = f"{len(sessions)} sessions" if len(sessions) > 1 else "this session"
-    if not confirmed(f"Remove {count} for good?", request):
+    rows = ([one_line(one.id, 60), when(one.updated)[:16], one_line(one.title)] for one in sessions)
+    count = f"these {len(sessions)} sessions" if len(sessions) > 1 else "this session"
+    if not confirmed(f"{aligned(rows)}Remove {count} for good?", request):
         remark("nothing was removed")
         return 1
     for session in sessions:
@@ -64,7 +63,7 @@ async def _delete(journal: Journal, sessions: list[SessionRecord], request: Requ
 async def fork(journal: Journal, request: Request) -> int:
     """Make another session that begins as this one does."""
     if "messages" in request.settings and "at" in request.settings:
-        raise ConfigError("--messages and --at exclude each other")
+        raise WrongUsage("--messages and --at exclude each other")
     session = await chosen(journal, request.words[0])
     at = await _point(journal, session, request)
     made = await journal.fork(session.id, request.settings.get("as") or new_session_id(), at=at)
@@ -77,14 +76,15 @@ async def fork(journal: Journal, request: Request) -> int:
 
 async def _point(journal: Journal, session: SessionRecord, request: Request) -> int:
     """Return the row that the fork goes up to. Raise UserError if it never had so many messages."""
-    number = session.number
-    if (at := request.settings.get("at")) is not None:
-        return int(at)
-    count = request.settings.get("messages")
-    if count is None:
+    number, at, count = session.number, request.settings.get("at"), request.settings.get("messages")
+    if count is not None:
+        rows = await journal.reading(lambda connection: rows_after(connection, number, 0, _ALL, [Kind.CHANGES]))
+        at = fork_point([(seq, row) for seq, row in rows if isinstance(row, Said | Spliced | Configured)], count)
+    if at is None:
         return await journal.reading(lambda connection: last_seq(connection, number))
-    rows = await journal.reading(lambda connection: rows_after(connection, number, 0, _ALL, [Kind.CHANGES]))
-    return fork_point([(seq, row) for seq, row in rows if isinstance(row, Said | Spliced | Configured)], count)
+    point = int(at)
+    following = await journal.reading(lambda connection: rows_after(connection, number, point, CONCLUSION))
+    return concluded(point, following)
 
 
 async def gc(journal: Journal, request: Request) -> int:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import sqlite3
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
@@ -78,11 +77,15 @@ async def import_(journal: Journal, request: Request) -> int:
 
 
 def _opened(path: str) -> BinaryIO:
-    if path != "-":
-        return open(path, "rb")
-    file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115  (whoever called us closes it)
-    shutil.copyfileobj(sys.stdin.buffer, file)
-    return file
+    """Return a file that can be read twice: what can be read only once is copied to one."""
+    source = os.dup(0) if path == "-" else path
+    given = open(source, "rb")  # noqa: SIM115  (whoever called us closes it)
+    if given.seekable():
+        return given
+    with given:
+        file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115
+        shutil.copyfileobj(given, file)
+        return file
 
 
 def _look(file: BinaryIO, path: str) -> Header:
@@ -112,9 +115,8 @@ def _lines(file: BinaryIO, path: str) -> Iterator[tuple[int, bytes]]:
     file.seek(0)
     number, pieces, size = 1, [b""], 0
     while data := file.read(_PIECE):
-        head, *rest = data.split(b"\n")
-        for piece in (head, *rest):
-            if piece is not head:
+        for begins_line, piece in enumerate(data.split(b"\n")):
+            if begins_line:
                 yield number, b"".join(pieces)
                 number, pieces, size = number + 1, [], 0
             pieces.append(piece)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from zot.commands.asked import Request, chosen, directory, remark, write, write_json, write_table
+from zot.commands.asked import Request, WrongUsage, aligned, chosen, directory, remark, write, write_json
 from zot.events import Error, TurnEnd
 from zot.journal.check import look_at
 from zot.journal.journal import Journal
@@ -27,6 +27,8 @@ _LIMIT = 50
 async def list_(journal: Journal, request: Request) -> int:
     """Show which sessions there are."""
     everywhere = bool(request.settings.get("all"))
+    if everywhere and "cwd" in request.settings:
+        raise WrongUsage("--all and --cwd exclude each other")
     cwd = None if everywhere else directory(request.settings.get("cwd"))
     sessions = await journal.sessions(cwd=cwd)
     if request.json:
@@ -34,7 +36,7 @@ async def list_(journal: Journal, request: Request) -> int:
             write_json(told(journal, session))
         return 0
     if sessions:
-        write_table(_listed(journal, sessions, everywhere=everywhere))
+        write(aligned(_listed(journal, sessions, everywhere=everywhere)))
     if cwd is not None and (others := len(await journal.sessions()) - len(sessions)):
         nothing = "" if sessions else f"no sessions of {one_line(cwd)}; "
         remark(f"{nothing}{others} of other directories: --all shows them")
@@ -186,7 +188,8 @@ async def search(journal: Journal, request: Request) -> int:
             write_json(hit)
         return 0
     if hits:
-        write_table([one_line(hit.session, 60), f"row {hit.seq}", hit.role, one_line(hit.excerpt)] for hit in hits)
+        rows = ([one_line(hit.session, 60), f"row {hit.seq}", hit.role, one_line(hit.excerpt)] for hit in hits)
+        write(aligned(rows))
     if len(hits) == limit:
         remark(f"these are the first {limit}: there may be more, see --limit")
     elif not hits:

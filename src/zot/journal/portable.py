@@ -28,6 +28,10 @@ Number: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 62)]
 Time: TypeAlias = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
 Id: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1000)]
 
+#: So few brackets cannot be nested too deeply; more are read with so many calls to spare.
+_FLAT = 200
+_MARGIN = 300
+
 _REASONING = frozenset({"off", "low", "medium", "high"})
 
 L = TypeVar("L", bound="Line")
@@ -229,13 +233,19 @@ def _check_version(data: bytes) -> None:
 
 def _decoded(data: bytes) -> Line:
     try:
-        return _decoder().decode(data)
+        # Whoever reads it again may be deeper in calls of its own than we are, and must not fail for that.
+        is_flat = data.count(b"[") + data.count(b"{") < _FLAT
+        return _decoder().decode(data) if is_flat else _decoded_below(_MARGIN, data)
     except RecursionError:
         raise Wrong("it is nested too deeply") from None
     except UnicodeDecodeError:
         raise Wrong("it is not UTF-8") from None
     except msgspec.MsgspecError as problem:
         raise Wrong(str(problem)) from None
+
+
+def _decoded_below(calls: int, data: bytes) -> Line:
+    return _decoded_below(calls - 1, data) if calls else _decoder().decode(data)
 
 
 @cache
