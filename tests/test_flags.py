@@ -84,5 +84,6 @@ def test_help_lists_every_flag() -> None:
         "  --level LEVEL                    how much\n"
         "  --append TEXT                    more (repeatable)\n"
         "  --no-tools                       none\n"
+        "  -a, --again [ID]                 one, or the newest\n"
         "  --no-utensils                    the same"
     )

@@ -160,6 +160,17 @@ def test_rpc_keeps_nothing_unless_it_is_told_to(zot: Callable[..., Zot], tmp_pat
     assert os.listdir(tmp_path) == []
 
 
+def test_a_fork_over_rpc_goes_on_where_it_was_made(shell: Shell, zot: Callable[..., Zot]) -> None:
+    process = zot(*LAB, "--session", "s", env=shell.env, cwd=shell.cwd)
+    for word in ("one", "two"):
+        process.send({"type": "prompt", "message": f"!echo {word}"})
+        process.until(type="done")
+    assert process.ask({"type": "fork", "session": "half", "messages": 2})["success"] is True
+    process.finish()
+    assert shell.ask("!echo three", "--session", "half") == ("three\n", "", 0)
+    assert [words for _, words in spoken(shell, "half")] == ["!echo one", "one", "!echo three", "three"]
+
+
 def test_events_are_shown_as_before(shell: Shell) -> None:
     out, err, code = shell.run("--json", "!echo one", *LAB)
     assert (err, code) == ("", 0)

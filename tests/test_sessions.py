@@ -20,8 +20,8 @@ def test_where_nothing_was_ever_kept_nothing_is_made(shell: Shell) -> None:
     for argv in (("list",), ("search", "x"), ("gc",), ("check",)):
         assert shell.sessions(*argv) == ("", "zot: nothing has been kept yet\n", 0)
     told = "zot: there is no session 'x': nothing has been kept yet\n"
-    for argv in (("show", "x"), ("export", "x"), ("fork", "x"), ("delete", "x"), ("rename", "x", "y")):
-        assert shell.sessions(*argv) == ("", told, 1)
+    for name, *more in (("show",), ("export",), ("fork",), ("delete",), ("rename", "y")):
+        assert shell.sessions(name, "x", *more) == ("", told, 1)
     assert not shell.home.exists()
 
 
