@@ -69,6 +69,11 @@ def test_nothing_is_kept_without_a_prompt_or_against_the_users_will(shell: Shell
     assert not shell.home.exists()
 
 
+def test_a_prompt_that_was_taken_for_an_id_is_told(shell: Shell) -> None:
+    told = "there is no prompt: give it as words, or on standard input; 'go on' was taken for the id of a session"
+    assert shell.run("-p", "-r", "go on", *LAB) == ("", f"zot: {told}\n", 1)
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

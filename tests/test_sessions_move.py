@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -100,85 +98,24 @@ def test_an_id_that_is_taken_is_not_taken_again(shell: Shell) -> None:
     assert {session["id"] for session in shell.told("list")} == {"s", "t", out.strip()}
 
 
-def altered(number: int, **fields: Any) -> Callable[[list[bytes]], list[bytes]]:
-    """Return what changes fields of one line; "a.b" is a field inside another."""
-
-    def alter(lines: list[bytes]) -> list[bytes]:
-        value = json.loads(lines[number - 1])
-        for path, new in fields.items():
-            *outer, last = path.split("__")
-            target = value
-            for name in outer:
-                target = target[name]
-            target[last] = new
-        return [*lines[: number - 1], json.dumps(value).encode(), *lines[number:]]
-
-    return alter
-
-
-PICTURE = {"type": "image", "sha256": hashlib.sha256(b"x").hexdigest(), "data": base64.b64encode(b"x").decode()}
-DIRECTORY = "a directory must be '', '~' or begin with '~/', and not lead out of it"
-NOT_OURS = "line 1: this is not a session that zot exported"
-WRONG: list[tuple[str, Callable[[list[bytes]], list[bytes]], str]] = [
-    ("nothing", lambda lines: [], "line 1: the file ends here, but the session does not: it is incomplete"),
-    ("other things", lambda lines: [b"\x7fELF\x00"], NOT_OURS),
-    ("other JSON", lambda lines: [b'{"type":"zot","version":1}'], NOT_OURS),
-    ("deep at once", lambda lines: [b"[" * 100_000], NOT_OURS),
-    ("later", altered(1, version=2, news=[1]), "line 1: this is version 2, and this zot reads 1"),
-    ("no header", lambda lines: lines[1:], NOT_OURS),
-    ("two headers", lambda lines: [lines[0], *lines], "line 2: it begins again"),
-    ("cut off", lambda lines: lines[:-1], "line 13: the file ends here, but the session does not: it is incomplete"),
-    ("cut in a line", lambda lines: [*lines[:4], lines[4][:-9]], "line 5: Input data was truncated"),
-    ("a line gone", lambda lines: [*lines[:5], *lines[6:]], "line 12: it says that there are 11 rows, and "),
-    ("more", lambda lines: [*lines, lines[-2]], "line 14: nothing may follow the end"),
-    ("blank", lambda lines: [lines[0], b"", *lines[1:]], "line 2: Input data was truncated"),
-    ("again", lambda lines: [*lines[:3], *lines[2:]], "line 4: seq must be more than 2, and run at least 1"),
-    ("earlier run", altered(5, run=0), "line 5: seq must be more than 3, and run at least 1"),
-    ("huge seq", altered(3, seq=1 << 62), "line 3: Expected `int` <= 4611686018427387903 - at `$.seq`"),
-    ("an id", altered(1, id=7), "line 1: Expected `str`, got `int` - at `$.id`"),
-    ("no id", altered(1, id=""), "line 1: Expected `str` of length >= 1 - at `$.id`"),
-    ("a time", altered(1, created="yesterday"), "line 1: Expected `str` matching regex"),
-    ("a field", altered(1, news=1), "line 1: Object contains unknown field `news`"),
-    ("a path", altered(1, cwd="/etc"), f"line 1: {DIRECTORY}"),
-    ("a way out", altered(2, change__cwd="~/../etc"), f"line 2: {DIRECTORY}"),
-    ("thinking", altered(2, change__reasoning="hard"), "line 2: reasoning must be one of high, low, medium, off"),
-    ("an event", altered(4, event__type="x"), "line 4: Invalid value 'x' - at `$.event.type`"),
-    ("a role", altered(3, change__message__role="boss"), "line 3: Invalid enum value 'boss' - at `$.change."),
-    ("no UTF-8", lambda lines: [*lines[:2], lines[2].replace(b"Yes", b"\xff"), *lines[3:]], "line 3: it is not UTF-8"),
-    ("a splice", altered(3, change={"type": "spliced", "start": 0, "stop": 5, "messages": []}),
-     "line 3: it replaces messages 0 to 5, and there are 0"),
-    ("an image", altered(3, change__message__content=[{"type": "image", "mime_type": "x", "data": "aaaa"}]),
-     "line 3: it shows an image that is not in the lines before it"),
-    ("a wrong image", lambda lines: [lines[0], b'{"type":"image","sha256":"00","data":"aaaa"}', *lines[1:]],
-     "line 2: the image is not the one that its sha256 says"),
-    ("an idle image", lambda lines: [lines[0], json.dumps(PICTURE).encode(), *lines[1:]],
-     "line 14: an image is in the file that nothing shows"),
-    ("an image twice", lambda lines: [lines[0], json.dumps(PICTURE).encode(), json.dumps(PICTURE).encode(), *lines[1:]],
-     "line 3: this image was there already"),
-    ("deep", lambda lines: [*lines[:3], b'{"type":"event","seq":3,"run":1,"event":{"type":"tool_call","id":"x",'
-     b'"name":"x","args":{"x":' + b"[" * 700 + b"]" * 700 + b"}}}", *lines[4:]], "line 4: it is nested too deeply"),
-    ("long", lambda lines: [*lines[:3], b" " * (65 << 20), *lines[3:]], "line 4: it has more than 64 MiB"),
-]  # fmt: skip
-
-
 def test_a_file_that_is_wrong_is_refused_with_its_line_and_leaves_no_trace(shell: Shell, other: Shell) -> None:
     shell.ask("!echo Yes", "--session", "s")
     lines = shell.sessions("export", "s").out.encode().split(b"\n")[:-1]
-    assert len(lines) == 13
-    for name, change, problem in WRONG:
-        path = other.user / f"{name}.jsonl"
-        path.write_bytes(b"\n".join(change(list(lines))))
-        out, err, code = other.sessions("import", str(path))
-        assert (out, code, err.count("\n")) == ("", 1, 1), name
-        assert err.startswith(f"zot: {path}, {problem}"), name
+    for wrong, problem in (
+        (lines[:-1], "line 13: the file ends here, but the session does not: it is incomplete"),
+        ([*lines[:5], b"", *lines[5:]], "line 6: Input data was truncated"),
+        ([*lines[:3], b" " * (65 << 20), *lines[3:]], "line 4: it has more than 64 MiB"),
+    ):
+        told = ("", f"zot: -, {problem}\n", 1)
+        assert other.sessions("import", "-", typed=b"\n".join(wrong)) == told
     assert other.sessions("list", "--all") == ("", "zot: there are no sessions\n", 0)
     assert other.sessions("check").out == "0 sessions, 0 rows: everything is as it was written\n"
     assert other.sessions("import", "nowhere") == ("", "zot: nowhere: No such file or directory\n", 1)
 
 
 def test_a_session_is_moved_in_little_memory_however_long_it_is(shell: Shell, other: Shell) -> None:
-    """Some 40 MB of rows go through pipes of 64 KiB, so whoever held all of it would be seen."""
-    shell.ask("!flood 1000", "--session", "s")
+    """Of some 40 MB of rows whoever held all would be seen."""
+    shell.ask("!echo Yes", "--session", "s")
     head, *_ = shell.sessions("export", "s").out.encode().split(b"\n")[:-1]
     delta = b'{"type":"event","seq":%d,"run":1,"event":{"type":"text_delta","delta":"%s"}}\n'
     file = other.user / "long.jsonl"
@@ -187,7 +124,7 @@ def test_a_session_is_moved_in_little_memory_however_long_it_is(shell: Shell, ot
         out.write(head + b"\n")
         out.writelines(delta % (number, b"x" * 1000) for number in range(1, count + 1))
         out.write(b'{"type":"end","rows":%d}\n' % count)
-    assert other.sessions("import", str(file)).code == 0
+    assert peak_of(other, "sessions", "import", str(file)) < 60 << 20
     process = other.start("sessions", "export", "s")
     assert process.stdout is not None
     with process.stdout:
@@ -199,7 +136,6 @@ def test_a_session_is_moved_in_little_memory_however_long_it_is(shell: Shell, ot
     assert held < 60 << 20
     assert process.stderr is not None
     process.stderr.close()
-    assert peak_of(other, "sessions", "import", str(file)) < 60 << 20
 
 
 def peak_of(shell: Shell, *argv: str) -> int:

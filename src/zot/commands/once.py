@@ -40,6 +40,7 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.write(flags.usage("zot -p PROMPT", _SUMMARY, _FLAGS) + "\n")
         return 0
     how = {name: settings.pop(name, None) for name in ("print", "json", "features", "stdin_wait")}
+    how["resume"] = settings.get("resume")
     if how["print"] and how["json"]:
         raise ConfigError("--print and --json exclude each other")
     earlier = _earlier(settings)
@@ -88,7 +89,7 @@ async def _answer(
         nonlocal session, problem
         try:
             # Only a prompt is worth a session.
-            prompt = await _prompt(words, incoming, how["stdin_wait"] or _STDIN_WAIT_S)
+            prompt = await _prompt(words, incoming, how)
             session = await opening()
             await OneRun(session, output, face).run(prompt)
         except AgentError as failure:
@@ -106,14 +107,16 @@ async def _answer(
     return lifetime.exit_code if not finished else 0 if problem is None else 1
 
 
-async def _prompt(words: Sequence[str], incoming: int, wait_s: float) -> str:
+async def _prompt(words: Sequence[str], incoming: int, how: dict[str, Any]) -> str:
     """Return the prompt: the words, and behind them what is piped in. Raise ConfigError if there is neither."""
     from zot.serve.once import read_piped
 
+    wait_s = how["stdin_wait"] or _STDIN_WAIT_S
     text = " ".join(word for word in words if word != "-")
     piped = await read_piped(incoming, patience_s=None if "-" in words or not text else wait_s)
     if piped is None:
         sys.stderr.write(f"zot: standard input is open, but silent for {wait_s:g} s: going on without it\n")
     if not text.strip() and not (piped or "").strip():
-        raise ConfigError("there is no prompt: give it as words, or on standard input")
+        taken = f"; {how['resume']!r} was taken for the id of a session" if how["resume"] else ""
+        raise ConfigError(f"there is no prompt: give it as words, or on standard input{taken}")
     return "\n\n".join(filter(None, (text, (piped or "").rstrip("\n"))))

@@ -12,6 +12,7 @@ import msgspec
 
 from zot.errors import JournalDamaged
 from zot.journal.chunks import Kind, images, unpack
+from zot.journal.database import STEPS
 from zot.journal.tables import SessionRecord, chunks_after, listed
 
 
@@ -39,7 +40,10 @@ def look_at(path: str) -> Report:
         return Report(0, 0, (f"the file: {problem}",))
     try:
         connection.execute("BEGIN")
-        return inspect(connection)
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > len(STEPS):
+            return Report(0, 0, (f"the file: a later zot wrote it (its version is {version}): update zot",))
+        return inspect(connection) if version else Report(0, 0, ())
     except sqlite3.Error as problem:
         return Report(0, 0, (f"the file: {problem}",))
     finally:

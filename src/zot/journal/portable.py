@@ -63,11 +63,6 @@ class EventLine(msgspec.Struct, frozen=True, tag="event", tag_field="type", forb
     run: Number
     event: AgentEvent
 
-    @property
-    def row(self) -> Row:
-        """What it has."""
-        return self.event
-
 
 class ChangeLine(msgspec.Struct, frozen=True, tag="change", tag_field="type", forbid_unknown_fields=True):
     """A change of the transcript, or of what the session works with."""
@@ -75,11 +70,6 @@ class ChangeLine(msgspec.Struct, frozen=True, tag="change", tag_field="type", fo
     seq: Number
     run: Number
     change: Change
-
-    @property
-    def row(self) -> Row:
-        """What it has."""
-        return self.change
 
 
 class EndLine(msgspec.Struct, frozen=True, tag="end", tag_field="type", forbid_unknown_fields=True):

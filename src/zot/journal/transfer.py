@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from zot.events import encode, encode_lines
+from zot.events import Usage, encode
 from zot.journal.chunks import MAX_CHUNK_BYTES, Chunk, Kind, fetched, images, unpack
 from zot.journal.portable import (
     VERSION,
@@ -23,7 +23,7 @@ from zot.journal.portable import (
 )
 from zot.journal.summary import Summary
 from zot.journal.tables import SessionRecord, chunks_after, create, find, get, key_of, put, summed_up, used
-from zot.store import Configured, Row, Said, Spliced
+from zot.store import Change, Configured, Row
 
 
 def exported(connection: sqlite3.Connection, session: SessionRecord, *, home: str) -> Iterator[bytes]:
@@ -101,31 +101,35 @@ class _Import:
                 case ImageLine(sha256=sha256, data=data):
                     query = "INSERT OR IGNORE INTO blobs (hash, data) VALUES (?, ?)"
                     self._connection.execute(query, (bytes.fromhex(sha256), data))
-                case EventLine(seq=seq, run=run) | ChangeLine(seq=seq, run=run):
-                    self._take_row(seq, run, self._here(line.row))
+                case EventLine():
+                    self._take_row(line.seq, line.run, Kind.EVENTS, line.event)
+                case ChangeLine():
+                    self._take_row(line.seq, line.run, Kind.CHANGES, self._here(line.change))
                 case _:
                     pass
         self._put()
         summed_up(self._connection, self._number, self._summary.assignments(self._now))
 
-    def _here(self, row: Row) -> Row:
-        """Return ``row`` with the directory of this machine."""
-        if not isinstance(row, Configured):
-            return row
-        return msgspec.structs.replace(row, cwd=local(row.cwd, self._home) if self._cwd is None else self._cwd)
+    def _here(self, change: Change) -> Change:
+        """Return ``change`` with the directory of this machine."""
+        if not isinstance(change, Configured):
+            return change
+        return msgspec.structs.replace(change, cwd=local(change.cwd, self._home) if self._cwd is None else self._cwd)
 
-    def _take_row(self, seq: int, run: int, row: Row) -> None:
-        kind = Kind.CHANGES if isinstance(row, Said | Spliced | Configured) else Kind.EVENTS
-        body = encode_lines([row])
-        start = Chunk(self._number, kind, seq, 0, run, b"")
-        if self._open is None or not self._open.precedes(start) or self._size + len(body) > MAX_CHUNK_BYTES:
-            self._put()
-            self._open = start
-        self._open.count += 1
-        self._bodies.append(body)
+    def _take_row(self, seq: int, run: int, kind: Kind, row: Row) -> None:
+        body = encode(row) + b"\n"
         self._size += len(body)
-        self._summary.add([row])
-        used(self._connection, self._number, seq, images(row))
+        chunk = self._open
+        goes_on = chunk is not None and (chunk.kind, chunk.run, chunk.first + chunk.count) == (kind, run, seq)
+        if chunk is None or not goes_on or self._size > MAX_CHUNK_BYTES:
+            self._put()
+            chunk = self._open = Chunk(self._number, kind, seq, 0, run, b"")
+            self._size = len(body)
+        chunk.count += 1
+        self._bodies.append(body)
+        if kind == Kind.CHANGES or isinstance(row, Usage):  # most rows tell nothing of the whole
+            self._summary.add([row])
+            used(self._connection, self._number, seq, images(row))
 
     def _put(self) -> None:
         if self._open is not None:
