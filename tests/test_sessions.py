@@ -36,6 +36,7 @@ def test_where_nothing_was_ever_kept_nothing_is_made(shell: Shell) -> None:
         (("list", "--frob"), "unknown flag '--frob'; --help lists the known ones"),
         (("gc", "--older-than", "soon"),
          "--older-than soon: must be a number of hours, days or weeks, such as 12h, 30d or 4w"),
+        (("gc", "--older-than", "99999999999999w"), "--older-than 99999999999999w: must be a century at most"),
         (("list", "--all", "--cwd", "x"), "--all and --cwd exclude each other"),
         (("fork", "a", "--messages", "1", "--at", "1"), "--messages and --at exclude each other"),
         (("rename", "a", " "), "a title must not be blank"),

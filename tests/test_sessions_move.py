@@ -104,6 +104,7 @@ def test_a_file_that_is_wrong_is_refused_with_its_line_and_leaves_no_trace(shell
     for wrong, problem in (
         (lines[:-1], "line 13: the file ends here, but the session does not: it is incomplete"),
         ([*lines[:5], b"", *lines[5:]], "line 6: Input data was truncated"),
+        ([*lines[:3], b'{"type":"\\u001b[2J"}', *lines[4:]], "line 4: Invalid value '\\x1b[2J' - at `$.type`"),
         ([*lines[:3], b" " * (65 << 20), *lines[3:]], "line 4: it has more than 64 MiB"),
     ):
         told = ("", f"zot: -, {problem}\n", 1)

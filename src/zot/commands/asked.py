@@ -72,7 +72,7 @@ def confirmed(question: str, request: Request) -> bool:
     sys.stderr.flush()
     try:
         answer = input()
-    except (EOFError, UnicodeDecodeError):
+    except (EOFError, UnicodeDecodeError, RuntimeError):  # the end, no text, or no standard input at all
         answer = ""
         sys.stderr.write("\n")
     return answer.strip().lower() in ("y", "yes")

@@ -45,12 +45,17 @@ class Subcommand(msgspec.Struct, frozen=True):
     alone: bool = False
 
 
+_CENTURY_S = 100 * 365 * 86400
+
+
 def _days(text: str) -> float:
     """Read a time such as 30d, 2w or 12h, as seconds."""
     seconds = {"h": 3600, "d": 86400, "w": 7 * 86400}.get(text[-1:])
     if seconds is None or not text[:-1].isascii() or not text[:-1].isdigit():
         raise ValueError("must be a number of hours, days or weeks, such as 12h, 30d or 4w")
-    return float(int(text[:-1]) * seconds)
+    if (time := float(text[:-1]) * seconds) > _CENTURY_S:
+        raise ValueError("must be a century at most")
+    return time
 
 
 _MANY = 1 << 30

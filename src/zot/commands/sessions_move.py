@@ -21,6 +21,7 @@ from zot.readable import one_line
 from zot.session import new_session_id
 
 _PIECE = 1 << 20
+_MAX_PROBLEM = 400
 
 
 async def export(journal: Journal, request: Request) -> int:
@@ -67,6 +68,8 @@ async def import_(journal: Journal, request: Request) -> int:
             made = await journal.writing(lambda connection: _read(connection, file, path, request))
     except OSError as problem:
         raise UserError(f"{path}: {problem.strerror}") from None
+    except UserError as problem:  # it may quote the file, which may have been written to be quoted
+        raise UserError(one_line(str(problem), _MAX_PROBLEM)) from None
     if request.json:
         write_json({"id": made.id, "was": was.id, "messages": made.messages})
     else:

@@ -11,7 +11,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Annotated, TypeAlias, TypeVar
+from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -33,8 +33,6 @@ _FLAT = 200
 _MARGIN = 300
 
 _REASONING = frozenset({"off", "low", "medium", "high"})
-
-L = TypeVar("L", bound="Line")
 
 
 class Header(msgspec.Struct, frozen=True, tag="zot_session", tag_field="type", forbid_unknown_fields=True):
@@ -144,7 +142,6 @@ class _Reading:
         self._run = 0
         self._images: set[bytes] = set()
         self._unused: set[bytes] = set()
-        self._roles: list[str] = []
 
     def take(self, data: bytes) -> Line:
         """Return a line. Raise Wrong."""
@@ -190,13 +187,12 @@ class _Reading:
             raise Wrong("it shows an image that is not in the lines before it")
         self._unused -= shown
         match change:
-            case Said(message=message):
-                if not (message.role == "tool" and self._roles[-1:] == ["tool"]):
-                    self._roles.append(message.role)
-            case Spliced(start=start, stop=stop, messages=messages):
-                if not 0 <= start <= stop <= len(self._roles):
-                    raise Wrong(f"it replaces messages {start} to {stop}, and there are {len(self._roles)}")
-                self._roles[start:stop] = [message.role for message in messages]
+            case Said():
+                pass
+            case Spliced(start=start, stop=stop):
+                # There may be fewer messages: of a damaged journal, what is readable can be exported, too.
+                if not 0 <= start <= stop:
+                    raise Wrong(f"it replaces messages {start} to {stop}")
             case Configured(cwd=cwd, reasoning=reasoning):
                 local(cwd, "")
                 if reasoning not in _REASONING:
