@@ -40,6 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "trust": {"errors", "messages", "fingerprint"},
     "store": {"errors", "messages", "events"},
     "journal": {"errors", "messages", "events", "store", "surrogates"},
+    "readable": {"messages"},
     "wire": {"errors", "messages", "events", "surrogates"},
     "tools/base": {"errors", "messages"},
     "tools": {"errors", "printable", "messages", "tools/base", "skills"},
@@ -59,7 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "history": {"errors", "messages", "events", "store", "agent"},
     "job": {"errors", "surrogates", "messages"},
     "outcome": {"messages", "events"},
-    "past": {"errors", "messages", "store", "agent"},
+    "past": {"errors", "messages", "events", "store", "agent"},
     "worker": {"errors", "messages", "events", "store", "agent", "history", "job"},
     "session": {"errors", "messages", "store", "agent", "history", "job", "past", "worker"},
     # The only one that picks concrete parts.
@@ -82,9 +83,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "providers", "tools",
     },
     "commands": {
-        "errors", "version", "printable", "messages", "flags", "config", "skills", "trust", "providers/lab", "wire",
+        "errors", "version", "printable", "messages", "events", "flags", "config", "skills", "trust", "providers/lab",
+        "wire",
         "provision", "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors",
-        "providers/models", "providers", "doctor", "session",
+        "providers/models", "providers", "doctor", "session", "store", "journal", "past", "readable",
     },
     # It imports the command that was named, by name.
     "cli": {"errors", "version"},

@@ -142,6 +142,12 @@ AGENT_FLAGS: Sequence[Flag] = (
     Flag("--no-session", "keep nothing"),
 )  # fmt: skip
 
+#: How one prompt says which conversation it belongs to; `zot rpc` takes them, and pays no attention.
+RESUME_FLAGS: Sequence[Flag] = (
+    Flag("--continue", "go on with the newest session of the directory", short="-c"),
+    Flag("--resume", "go on with this session; without an id as --continue", value="[ID]", short="-r"),
+)
+
 #: Flags that have a meaning in zot, but not in this version: refused by name, so that nobody relies on them.
 LATER_FLAGS: Sequence[Flag] = (Flag("--ext", "load an extension", value="DIR", short="-e"),)
 

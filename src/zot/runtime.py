@@ -84,7 +84,8 @@ async def open_recorded(config: Config, given: Collection[str], *, own_process: 
         system = None
         if recorded is not None:
             config = resumed(config, {name: getattr(recorded, name) for name in RECORDED}, given)
-            system = None if _PROMPTING.intersection(given) else recorded.system
+            # One that came from elsewhere left its system prompt there: it is made anew.
+            system = None if _PROMPTING.intersection(given) else recorded.system or None
         return open_session(
             config,
             record,

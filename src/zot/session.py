@@ -14,7 +14,7 @@ from zot.errors import RuntimeBusy, StoreFailed, UserError
 from zot.history import History, Subscriber
 from zot.job import Job, checked_prompt
 from zot.messages import ZERO, Counters, ImageBlock, Message, timestamp
-from zot.past import everything, fork_point
+from zot.past import CONCLUSION, concluded, everything, fork_point
 from zot.store import MemoryStore, Row, Store
 from zot.worker import Worker
 
@@ -200,7 +200,8 @@ class Session:
         """Make another session of the first ``messages``, or of all that is safe; return its id. Raise UserError."""
         at = self._store.last_seq
         if messages is not None:
-            at = fork_point(await self._store.changes(), messages, last_seq=at)
+            point = fork_point(await self._store.changes(), messages)
+            at = concluded(point, await self._store.read(point, CONCLUSION))
         made = new_id or new_session_id()
         await self._store.fork(made, at)
         return made

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from zot import flags
-from zot.config import AGENT_FLAGS, LATER_FLAGS, resolve
+from zot.config import AGENT_FLAGS, LATER_FLAGS, RESUME_FLAGS, resolve
 from zot.errors import ConfigError
 from zot.runtime import check, open_any
 from zot.serve.early import answer_early
@@ -30,12 +30,15 @@ _SUMMARY = "Speak zot RPC v1, newline-delimited JSON, on standard input and outp
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    settings, words = flags.parse(argv, (*_FLAGS, *LATER_FLAGS, flags.Flag("--help", "this text", short="-h")))
+    known = (*_FLAGS, *RESUME_FLAGS, *LATER_FLAGS, flags.Flag("--help", "this text", short="-h"))
+    settings, words = flags.parse(argv, known)
     if settings.pop("help", False):
         sys.stdout.write(flags.usage("zot rpc", _SUMMARY, _FLAGS) + "\n")
         return 0
     if words:
         raise ConfigError(f"zot rpc takes no words, only flags: {words[0]!r}")
+    for flag in RESUME_FLAGS:  # Clients pass them to other modes, too; here only --session keeps anything.
+        settings.pop(flag.key, None)
     limit = settings.pop("max_line_bytes", MAX_LINE_BYTES)
     token = os.environ.pop("ZOTCORE_RPC_TOKEN", "")
     config = resolve(settings)

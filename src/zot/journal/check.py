@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import msgspec
 
 from zot.errors import JournalDamaged, StoreFailed
 from zot.journal.chunks import images, unpack, verified
+from zot.journal.database import STEPS
 from zot.journal.tables import CHUNK, SessionRecord, listed
 
 
@@ -23,6 +26,28 @@ class Report(msgspec.Struct, frozen=True):
 
 class _Count:
     rows = 0
+
+
+def look_at(path: str) -> Report:
+    """Look at a journal without opening it for anything else: one that is damaged stays as it is.
+
+    Raise FileNotFoundError.
+    """
+    os.stat(path)
+    try:
+        connection = sqlite3.connect(f"file:{quote(os.path.abspath(path))}?mode=ro", uri=True, isolation_level=None)
+    except sqlite3.Error as problem:
+        return Report(0, 0, (f"the file: {problem}",))
+    try:
+        connection.execute("BEGIN")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > len(STEPS):
+            return Report(0, 0, (f"the file: a later zot wrote it (its version is {version}): update zot",))
+        return inspect(connection) if version else Report(0, 0, ())
+    except sqlite3.Error as problem:
+        return Report(0, 0, (f"the file: {problem}",))
+    finally:
+        connection.close()
 
 
 def inspect(connection: sqlite3.Connection) -> Report:

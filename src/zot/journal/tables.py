@@ -32,7 +32,7 @@ _COLUMNS = "number, id, created, updated, cwd, title, parent, fork_seq, messages
 #: The columns that `verified` takes.
 CHUNK = "session, kind, first, count, run, body, crc"
 #: Rows are read in pieces of this many chunks, so that a reader who wants few does not pay for many.
-_FETCH = 256
+_FETCH = 64
 _DECODE_BYTES = 1 << 18
 
 
