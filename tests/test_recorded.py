@@ -21,7 +21,8 @@ from grammar import Grammar
 from harness import Zot, environment
 from zot.agent.hooks import MessageDecision, NoExtensions
 from zot.agent.loop import Agent
-from zot.errors import SessionBusy, UserError
+from zot.errors import AgentError, SessionBusy, UserError
+from zot.events import Done, Error
 from zot.journal.journal import Journal
 from zot.messages import Message, TextBlock
 from zot.providers.models import catalogue
@@ -129,7 +130,7 @@ def test_a_fork_is_another_session_from_a_point_on(kept: Callable[..., Zot]) -> 
     ("command", "reason"),
     [
         ({"messages": 9}, "the conversation has no point after 9 messages to fork at"),
-        ({"messages": 2}, "the conversation has no point after 2 messages to fork at"),
+        ({"messages": 2}, "after 2 messages a call waits for its result: it cannot be forked there"),
         ({"session": "s"}, "there is a session 's' already"),
     ],
 )
@@ -302,3 +303,62 @@ async def test_two_runtimes_on_one_session_do_not_run_at_once(runtime: Callable[
             await second.run("!echo two")
         await stream.aclose()
         assert (await second.run("!echo two")).text == "two"
+
+
+async def test_a_prompt_that_cannot_run_says_why_and_that_it_is_over(runtime: Callable[..., zot.Runtime]) -> None:
+    async with asyncio.timeout(PATIENCE_S), runtime() as first, runtime() as second:
+        stream = first.prompt("!stall")
+        await anext(stream)
+        refused = second.prompt("!echo two")
+        heard = [event async for event in refused]
+        assert isinstance(refused.error, SessionBusy)
+        assert heard == [Error(str(refused.error)), Done()]
+        second.set_messages([])
+        with pytest.raises(AgentError, match=r"^the conversation could not be replaced: session 's' is running"):
+            await looking(second)
+        assert second.messages == ()
+        await stream.aclose()
+
+
+def test_answers_keep_their_order_although_some_take_a_while(kept: Callable[..., Zot]) -> None:
+    process = kept()
+    say(process, "!echo one")
+    asked = [
+        {"type": "clear", "id": 1},
+        {"type": "get_state", "id": 2},
+        {"type": "fork", "id": 3},
+        {"type": "get_messages", "id": 4, "view": "full"},
+        {"type": "prompt", "id": 5, "message": "!echo two"},
+        {"type": "abort", "id": 6},
+        {"type": "get_messages", "id": 7},
+        {"type": "ping", "id": 8},
+    ]
+    process.send(*asked)
+    answers = [process.until(type="response")[-1] for _ in asked]
+    assert [(answer["id"], answer["success"]) for answer in answers] == [(number, True) for number in range(1, 9)]
+    assert answers[1]["data"]["message_count"] == 0
+    assert len(answers[3]["data"]["messages"]) == 2
+
+
+def test_all_that_was_asked_before_the_input_ended_is_answered(kept: Callable[..., Zot]) -> None:
+    process = kept()
+    process.send({"type": "prompt", "message": "!echo one"}, {"type": "clear"}, {"type": "fork"}, {"type": "ping"})
+    frames = process.finish()
+    answers = [(frame["command"], frame["success"]) for frame in frames if frame["type"] == "response"]
+    assert answers == [("prompt", True), ("clear", False), ("fork", True), ("ping", True)]
+    assert frames[-1]["type"] == "done"
+
+
+def test_what_a_killed_process_left_is_whole_as_soon_as_it_is_opened(kept: Callable[..., Zot]) -> None:
+    first = kept()
+    first.send({"type": "prompt", "message": '!script say "half" ;; stall'})
+    first.until(type="text_delta")
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    assert texts(kept()) == ['!script say "half" ;; stall', "half"]
+
+
+async def looking(runtime: zot.Runtime) -> None:
+    while True:
+        await asyncio.sleep(0)
+        _ = runtime.messages

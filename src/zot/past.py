@@ -44,7 +44,9 @@ def fork_point(changes: Sequence[tuple[int, Change]], count: int) -> int:
         then.apply(change)
         if list(then.messages) == wanted:
             point = seq
-    if len(wanted) < count or (count and not point) or _is_open(wanted):
+    if _is_open(wanted):
+        raise UserError(f"after {count} messages a call waits for its result: it cannot be forked there")
+    if len(wanted) < count or (count and not point):
         raise UserError(f"the conversation has no point after {count} messages to fork at")
     return point
 

@@ -86,16 +86,18 @@ async def open_recorded(config: Config, given: Collection[str], *, own_process: 
             config = resumed(config, {name: getattr(recorded, name) for name in RECORDED}, given)
             # One that came from elsewhere left its system prompt there: it is made anew.
             system = None if _PROMPTING.intersection(given) else recorded.system or None
-        return open_session(
+        session = open_session(
             config,
             record,
             own_process=own_process,
             past=Past(rows, record.totals, journal.close),
             system=system,
         )
+        await session.mend()
     except BaseException:
         await journal.close()
         raise
+    return session
 
 
 def journal_path(config: Config) -> str:

@@ -11,7 +11,7 @@ import msgspec
 
 from zot.config import Config
 from zot.errors import AgentError, RunCancelled, RuntimeBusy, RuntimeClosed, UserError
-from zot.events import AgentEvent, Done
+from zot.events import AgentEvent, Done, Error
 from zot.history import Batch
 from zot.job import Job
 from zot.messages import Counters, ImageBlock, Message
@@ -44,6 +44,7 @@ class Runtime:
         # The journal cannot be opened without waiting, so that is left to `async with`.
         self._session = open_session(self._config) if self._config.session is None else None
         self._closed = False
+        self._failure: str | None = None
 
     async def __aenter__(self) -> Self:
         if self._session is None and not self._closed:
@@ -111,8 +112,11 @@ class Runtime:
         return tuple(self._open().transcript.messages)
 
     def set_messages(self, messages: Sequence[Message]) -> None:
-        """Make ``messages`` the conversation. Raise UserError while busy."""
-        self._open().replace_messages(messages)
+        """Make ``messages`` the conversation. Raise UserError while busy.
+
+        In a kept session that takes effect before the next prompt; if it cannot be, the next call raises why.
+        """
+        self._open().replace_messages(messages, dropped=self._fail_later)
 
     @property
     def cost(self) -> float | None:
@@ -128,9 +132,15 @@ class Runtime:
     def _open(self) -> Session:
         if self._closed:
             raise RuntimeClosed("this Runtime has been closed")
+        if (reason := self._failure) is not None:
+            self._failure = None
+            raise AgentError(f"the conversation could not be replaced: {reason}")
         if self._session is None:
             raise UserError("a Runtime with a session is used in `async with`: that opens it")
         return self._session
+
+    def _fail_later(self, reason: str) -> None:
+        self._failure = reason
 
     def _idle(self) -> Session:
         session = self._open()
@@ -148,7 +158,7 @@ class Events:
 
     def __init__(self, inbox: Inbox, job: Job) -> None:
         self._inbox = inbox
-        self._job = job
+        self._job = inbox.job = job
 
     @property
     def error(self) -> AgentError | None:
@@ -194,6 +204,7 @@ class Inbox:
 
     def __init__(self, session: Session, *, can_approve: bool) -> None:
         self.can_approve = can_approve
+        self.job: Job | None = None
         self._session = session
         self._loop = asyncio.get_running_loop()
         self._unread: deque[AgentEvent] = deque()
@@ -207,8 +218,9 @@ class Inbox:
         self._unsubscribe = self._session.subscribe(self)
 
     def drop(self, reason: str) -> None:
-        """The run will never start."""
-        del reason
+        """The run will never start. If it could not, say why, and that it is over."""
+        if self.job is not None and self.job.error is not None:
+            self._unread.extend((Error(reason), Done()))
         self._end()
 
     def deliver(self, batch: Batch) -> None:

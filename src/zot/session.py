@@ -140,6 +140,11 @@ class Session:
         self._worker.abort(queue=queue)
 
     @property
+    def begins_later(self) -> bool:
+        """True if what is asked now is begun only after others were kept from writing; otherwise it begins at once."""
+        return self._worker.begins_later
+
+    @property
     def aborting(self) -> bool:
         """True while the running job is on its way to its end because somebody wanted it to."""
         return self._worker.aborting
@@ -205,6 +210,10 @@ class Session:
         made = new_id or new_session_id()
         await self._store.fork(made, at)
         return made
+
+    async def mend(self) -> None:
+        """End the run that a dead process left without an end, if there is one and nobody else runs the session."""
+        await self._worker.mend()
 
     async def finish(self) -> None:
         """Wait until everything that was accepted has run."""

@@ -89,8 +89,8 @@ async def _serve(
         await pump(read_chunks(incoming), lines, server.take, output)
         lifetime.input_ended = True
         server.end_input()
-        await session.finish()
         await server.finish()
+        await session.finish()
         await output.drained()
 
     code = 0
