@@ -55,7 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "providers/lab": {"errors", "messages", "events", "providers/base"},
     "agent": {"errors", "messages", "events", "store", "schema", "providers/base", "tools/base"},
     "history": {"errors", "messages", "events", "store", "agent"},
-    "job": {"errors", "surrogates", "messages"},
+    "job": {"errors", "surrogates", "messages", "store", "agent"},
     "outcome": {"messages", "events"},
     "past": {"errors", "messages", "store", "agent"},
     "session": {"errors", "messages", "events", "store", "agent", "history", "job", "past"},

@@ -66,6 +66,19 @@ class BudgetExhausted(AgentError):
         self.allowed = allowed
 
 
+class ContextExhausted(AgentError):
+    """The conversation does not fit the model's window, and hardly anything more can be left out of it.
+
+    ``needed`` is how many tokens the next request would take, as far as we can tell, and ``window`` how many the model
+    can hold.
+    """
+
+    def __init__(self, message: str, *, needed: int, window: int) -> None:
+        super().__init__(message)
+        self.needed = needed
+        self.window = window
+
+
 class AnswerRejected(AgentError):
     """The model did not answer in the form that was asked for, however often it was told."""
 

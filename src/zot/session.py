@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from zot.agent.compaction import compact
+from zot.agent.compaction import compact, undo_compaction
 from zot.agent.hooks import Jobs, NoJobs, Question
 from zot.agent.loop import Agent
 from zot.agent.questions import Questions
@@ -21,7 +21,7 @@ from zot.agent.transcript import Transcript, repaired
 from zot.errors import AgentError, QueueFull, RuntimeBusy, RuntimeClosed, StoreFailed, UserError
 from zot.events import Done, Error
 from zot.history import History, Subscriber
-from zot.job import Job, checked_prompt
+from zot.job import Edit, Job, checked_prompt
 from zot.messages import ZERO, Counters, ImageBlock, Message, timestamp
 from zot.past import everything, fork_point
 from zot.store import Configured, MemoryStore, Row, Spliced, Store
@@ -108,7 +108,7 @@ class Session:
     @property
     def busy(self) -> bool:
         """True from the moment a prompt or compact is accepted until the last `done` is out."""
-        return self._running is not None and self._running.replacement is None
+        return self._running is not None and self._running.edit is None
 
     @property
     def transcript(self) -> Transcript:
@@ -229,9 +229,20 @@ class Session:
         """
         if not all(isinstance(message, Message) for message in messages):
             raise UserError("messages must be a list of Message")
-        if self.busy:
-            raise RuntimeBusy("the conversation cannot be changed while a prompt or compact is running; abort it first")
-        self._accept(Job(None, (), started=started, dropped=dropped, replacement=repaired(messages)))
+        whole = tuple(repaired(messages))
+        self._edit(lambda transcript: Spliced(0, len(transcript), whole), started, dropped)
+
+    def undo_compact(
+        self,
+        *,
+        started: Callable[[], None] = lambda: None,
+        dropped: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """Put back what the newest compaction replaced, before what came after. Raise UserError while busy.
+
+        ``started`` and ``dropped`` as for `replace_messages`; if there is nothing to undo, either that or UserError.
+        """
+        self._edit(undo_compaction, started, dropped)
 
     def use_model(self, model_id: str) -> None:
         """Use another model of the same provider from the next model call on. Raise UserError if there is none."""
@@ -269,14 +280,19 @@ class Session:
 
     # How jobs run.
 
+    def _edit(self, edit: Edit, started: Callable[[], None], dropped: Callable[[str], None]) -> None:
+        if self.busy:
+            raise RuntimeBusy("the conversation cannot be changed while a prompt or compact is running; abort it first")
+        self._accept(Job(None, (), started=started, dropped=dropped, edit=edit))
+
     def _accept(self, job: Job) -> Job:
         if self._closed:
             raise RuntimeClosed("this session is closed")
         if self._running is not None:
             self._check_room()
             self._waiting.append(job)
-        elif job.replacement is not None and not self._store.shared:
-            self._replace(job.replacement)
+        elif job.edit is not None and not self._store.shared:
+            self._history.say([], job.edit(self.transcript))
             job.started()
         else:
             self._take(job)
@@ -363,19 +379,16 @@ class Session:
     async def _finish(self, job: Job) -> None:
         """Do what a job wants, to its end, and let others write again."""
         try:
-            if job.replacement is None:
+            if job.edit is None:
                 await self._end(self._run or self._begin(job))
             else:
-                self._replace(job.replacement)
+                self._history.say([], job.edit(self.transcript))
                 await self._history.settled()
                 job.started()
-        except StoreFailed as problem:
+        except (StoreFailed, UserError) as problem:
             job.fail(problem)
         finally:
             self._store.end()
-
-    def _replace(self, messages: Sequence[Message]) -> None:
-        self._history.say([], Spliced(0, len(self.transcript), tuple(messages)))
 
     async def _end(self, run: Run) -> None:
         """Wait for a run and say how it ended."""

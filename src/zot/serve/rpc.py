@@ -113,6 +113,8 @@ class RpcServer:
                 self._succeed(command)
             case rpc.Clear():
                 session.clear(started=lambda: self._succeed(command), dropped=self._fate(command)["dropped"])
+            case rpc.UndoCompact():
+                session.undo_compact(started=lambda: self._succeed(command), dropped=self._fate(command)["dropped"])
             case rpc.SetModel(model=model):
                 if not model:
                     raise UserError("set_model needs a model")
