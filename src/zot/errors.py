@@ -44,6 +44,10 @@ class NoSuchSession(UserError):
     """The journal has no session of that id."""
 
 
+class EmptySummary(UserError):
+    """The model was asked to summarise a conversation and said nothing, so it stayed as it was."""
+
+
 class RunCancelled(AgentError):
     """A prompt was ended before it was done, because somebody wanted it to."""
 

@@ -39,6 +39,7 @@ from zot.tools.base import Output, ToolContext
 SMALL = Model("small", "anthropic", 10_000, 1_000, reasoning=False)
 SUMMARY = claude.reply(claude.text("They talked."))
 TOO_LONG = Answer([b'{"error":{"code":"context_length_exceeded","message":"too long"}}'], status=400)
+TOO_BIG = Answer([b"{}"], status=413)
 #: What Anthropic says, and what it says to anything else that is wrong.
 VAGUE = Answer([b'{"error":{"type":"invalid_request_error","message":"prompt is too long"}}'], status=400)
 QUIET = ["user_message", "turn_start", "assistant_start", "text_delta", "usage", "assistant_message"]
@@ -243,7 +244,7 @@ async def test_it_can_be_switched_off() -> None:
 # When the service found it too long.
 
 
-@pytest.mark.parametrize("refusal", [TOO_LONG, Answer([b"{}"], status=413)])
+@pytest.mark.parametrize("refusal", [TOO_LONG, TOO_BIG])
 async def test_a_refused_conversation_is_shortened_and_tried_again(refusal: Answer) -> None:
     transport = FakeTransport([refusal, SUMMARY])
     session = open_small(transport, [user(400) for _ in range(10)])
@@ -252,13 +253,14 @@ async def test_a_refused_conversation_is_shortened_and_tried_again(refusal: Answ
     assert kinds(events) == [*QUIET[:2], "usage", "compact_done", *QUIET[2:]]
 
 
-async def test_what_was_refused_tells_how_large_the_window_is() -> None:
-    transport = FakeTransport([TOO_LONG, SUMMARY])
+@pytest.mark.parametrize(("refusal", "again"), [(TOO_LONG, ["summary", "answer"]), (TOO_BIG, ["answer"])])
+async def test_what_was_refused_tells_how_large_the_window_is(refusal: Answer, again: list[str]) -> None:
+    transport = FakeTransport([refusal, SUMMARY])
     session = open_small(transport, [user(400) for _ in range(10)])
     await talk(session)
     session.replace_messages([user(400) for _ in range(10)])
     await talk(session)
-    assert asked(transport) == ["answer", "summary", "answer", "summary", "answer"]
+    assert asked(transport) == ["answer", "summary", "answer", *again]
 
 
 @pytest.mark.parametrize("messages", [[], [user(400) for _ in range(10)], [user(1000) for _ in range(10)]])

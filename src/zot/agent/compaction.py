@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from zot.agent.headroom import SUMMARY_TOKENS, size_of
 from zot.agent.pruning import shorten
-from zot.errors import UserError
+from zot.errors import EmptySummary, UserError
 from zot.messages import (
     CallBlock,
     ImageBlock,
@@ -51,10 +51,6 @@ _UPDATE = (
     "The conversation follows the notes above, which were written earlier. Write them anew, so that they alone are "
     f"what the agent needs to carry on: keep what still holds, change what does not, add what is new. {_HEADINGS}"
 )
-
-
-class EmptySummary(UserError):
-    """The model had nothing to say about a conversation."""
 
 
 async def compact(agent: Agent, run: Run) -> None:
@@ -141,7 +137,7 @@ def _fitted(parts: Sequence[str], budget_bytes: int) -> list[str]:
         told.append(text)
         used += size_of(text) + _GAP
     missing = len(parts) - len(told)
-    return [f"(the oldest {missing} messages are left out)" if missing else "", *reversed(told)]
+    return [*([f"(the oldest {missing} messages are left out)"] if missing else []), *reversed(told)]
 
 
 def _render(block: TranscriptBlock) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from operator import is_
 
 import msgspec
 
 from zot.messages import CallBlock, Counters, ImageBlock, Message, ResultBlock, TextBlock, ThinkingBlock, ToolSpec
 from zot.messages import TranscriptBlock as Block
-from zot.providers.base import Model
+from zot.providers.base import Model, common_prefix
 
 #: How long a summary may be.
 SUMMARY_TOKENS = 4096
@@ -90,7 +89,7 @@ class Gauge:
 
     def _follow(self, messages: Sequence[Message]) -> None:
         """Know ``messages``, of which most are known already."""
-        same = _same(self._messages, messages)
+        same = common_prefix(self._messages, messages)
         del self._messages[same:], self._sums[same:]
         if self._measured > same:
             self._measured = 0  # What was measured is no longer what would be sent.
@@ -113,14 +112,6 @@ def answer_tokens(model: Model, need: int) -> int:
 def size_of(text: str) -> int:
     """Return how many bytes ``text`` is."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
-
-
-def _same(known: Sequence[Message], messages: Sequence[Message]) -> int:
-    """Return how many of the messages are known already."""
-    if len(known) <= len(messages) and all(map(is_, known, messages)):
-        return len(known)
-    pairs = enumerate(zip(known, messages, strict=False))
-    return next((index for index, (ours, theirs) in pairs if ours is not theirs), min(len(known), len(messages)))
 
 
 def _fixed(system: str, tools: Iterable[ToolSpec]) -> float:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from zot.agent.compaction import KEEP_MESSAGES, EmptySummary, boundary, first_new, summarise, summary_of
+from zot.agent.compaction import KEEP_MESSAGES, boundary, first_new, summarise, summary_of
 from zot.agent.pruning import KEEP_RECENT, prune
-from zot.errors import BadRequest, ContextExhausted, ContextTooLong, ProviderError
+from zot.errors import BadRequest, ContextExhausted, ContextTooLong, EmptySummary, ProviderError
 from zot.messages import Message, ToolSpec
 from zot.store import Spliced
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _GOAL = 0.7
 #: What must be gained for it to be worth anything.
 _PROGRESS = 0.1
+#: The HTTP status that says nothing about tokens, and so nothing about the window.
+_TOO_MANY_BYTES = 413
 #: A request that the service does not accept, without saying why, may be too long if it takes so much of the window.
 _SUSPECT = 0.7
 #: What a user asked for stays as it was said if it takes no more than this of what fits.
@@ -55,7 +57,8 @@ class Relief:
         """Make room if that is why the service refused, once in a run. Raise ``refusal``, or ContextExhausted."""
         need, window = self._need(), self._window()
         if isinstance(refusal, ContextTooLong):
-            self._agent.gauge.refused(self._agent.asked, need)
+            if refusal.status != _TOO_MANY_BYTES:
+                self._agent.gauge.refused(self._agent.asked, need)
         elif not (isinstance(refusal, BadRequest) and need > _SUSPECT * window):
             raise refusal
         if not self._agent.auto_compact.on:
