@@ -33,7 +33,7 @@ _GATED: Final[dict[type, str]] = {
     ExtNotify: "extensions",
 }
 #: What also happens when nobody asked for it, and is then shown only with the feature `compaction`.
-_MAYBE_AUTO: Final = (Usage, CompactDone)
+_MAYBE_AUTO: Final[frozenset[type]] = frozenset({Usage, CompactDone})
 
 
 class Command(msgspec.Struct, frozen=True, tag_field="type"):
@@ -376,8 +376,8 @@ class EventEncoder:
     def lines(self, events: Sequence[AgentEvent], features: frozenset[str], *, run: int) -> bytes:
         """Return the lines for ``events`` of a run, each ending in LF."""
         shown = [event for event in events if _GATED.get(type(event)) is None or _GATED[type(event)] in features]
-        if "compaction" not in features:
-            shown = [event for event in shown if not (isinstance(event, _MAYBE_AUTO) and event.auto)]
+        if "compaction" not in features and not _MAYBE_AUTO.isdisjoint(map(type, shown)):
+            shown = [event for event in shown if not (isinstance(event, Usage | CompactDone) and event.auto)]
         if "prices" not in features:
             shown = [_as_first_published(event) if type(event) is Usage else event for event in shown]
         return self._numbered(shown, run) if "seq" in features else encode_lines(shown)
