@@ -263,6 +263,12 @@ async def test_what_was_refused_tells_how_large_the_window_is(refusal: Answer, a
     assert asked(transport) == ["answer", "summary", "answer", *again]
 
 
+async def test_a_small_request_that_was_refused_tells_nothing() -> None:
+    session = open_small(FakeTransport([TOO_LONG]), [])
+    assert kinds(await talk(session))[-3:] == ["turn_end error", "error", "done"]
+    assert kinds(await talk(session)) == QUIET
+
+
 @pytest.mark.parametrize("messages", [[], [user(400) for _ in range(10)], [user(1000) for _ in range(10)]])
 async def test_a_service_that_finds_everything_too_long_is_not_asked_for_ever(messages: list[Message]) -> None:
     scripts: list[list[Answer | list[bytes]]] = [[TOO_LONG] * 9, [TOO_LONG, SUMMARY, TOO_LONG, TOO_LONG]]

@@ -21,6 +21,8 @@ _BYTES_PER_TOKEN = 4
 _IMAGE_TOKENS = 1600
 #: What the form of a block or message takes, besides what is said in it.
 _FORM_BYTES = 16
+#: No window is so many times smaller than we were told.
+_WRONG_BY = 16
 #: Below this, what a service adds by itself says more than what we sent.
 _TELLING_TOKENS = 2000
 
@@ -71,7 +73,9 @@ class Gauge:
         self._measured, self._tokens = len(messages), tokens
 
     def refused(self, model: Model, tokens: int) -> None:
-        """The service found so many tokens too long."""
+        """The service found so many tokens too long. What is small must have been refused for another reason."""
+        if tokens < model.context_window // _WRONG_BY:
+            return
         self._refused[model.id] = min(tokens, self._refused.get(model.id, tokens))
 
     def window(self, model: Model) -> int:
