@@ -12,6 +12,7 @@ import claude
 from zot.agent.budget import Budget
 from zot.agent.hooks import Approver, CallDecision, Extensions, MessageDecision, Question
 from zot.agent.loop import Agent
+from zot.agent.relief import AutoCompact
 from zot.errors import StoreFailed
 from zot.events import AgentEvent
 from zot.history import Batch
@@ -334,6 +335,7 @@ def open_session(
     extensions: Extensions | None = None,
     approver: Approver | None = None,
     store: Store | None = None,
+    auto_compact: AutoCompact | None = None,
 ) -> Session:
     agent = Agent(
         service(provider) if isinstance(provider, FakeTransport) else provider,
@@ -348,6 +350,7 @@ def open_session(
         reasoning=reasoning,
         extensions=extensions,
         approver=approver,
+        auto_compact=auto_compact,
     )
     return Session(agent, store, now=lambda: NOON)
 

@@ -58,7 +58,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "providers/lab": {"errors", "messages", "events", "providers/base"},
     "agent": {"errors", "printable", "messages", "events", "store", "schema", "providers/base", "tools/base"},
     "history": {"errors", "messages", "events", "store", "agent"},
-    "job": {"errors", "surrogates", "messages"},
+    "job": {"errors", "surrogates", "messages", "store", "agent"},
     "outcome": {"messages", "events"},
     "past": {"errors", "messages", "events", "store", "agent"},
     "worker": {"errors", "messages", "events", "store", "agent", "history", "job"},

@@ -114,6 +114,28 @@ def test_what_was_cleared_stays_cleared_and_can_still_be_read(kept: Callable[...
     assert texts(second, view="full") == ["!echo one", "one", "!echo two", "two"]
 
 
+def test_what_was_compacted_can_still_be_read_and_put_back_by_another_process(kept: Callable[..., Zot]) -> None:
+    first = kept()
+    for word in ("one", "two", "three"):
+        say(first, f"!echo {word}")
+    whole = texts(first)
+    first.send({"type": "compact"})
+    [summary] = [frame["summary"] for frame in first.until(type="done") if frame["type"] == "compact_done"]
+    say(first, "!echo four")
+    first.finish()
+    second = kept()
+    shown = f"## Context Summary (compacted)\n\n{summary}"
+    assert texts(second) == [shown, *whole[2:], "!echo four", "four"]
+    assert texts(second, view="full") == [*whole, shown, "!echo four", "four"]
+    second.send({"type": "undo_compact", "id": 1}, {"type": "undo_compact", "id": 2})
+    assert second.read() == {"type": "response", "id": 1, "command": "undo_compact", "success": True}
+    refused = {"type": "response", "id": 2, "command": "undo_compact", "success": False}
+    assert second.read() == {**refused, "error": "there is no compaction to undo"}
+    assert texts(second) == [*whole, "!echo four", "four"]
+    second.finish()
+    assert texts(kept()) == [*whole, "!echo four", "four"]
+
+
 def test_a_fork_is_another_session_from_a_point_on(kept: Callable[..., Zot]) -> None:
     first = kept()
     say(first, "!echo one")

@@ -74,6 +74,10 @@ class BlockingRuntime:
 
         return self._wait(compact())
 
+    def undo_compact(self) -> None:
+        """Put back what the newest compaction replaced. Raise UserError if there is none."""
+        self._wait(self._inner.undo_compact())
+
     def steer(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
         """Say something to the running prompt, from another thread."""
         self._call(lambda runtime: runtime.steer(text, images))

@@ -104,6 +104,11 @@ def dollars(text: str) -> float:
     return amount
 
 
+def switch(text: str) -> bool:
+    """Read on or off."""
+    return choice("on", "off")(text) == "on"
+
+
 def choice(*choices: str) -> Callable[[str], str]:
     """Read one of ``choices``."""
 

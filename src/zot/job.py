@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
+from zot.agent.transcript import Transcript
 from zot.errors import AgentError, UserError
-from zot.messages import ImageBlock, Message
+from zot.messages import ImageBlock
+from zot.store import Spliced
 from zot.surrogates import has_half
+
+#: Returns how a conversation is to be changed. Raise UserError if it cannot be.
+Edit: TypeAlias = Callable[[Transcript], Spliced]
 
 
 class Job:
     """A prompt or compact: waiting, running or over. Whoever asked hears when it starts, or that it never will.
 
-    One with a ``replacement`` runs nothing: these messages become the conversation, and it starts when they are. When
-    it is over, ``error`` says why it failed and ``aborted`` that somebody ended it.
+    One with an ``edit`` runs nothing: it changes the conversation, and starts when that is done. When it is over,
+    ``error`` says why it failed and ``aborted`` that somebody ended it.
     """
 
     def __init__(
@@ -23,10 +29,10 @@ class Job:
         *,
         started: Callable[[], None],
         dropped: Callable[[str], None],
-        replacement: Sequence[Message] | None = None,
+        edit: Edit | None = None,
     ) -> None:
         self.text = text
-        self.replacement = replacement
+        self.edit = edit
         self.images = images
         self.started = started
         self.dropped = dropped
@@ -35,7 +41,7 @@ class Job:
 
     @property
     def is_compact(self) -> bool:
-        return self.text is None and self.replacement is None
+        return self.text is None and self.edit is None
 
     def fail(self, problem: AgentError) -> None:
         """It cannot run."""

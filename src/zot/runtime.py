@@ -124,6 +124,7 @@ def open_session(
     from zot.agent.approvals import Approvals
     from zot.agent.budget import Budget
     from zot.agent.loop import Agent
+    from zot.agent.relief import AutoCompact
     from zot.session import Session
     from zot.toolbox import Toolbox
 
@@ -142,6 +143,7 @@ def open_session(
         budget=Budget(config.max_cost, config.max_tokens_total),
         reasoning=config.reasoning,
         expected=_expected(config),
+        auto_compact=AutoCompact(config.auto_compact is not False, config.compact_at),
         approver=Approvals(_policy(config), cwd=cwd, timeout_s=config.approval_timeout_s),
     )
     return Session(agent, store, jobs=toolbox, key=key, now=_clock(config.frozen_time), past=past)

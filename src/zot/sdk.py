@@ -78,6 +78,19 @@ class Runtime:
         inbox = Inbox(session, can_approve=self._config.approvals)
         return Events(inbox, session.compact(started=inbox.open, dropped=inbox.drop))
 
+    async def undo_compact(self) -> None:
+        """Put back what the newest compaction replaced, before what came after. Raise UserError if there is none."""
+        over, reasons = asyncio.Event(), list[str]()
+
+        def drop(reason: str) -> None:
+            reasons.append(reason)
+            over.set()
+
+        self._idle().undo_compact(started=over.set, dropped=drop)
+        await over.wait()
+        if reasons:
+            raise UserError(reasons[0])
+
     def steer(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
         """Say something to the running prompt, before its next model call. Raise AgentError if none is running."""
         session = self._open()

@@ -7,15 +7,16 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
+from zot.agent.compaction import undo_compaction
 from zot.agent.hooks import Jobs, NoJobs
 from zot.agent.loop import Agent
 from zot.agent.transcript import Transcript, repaired
 from zot.errors import RuntimeBusy, StoreFailed, UserError
 from zot.history import History, Subscriber
-from zot.job import Job, checked_prompt
+from zot.job import Edit, Job, checked_prompt
 from zot.messages import ZERO, Counters, ImageBlock, Message, timestamp
 from zot.past import CONCLUSION, concluded, everything, fork_point
-from zot.store import MemoryStore, Row, Store
+from zot.store import MemoryStore, Row, Spliced, Store
 from zot.worker import Worker
 
 
@@ -188,9 +189,20 @@ class Session:
         """
         if not all(isinstance(message, Message) for message in messages):
             raise UserError("messages must be a list of Message")
-        if self.busy:
-            raise RuntimeBusy("the conversation cannot be changed while a prompt or compact is running; abort it first")
-        self._worker.accept(Job(None, (), started=started, dropped=dropped, replacement=repaired(messages)))
+        whole = tuple(repaired(messages))
+        self._edit(lambda transcript: Spliced(0, len(transcript), whole), started, dropped)
+
+    def undo_compact(
+        self,
+        *,
+        started: Callable[[], None] = lambda: None,
+        dropped: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """Put back what the newest compaction replaced, before what came after. Raise UserError while busy.
+
+        ``started`` and ``dropped`` as for `replace_messages`; if there is nothing to undo, either that or UserError.
+        """
+        self._edit(undo_compaction, started, dropped)
 
     def use_model(self, model_id: str) -> None:
         """Use another model of the same provider from the next model call on. Raise UserError if there is none."""
@@ -225,6 +237,11 @@ class Session:
         await self._jobs.close()
         await self.agent.provider.close()
         await self._past.release()
+
+    def _edit(self, edit: Edit, started: Callable[[], None], dropped: Callable[[str], None]) -> None:
+        if self.busy:
+            raise RuntimeBusy("the conversation cannot be changed while a prompt or compact is running; abort it first")
+        self._worker.accept(Job(None, (), started=started, dropped=dropped, edit=edit))
 
     def _store_failed(self, problem: StoreFailed) -> None:
         self._worker.store_failed(problem)

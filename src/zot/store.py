@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -23,15 +23,16 @@ class Said(msgspec.Struct, frozen=True, gc=False, tag="said", tag_field="type"):
     message: Message
 
 
-class Spliced(msgspec.Struct, frozen=True, gc=False, tag="spliced", tag_field="type"):
+class Spliced(msgspec.Struct, frozen=True, gc=False, tag="spliced", tag_field="type", omit_defaults=True):
     """``messages`` took the place of those from ``start`` up to ``stop``: a compaction, a clearing, a replacement.
 
-    What was replaced stays in the history: a transcript is a view.
+    What was replaced stays in the history: a transcript is a view. ``why`` tells what can be undone.
     """
 
     start: int
     stop: int
     messages: tuple[Message, ...]
+    why: Literal["", "compaction", "undo"] = ""
 
 
 class Configured(msgspec.Struct, frozen=True, gc=False, tag="configured", tag_field="type"):

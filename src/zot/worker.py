@@ -18,8 +18,7 @@ from zot.errors import AgentError, QueueFull, RuntimeClosed, SessionBusy, StoreF
 from zot.events import AgentEvent, Done, Error, TurnEnd
 from zot.history import History
 from zot.job import Job
-from zot.messages import Message
-from zot.store import Configured, Row, Spliced, Store
+from zot.store import Configured, Row, Store
 
 log = logging.getLogger("zot")
 
@@ -60,7 +59,7 @@ class Worker:
     @property
     def busy(self) -> bool:
         """True from the moment a prompt or compact is accepted until the last `done` is out."""
-        return self._running is not None and self._running.replacement is None
+        return self._running is not None and self._running.edit is None
 
     @property
     def begins_later(self) -> bool:
@@ -84,8 +83,8 @@ class Worker:
         if self._running is not None:
             self._check_room()
             self._waiting.append(job)
-        elif job.replacement is not None and not self._store.shared:
-            self._replace(job.replacement)
+        elif job.edit is not None and not self._store.shared:
+            self._history.say([], job.edit(self._history.transcript))
             job.started()
         else:
             self._take(job)
@@ -260,19 +259,16 @@ class Worker:
     async def _finish(self, job: Job) -> None:
         """Do what a job wants, to its end, and let others write again."""
         try:
-            if job.replacement is None:
+            if job.edit is None:
                 await self._end(self._run or self._begin(job))
             else:
-                self._replace(job.replacement)
+                self._history.say([], job.edit(self._history.transcript))
                 await self._history.settled()
                 job.started()
-        except StoreFailed as problem:
+        except (StoreFailed, UserError) as problem:
             job.fail(problem)
         finally:
             self._store.end()
-
-    def _replace(self, messages: Sequence[Message]) -> None:
-        self._history.say([], Spliced(0, len(self._history.transcript), tuple(messages)))
 
     async def _end(self, run: Run) -> None:
         """Wait for a run and say how it ended."""

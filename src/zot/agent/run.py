@@ -101,6 +101,8 @@ class Run:
         self.answered = False
         #: How often the model was told that its answer is not as it must be.
         self.complaints = 0
+        #: Whether the conversation has been made shorter because the service found it too long.
+        self.relieved = False
         #: What was decided about calls, by id: by extensions, and by a person.
         self.decisions: dict[str, CallDecision] = {}
         self.answers: dict[str, Answer] = {}
@@ -168,11 +170,11 @@ class Run:
 
     def spent(self, counters: Counters) -> None:
         """A model call of which nothing is shown has used this much."""
-        self.recorder.say([self._usage(counters)])
+        self.recorder.say([self._usage(counters, auto=self._phase is Phase.ASKING)])
 
-    def compacted(self, summary: Message, replaces: int, text: str) -> None:
-        """The first ``replaces`` messages have a summary that stands for them from now on."""
-        self.recorder.say([CompactDone(text)], Spliced(0, replaces, (summary,)))
+    def compacted(self, change: Spliced, summary: str, *, pruned: int = 0) -> None:
+        """The conversation is told more shortly from now on. Inside a turn, nobody had asked for that."""
+        self.recorder.say([CompactDone(summary, self._phase is Phase.ASKING, pruned)], change)
 
     def failed(self, error: AgentError) -> None:
         """The run ends because something broke. What had arrived is kept."""
@@ -219,7 +221,7 @@ class Run:
             events.append(AssistantMessage(show(message).content, message.time))
         self.recorder.say(events, *([Said(message)] if content else []))
 
-    def _usage(self, counters: Counters) -> Usage:
+    def _usage(self, counters: Counters, *, auto: bool = False) -> Usage:
         priced = self.recorder.count(counters)
         return Usage(
             priced.input,
@@ -230,6 +232,7 @@ class Run:
             self.recorder.totals,
             priced.price_known,
             priced.reasoning,
+            auto,
         )
 
     def _repairs(self) -> list[Change]:

@@ -15,6 +15,8 @@ class Transcript:
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
+        #: The change that takes the newest compaction back; None if there was none, or something else came after it.
+        self.undo: Spliced | None = None
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -29,8 +31,8 @@ class Transcript:
         match change:
             case Said(message=message):
                 self._append(message)
-            case Spliced(start=start, stop=stop, messages=messages):
-                self._messages[start:stop] = messages
+            case Spliced():
+                self._splice(change)
             case Configured():
                 pass  # how the model is asked, not what was said
 
@@ -47,6 +49,14 @@ class Transcript:
                 case "user":
                     break
         return []
+
+    def _splice(self, change: Spliced) -> None:
+        replaced = tuple(self._messages[change.start : change.stop])
+        self._messages[change.start : change.stop] = change.messages
+        # Only the newest is kept: what is held for an undo must not grow with the conversation.
+        is_view = change.why == "compaction"
+        stop = change.start + len(change.messages)
+        self.undo = Spliced(change.start, stop, replaced, "undo") if is_view else None
 
     def _append(self, message: Message) -> None:
         if message.role == "tool" and self._messages and self._messages[-1].role == "tool":

@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from zot import flags
-from zot.config import AGENT_FLAGS, LATER_FLAGS, RESUME_FLAGS, resolve
+from zot.config import AGENT_FLAGS, LATER_FLAGS, RESUME_FLAGS, Config, resolve
 from zot.errors import ConfigError
 from zot.runtime import check, open_any
 from zot.serve.early import answer_early
@@ -41,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
         settings.pop(flag.key, None)
     limit = settings.pop("max_line_bytes", MAX_LINE_BYTES)
     token = os.environ.pop("ZOTCORE_RPC_TOKEN", "")
-    config = resolve(settings)
+    config = _as_first_published(resolve(settings))
     model = check(config) if config.session is None else ""
     leave_on_signals()
     incoming, outgoing = claim()
@@ -60,6 +62,13 @@ def main(argv: Sequence[str]) -> int:
 
     opening = partial(open_any, config, settings, own_process=True)
     leave(asyncio.run(_serve(opening, greeting, lines, waiting, (incoming, outgoing))))
+
+
+def _as_first_published(config: Config) -> Config:
+    """Return ``config`` for clients of version 1, whose conversation nobody shortens unless they want it."""
+    if config.auto_compact is None and config.compact_at is None:
+        return replace(config, auto_compact=False)
+    return config
 
 
 async def _serve(

@@ -102,7 +102,7 @@ class EncodedMessages:
         if encode != self._encode:
             self._cut(0)
             self._encode = encode
-        self._cut(self._same(messages))
+        self._cut(common_prefix(self._messages, messages))
         role = self._after[-1][1] if self._after else ""
         for message in messages[len(self._messages) :]:
             piece, role = encode(message, role)
@@ -111,19 +111,19 @@ class EncodedMessages:
             self._after.append((len(self._text), role))
         return self._text, role
 
-    def _same(self, messages: Sequence[Message]) -> int:
-        """Return how many of the messages are known already."""
-        known = self._messages
-        if len(known) <= len(messages) and all(map(is_, known, messages)):
-            return len(known)  # As ever; the rest is for a conversation that was changed.
-        pairs = enumerate(zip(known, messages, strict=False))
-        return next((index for index, (ours, theirs) in pairs if ours is not theirs), min(len(known), len(messages)))
-
     def _cut(self, count: int) -> None:
         """Forget all but the first ``count`` messages."""
         if count < len(self._messages):
             del self._messages[count:], self._after[count:]
             del self._text[self._after[-1][0] if self._after else 0 :]
+
+
+def common_prefix(known: Sequence[Message], messages: Sequence[Message]) -> int:
+    """Return how many of the messages are known already: the very same, from the beginning."""
+    if len(known) <= len(messages) and all(map(is_, known, messages)):
+        return len(known)  # As ever; the rest is for a conversation that was changed.
+    pairs = enumerate(zip(known, messages, strict=False))
+    return next((index for index, (ours, theirs) in pairs if ours is not theirs), min(len(known), len(messages)))
 
 
 def own_blocks(message: Message, origin: str) -> tuple[TranscriptBlock, ...]:

@@ -122,7 +122,7 @@ class RpcServer:
 
     def _takes_a_while(self, command: rpc.AnyCommand) -> bool:
         match command:
-            case rpc.Prompt() | rpc.Steer() | rpc.Compact() | rpc.Clear():
+            case rpc.Prompt() | rpc.Steer() | rpc.Compact() | rpc.Clear() | rpc.UndoCompact():
                 return self._session.begins_later
             case rpc.Fork() | rpc.GetMessages(view="full"):
                 return True
@@ -170,6 +170,8 @@ class RpcServer:
                 self._succeed(command)
             case rpc.Clear():
                 session.clear(**self._fate(command))
+            case rpc.UndoCompact():
+                session.undo_compact(**self._fate(command))
             case rpc.SetModel(model=model):
                 if not model:
                     raise UserError("set_model needs a model")
@@ -213,7 +215,7 @@ class RpcServer:
 
     def _fate(self, command: rpc.Command) -> dict[str, Callable[..., None]]:
         """Return what is to be done when the job of ``command`` starts, or never will."""
-        data = () if isinstance(command, rpc.Clear) else (rpc.STARTED,)
+        data = () if isinstance(command, rpc.Clear | rpc.UndoCompact) else (rpc.STARTED,)
         then = self._answered if self._session.begins_later else _nothing
 
         def started() -> None:

@@ -12,6 +12,7 @@ from zot.errors import ProtocolError
 from zot.events import (
     AgentEvent,
     ApprovalRequest,
+    CompactDone,
     ExtNotify,
     Retry,
     ThinkingDelta,
@@ -24,13 +25,15 @@ from zot.surrogates import without_half_escapes
 PROTOCOL_VERSION: Final = 1
 
 #: What a client may switch on with `hello`. Without them it gets version 1 as first published.
-FEATURES: Final = ("seq", "thinking", "retries", "prices", "approvals")
+FEATURES: Final = ("seq", "thinking", "retries", "prices", "approvals", "compaction")
 _GATED: Final[dict[type, str]] = {
     ThinkingDelta: "thinking",
     Retry: "retries",
     ApprovalRequest: "approvals",
     ExtNotify: "extensions",
 }
+#: What also happens when nobody asked for it, and is then shown only with the feature `compaction`.
+_MAYBE_AUTO: Final[frozenset[type]] = frozenset({Usage, CompactDone})
 
 
 class Command(msgspec.Struct, frozen=True, tag_field="type"):
@@ -64,6 +67,10 @@ class Abort(Command, tag="abort", frozen=True):
 
 
 class Compact(Command, tag="compact", frozen=True):
+    pass
+
+
+class UndoCompact(Command, tag="undo_compact", frozen=True):
     pass
 
 
@@ -126,6 +133,7 @@ AnyCommand: TypeAlias = (
     | Steer
     | Abort
     | Compact
+    | UndoCompact
     | GetState
     | GetMessages
     | Clear
@@ -368,6 +376,8 @@ class EventEncoder:
     def lines(self, events: Sequence[AgentEvent], features: frozenset[str], *, run: int) -> bytes:
         """Return the lines for ``events`` of a run, each ending in LF."""
         shown = [event for event in events if _GATED.get(type(event)) is None or _GATED[type(event)] in features]
+        if "compaction" not in features and not _MAYBE_AUTO.isdisjoint(map(type, shown)):
+            shown = [event for event in shown if not (isinstance(event, Usage | CompactDone) and event.auto)]
         if "prices" not in features:
             shown = [_as_first_published(event) if type(event) is Usage else event for event in shown]
         return self._numbered(shown, run) if "seq" in features else encode_lines(shown)
