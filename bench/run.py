@@ -13,6 +13,7 @@ from pathlib import Path
 
 from abort import abort
 from growth import growth
+from journal import journal
 from measure import Row, table
 from memory import memory
 from startup import first_delta, hello, version
@@ -29,6 +30,7 @@ _MEASUREMENTS: Mapping[str, tuple[Callable[[Sequence[Subject], int], list[Row]],
     "abort": (abort, 24),
     "memory": (memory, 20),
     "growth": (growth, 25),
+    "journal": (journal, 10),
 }
 _QUICK = 5
 

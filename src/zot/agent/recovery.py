@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -15,13 +16,18 @@ from zot.events import (
     Done,
     ExtNotify,
     TextDelta,
+    ToolCall,
     ToolResult,
     TurnEnd,
+    TurnStart,
     Usage,
+    UserMessage,
     text,
 )
 from zot.messages import ZERO, Message, ResultBlock, TextBlock, show_result_content
 from zot.store import Change, Configured, Row, Said, Spliced
+
+T = TypeVar("T")
 
 LOST_RESULT = "the result was lost: the run was interrupted"
 
@@ -46,8 +52,8 @@ def recover(transcript: Transcript, run: Sequence[Row], *, now: str, parks: bool
         return Recovery(parked=waiting)
     rows: list[Row] = []
     if events and not any(isinstance(event, Done) for event in events):
-        rows += _ending(transcript, events, now)
-    return Recovery([*rows, *_mended(transcript, rows)])
+        rows = [*_partial_reply(run, now), *_lost_results(transcript, events, now), *_ending(events), Done()]
+    return Recovery([*rows[:-1], *_mended(transcript, rows), *rows[-1:]])
 
 
 def _waiting(events: Sequence[AgentEvent]) -> ApprovalRequest | None:
@@ -60,28 +66,47 @@ def _waiting(events: Sequence[AgentEvent]) -> ApprovalRequest | None:
     return None
 
 
-def _ending(transcript: Transcript, events: Sequence[AgentEvent], now: str) -> list[Row]:
-    rows = _partial_reply(events, now)
-    lost = (TextBlock(LOST_RESULT),)
-    for call in transcript.unanswered() if not rows else ():
-        message = Message("tool", (ResultBlock(call.id, True, lost),), now)
-        rows += [Said(message), ToolResult(call.id, True, show_result_content(lost))]
-    return [*rows, TurnEnd("aborted"), Done()]
-
-
-def _partial_reply(events: Sequence[AgentEvent], now: str) -> list[Row]:
+def _partial_reply(run: Sequence[Row], now: str) -> list[Row]:
     """Return what keeps and shows the words of a reply that was cut off. Nobody knows what it used."""
-    start = max((at for at, event in enumerate(events) if isinstance(event, AssistantStart)), default=-1)
-    heard = events[start + 1 :]
-    if start < 0 or any(isinstance(event, Usage | AssistantMessage | TurnEnd) for event in heard):
+    heard = _since(run, AssistantStart)
+    if heard is None or any(isinstance(row, Said | Usage | AssistantMessage | TurnEnd) for row in heard):
         return []
-    totals = next((event.cumulative for event in reversed(events) if isinstance(event, Usage)), ZERO)
+    totals = next((row.cumulative for row in reversed(run) if isinstance(row, Usage)), ZERO)
     usage = Usage(0, 0, 0, 0, 0.0, totals, price_known=False)
-    words = text(event for event in heard if isinstance(event, TextDelta))
+    words = text(row for row in heard if isinstance(row, TextDelta))
     if not words:
         return [usage]
     said = (TextBlock(words),)
     return [Said(Message("assistant", said, now)), usage, AssistantMessage(said, now)]
+
+
+def _lost_results(transcript: Transcript, events: Sequence[AgentEvent], now: str) -> list[Row]:
+    """Return a result for every open call; the calls themselves, too, if nobody was told of them yet."""
+    calls = transcript.unanswered()
+    rows: list[Row] = []
+    if calls and not any(isinstance(event, TurnEnd) for event in _since(events, AssistantStart) or ()):
+        known = {event.id for event in _since(events, AssistantStart) or () if isinstance(event, ToolCall)}
+        rows += [ToolCall(call.id, call.name, call.args) for call in calls if call.id not in known]
+        rows.append(TurnEnd("tool_use"))
+    lost = (TextBlock(LOST_RESULT),)
+    for call in calls:
+        message = Message("tool", (ResultBlock(call.id, True, lost),), now)
+        rows += [Said(message), ToolResult(call.id, True, show_result_content(lost))]
+    return rows
+
+
+def _ending(events: Sequence[AgentEvent]) -> list[Row]:
+    """Return the end of the last turn; none if it had one that nothing follows."""
+    last = next((event for event in reversed(events) if isinstance(event, TurnEnd | TurnStart | UserMessage)), None)
+    return [] if isinstance(last, TurnEnd) and last.stop != "tool_use" else [TurnEnd("aborted")]
+
+
+def _since(rows: Sequence[T], kind: type) -> Sequence[T] | None:
+    """Return what follows the last row of a kind; None if there is none."""
+    for at in range(len(rows) - 1, -1, -1):
+        if isinstance(rows[at], kind):
+            return rows[at + 1 :]
+    return None
 
 
 def _mended(transcript: Transcript, rows: Sequence[Row]) -> list[Change]:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from zot.errors import JournalDamaged
-from zot.journal.chunks import Kind, images, unpack
-from zot.journal.tables import SessionRecord, chunks_after, listed
+from zot.errors import JournalDamaged, StoreFailed
+from zot.journal.chunks import images, unpack, verified
+from zot.journal.tables import CHUNK, SessionRecord, listed
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -38,26 +38,27 @@ def inspect(connection: sqlite3.Connection) -> Report:
         for session in sessions:
             problems += _session(connection, session, count)
         problems += _blobs(connection)
-    except (sqlite3.DatabaseError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
+    except (sqlite3.Error, JournalDamaged) as problem:
         problems.append(f"the file: {problem}")
     return Report(len(sessions), count.rows, tuple(problems))
 
 
 def _session(connection: sqlite3.Connection, session: SessionRecord, count: _Count) -> Iterator[str]:
     expected = 1
-    for chunk, crc in chunks_after(connection, session.number, 0):
+    for row in connection.execute(f"SELECT {CHUNK} FROM chunks WHERE session = ? ORDER BY first", (session.number,)):
+        try:
+            chunk = verified(row)
+            rows = unpack(chunk)
+        except StoreFailed as problem:
+            yield f"session {session.id!r}: {problem}"
+            continue
         if chunk.first > expected:
             yield f"session {session.id!r}: rows {expected} to {chunk.first - 1} are missing"
         elif chunk.first < expected:
             yield f"session {session.id!r}: row {chunk.first} is there twice"
         expected = max(expected, chunk.first + chunk.count)
-        try:
-            rows = unpack(chunk, crc)
-        except JournalDamaged as problem:
-            yield f"session {session.id!r}: {problem}"
-            continue
         count.rows += len(rows)
-        for digest in {digest for row in rows for digest in images(row)} if chunk.kind == Kind.CHANGES else ():
+        for digest in {digest for row in rows for digest in images(row)}:
             query = "SELECT 1 FROM uses JOIN blobs USING (hash) WHERE session = ? AND hash = ?"
             if connection.execute(query, (session.number, digest)).fetchone() is None:
                 yield f"session {session.id!r}: an image near row {chunk.first} is missing"

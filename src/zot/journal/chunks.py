@@ -9,13 +9,14 @@ import enum
 import hashlib
 import struct
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import groupby
+from typing import Any
 
 import msgspec
 
-from zot.errors import JournalDamaged
+from zot.errors import JournalDamaged, StoreFailed
 from zot.events import AgentEvent, encode_lines
 from zot.messages import ImageBlock, Message, ResultBlock, TextBlock, TranscriptBlock
 from zot.store import Change, Configured, Row, Said, Spliced
@@ -47,8 +48,7 @@ class Chunk(msgspec.Struct, gc=False):
     @property
     def crc(self) -> int:
         """A checksum of what it says and of where it belongs."""
-        place = _PLACE.pack(self.session, self.kind, self.first, self.count, self.run)
-        return zlib.crc32(self.body, zlib.crc32(place))
+        return _checksum((self.session, self.kind, self.first, self.count, self.run), self.body)
 
     def precedes(self, other: Chunk) -> bool:
         """True if ``other`` goes on where this one ends, in the same way."""
@@ -95,24 +95,52 @@ def join(chunks: Sequence[Chunk]) -> list[Chunk]:
     return joined
 
 
-def unpack(chunk: Chunk, crc: int) -> list[Row]:
-    """Return the rows of a chunk, in their stored form. Raise JournalDamaged."""
+def verified(row: Sequence[Any]) -> Chunk:
+    """Return the chunk that a row of the table holds: its fields and the checksum. Raise JournalDamaged."""
+    *place, body, crc = row
+    try:
+        chunk = Chunk(*row[:-1])
+        is_whole = _checksum(place, body) == crc
+    except (TypeError, struct.error) as problem:  # a damaged page may hold anything
+        raise JournalDamaged(f"a row cannot be read: {problem}") from problem
+    if not is_whole:
+        raise JournalDamaged(f"{_named(chunk)} cannot be read: not what was written")
+    return chunk
+
+
+def unpack(chunk: Chunk) -> list[Row]:
+    """Return the rows of a chunk, in their stored form. Raise StoreFailed if this zot does not know such rows."""
     decoder = _changes() if chunk.kind == Kind.CHANGES else _events()
-    rows: list[Row] | None = None
-    if chunk.crc == crc:
-        try:
-            rows = decoder.decode_lines(chunk.body)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
-            raise JournalDamaged(f"{_named(chunk)} cannot be read: {problem}") from problem
-    if rows is None or len(rows) != chunk.count:
-        raise JournalDamaged(f"{_named(chunk)} cannot be read: it is not what was written")
+    try:
+        rows: list[Row] = decoder.decode_lines(chunk.body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+        # The checksum is right, so this is no damage, and nothing that a repair could help.
+        raise StoreFailed(f"{_named(chunk)} cannot be understood, another zot wrote them: {problem}") from problem
+    if len(rows) != chunk.count:
+        raise StoreFailed(f"{_named(chunk)} cannot be understood, another zot wrote them: there are {len(rows)}")
     return rows
+
+
+def unpack_all(chunks: Sequence[Chunk]) -> list[tuple[int, Row]]:
+    """Return the rows of chunks of one kind, in their stored form, with their numbers. Raise StoreFailed."""
+    numbers = [seq for chunk in chunks for seq in range(chunk.first, chunk.first + chunk.count)]
+    body = b"".join([chunk.body for chunk in chunks])
+    try:
+        # One decode for many: a session has more chunks than anything else.
+        return list(zip(numbers, unpack(Chunk(0, chunks[0].kind, 0, len(numbers), 0, body)), strict=True))
+    except StoreFailed:
+        return [row for chunk in chunks for row in enumerate(unpack(chunk), chunk.first)]  # to say which
 
 
 def cut(chunk: Chunk, count: int) -> Chunk:
     """Return the chunk with its first ``count`` rows only."""
     body = b"".join(line + b"\n" for line in chunk.body.split(b"\n", count)[:count])
     return msgspec.structs.replace(chunk, count=count, body=body)
+
+
+def may_have_images(chunks: Iterable[Chunk]) -> bool:
+    """False if no row refers to a blob: most do not, and need not be looked at one by one."""
+    return any(chunk.kind == Kind.CHANGES and b'"type":"image"' in chunk.body for chunk in chunks)
 
 
 def images(row: Row) -> list[bytes]:
@@ -180,6 +208,10 @@ def _message_with_images(message: Message, change: Callable[[ImageBlock], ImageB
 
 def _flat(block: TranscriptBlock) -> tuple[TranscriptBlock, ...]:
     return block.content if isinstance(block, ResultBlock) else (block,)
+
+
+def _checksum(place: Sequence[int], body: bytes) -> int:
+    return zlib.crc32(body, zlib.crc32(_PLACE.pack(*place)))
 
 
 def _named(chunk: Chunk) -> str:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
+from contextlib import closing
+from functools import cache
+from typing import NoReturn
 
 from zot.errors import JournalDamaged, StoreFailed
 
@@ -13,6 +16,8 @@ log = logging.getLogger("zot")
 #: How long another process may keep the file locked before that is an error.
 BUSY_S = 10.0
 PAGE_BYTES = 4096
+#: No zot will ever write a version above this.
+_PLAUSIBLE = 1000
 
 #: Each step brings a file from the version that is its index to the next. Written once, never edited.
 STEPS: tuple[tuple[str, ...], ...] = (
@@ -65,15 +70,22 @@ def prepare(path: str) -> None:
 
 
 def connect(path: str) -> sqlite3.Connection:
-    """Open the file as it is. Raise sqlite3.Error. SQLite closes its descriptors in children."""
+    """Open the file as it is. Raise sqlite3.Error, JournalDamaged. SQLite closes its descriptors in children."""
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    # A damaged title must not keep its session from being read.
+    connection.text_factory = lambda data: data.decode("utf-8", "replace")
     try:
         connection.execute("PRAGMA foreign_keys = ON")
+        # What was deleted is gone from the file, too, and cannot come back when damage is repaired.
+        connection.execute("PRAGMA secure_delete = ON")
         connection.execute("PRAGMA synchronous = NORMAL")
         # The journal of a machine that shares memory badly is slower, but no less true.
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             log.warning("%s is where SQLite cannot write ahead (its mode is %s): readers wait for writers", path, mode)
+    except UnicodeDecodeError as problem:
+        connection.close()
+        raise JournalDamaged(f"{path} is damaged: not even the error is text") from problem
     except BaseException:
         connection.close()
         raise
@@ -81,25 +93,27 @@ def connect(path: str) -> sqlite3.Connection:
 
 
 def migrate(connection: sqlite3.Connection, path: str) -> None:
-    """Bring the file to our version. Raise StoreFailed if it is of a later one."""
-    if _version(connection) == len(STEPS):
-        return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        version = _version(connection)
-        if version > len(STEPS):
-            raise StoreFailed(
-                f"{path} was written by a later zot (its version is {version}, this zot knows {len(STEPS)}): update zot"
-            )
-        for step in STEPS[version:]:
-            for statement in step:
-                connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {len(STEPS)}")
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
+    """Bring the file to our version. Raise StoreFailed if it is of a later one, JournalDamaged if it is of none."""
+    if (version := _version(connection)) > len(STEPS):
+        _refuse(version, path)
+    if version < len(STEPS):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            version = _version(connection)
+            for step in STEPS[version:]:
+                for statement in step:
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {len(STEPS)}")
+            connection.execute("COMMIT")
+        except sqlite3.OperationalError as problem:
+            if "already exists" in str(problem):  # SQLite has no code for it
+                raise JournalDamaged(f"{path} is damaged: its version is lost") from problem
+            raise
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+    if _tables(connection) != _expected_tables():
+        raise JournalDamaged(f"{path} is damaged: its tables are not those of a journal")
 
 
 def explained(problem: sqlite3.Error, path: str) -> StoreFailed:
@@ -129,6 +143,27 @@ def explained(problem: sqlite3.Error, path: str) -> StoreFailed:
 def _version(connection: sqlite3.Connection) -> int:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return int(version)
+
+
+def _refuse(version: int, path: str) -> NoReturn:
+    if version > _PLAUSIBLE:
+        raise JournalDamaged(f"{path} is damaged: its version is lost")
+    raise StoreFailed(
+        f"{path} was written by a later zot (its version is {version}, this zot knows {len(STEPS)}): update zot"
+    )
+
+
+def _tables(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+    return sorted(connection.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL"))
+
+
+@cache
+def _expected_tables() -> list[tuple[str, str]]:
+    with closing(sqlite3.connect(":memory:")) as model:
+        for step in STEPS:
+            for statement in step:
+                model.execute(statement)
+        return _tables(model)
 
 
 def _make_directories(path: str) -> None:

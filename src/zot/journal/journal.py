@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+import msgspec
+
 from zot.errors import JournalDamaged, NoSuchSession, StoreFailed
 from zot.journal import tables
 from zot.journal.check import Report, inspect
@@ -32,8 +34,13 @@ T = TypeVar("T")
 CLOSE_S = 5.0
 _REPLACE_S = 30.0
 
+#: The place in the lock file, where no session is, that says that damage was met.
+_SUSPECTED = 0
+
 _opening = threading.Lock()
 _open: dict[str, Journal] = {}
+# A forked child must not use the connections of its parent: it opens the file itself.
+os.register_at_fork(after_in_child=_open.clear)
 
 
 class Journal:
@@ -44,6 +51,7 @@ class Journal:
         #: What was lost when a damaged file was replaced, in words, oldest first.
         self.notices: list[str] = []
         self._users = 1
+        self._replaced = 0
         prepare(path)
         self.leases = Leases(f"{path}.lock")
         try:
@@ -85,8 +93,8 @@ class Journal:
             if not self.leases.take(session.number):
                 return session, tables.last_seq(connection, session.number)  # whoever runs it has looked
             try:
-                _, last = checked_epoch(connection, session, self.leases)
-                return tables.get(connection, session_id), last
+                epoch, last = checked_epoch(connection, session, self)
+                return msgspec.structs.replace(session, epoch=epoch), last
             finally:
                 self.leases.let_go(session.number)
 
@@ -94,11 +102,13 @@ class Journal:
 
     async def resume(self, session_id: str, *, cwd: str = "", create: bool = True) -> tuple[Record, Past]:
         """Return the record of a session and its past. Damage that is found on the way is repaired: see `notices`."""
+        file = self._replaced
         try:
+            self._check_unsuspected()
             record = await self.record(session_id, cwd=cwd, create=create)
             return record, await record.past()
         except JournalDamaged as problem:
-            await asyncio.to_thread(self._replace, problem)
+            await asyncio.to_thread(self._replace, problem, file)
         record = await self.record(session_id, cwd=cwd, create=create)
         return record, await record.past()
 
@@ -160,14 +170,43 @@ class Journal:
         """Look at every byte, and say what is wrong. Changes nothing."""
         return await self.reading(inspect)
 
+    async def salvage(self, problem: JournalDamaged) -> None:
+        """Replace the file, in which ``problem`` was met, by what is readable of it: see `notices`.
+
+        Raise StoreFailed while it is in use by another process, or a session runs in this one.
+        """
+        await asyncio.to_thread(self._replace, problem, self._replaced)
+
     async def reading(self, action: Callable[[sqlite3.Connection], T]) -> T:
         """Do something with a connection that only reads, in another thread."""
-        return await self._readers.run(action)
+        try:
+            return await self._readers.run(action)
+        except JournalDamaged as problem:
+            self.suspect(problem)
+            raise
 
     async def writing(self, action: Callable[[sqlite3.Connection], T]) -> T:
         """Do something in a transaction, in the writer's thread, behind what was said before. It is done or it is not,
         also if nobody waits for it any more."""
-        return await asyncio.shield(asyncio.wrap_future(self.writer.run(action)))
+        try:
+            return await asyncio.shield(asyncio.wrap_future(self.writer.run(action)))
+        except JournalDamaged as problem:
+            self.suspect(problem)
+            raise
+
+    def suspect(self, problem: BaseException) -> None:
+        """If that is damage, see to it that the file is salvaged when it is next opened, or a session resumed."""
+        if isinstance(problem, JournalDamaged):
+            self.leases.mark(_SUSPECTED, 1)
+
+    def _check_unsuspected(self) -> None:
+        if self.leases.marked(_SUSPECTED):
+            raise JournalDamaged(f"{self.path} was found damaged")
+
+    def note(self, notice: str) -> None:
+        """Remember and log what was lost."""
+        self.notices.append(notice)
+        log.warning("%s", notice)
 
     def _join(self) -> None:
         """Say that we use the file, when nobody replaces it."""
@@ -183,6 +222,9 @@ class Journal:
                 self._look()
             except sqlite3.Error as problem:
                 raise explained(problem, self.path) from problem
+            # What was met elsewhere in the file can wait until it is ours alone.
+            if self.leases.marked(_SUSPECTED) and self.leases.own():
+                self._check_unsuspected()
         except JournalDamaged as problem:
             self._salvage(problem)
             self._look()
@@ -203,23 +245,33 @@ class Journal:
             raise StoreFailed(f"{problem}; but other processes have it open: end them first") from problem
         try:
             notices = salvage(self.path)
+            self.leases.mark(_SUSPECTED, 0)
         finally:
             self.leases.share()
-        self.notices += notices
         for notice in notices:
-            log.warning("%s", notice)
+            self.note(notice)
 
-    def _replace(self, problem: StoreFailed) -> None:
-        """The file turned out to be damaged while it was in use: stop, salvage, start again."""
+    def _replace(self, problem: StoreFailed, file: int) -> None:
+        """The file turned out to be damaged while it was in use: stop, salvage, start again.
+
+        ``file`` says which one it was: others who met the same damage may have been here first.
+        """
         with _opening:
-            if self.leases.held:
-                raise StoreFailed(f"{problem}; but other sessions are running here: wait for them") from problem
+            if file != self._replaced:
+                return
+            self._check_idle(problem)
             self.writer.close(within_s=CLOSE_S)
             self._readers.close()
             try:
+                self._check_idle(problem)  # a run may have begun while the writer wrote its last
                 self._salvage(problem)
+                self._replaced += 1
             finally:
                 self._start()
+
+    def _check_idle(self, problem: StoreFailed) -> None:
+        if self.leases.held:
+            raise StoreFailed(f"{problem}; but other sessions are running here: wait for them") from problem
 
     def _leave(self) -> bool:
         """True if we were the last."""

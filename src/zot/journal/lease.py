@@ -111,7 +111,7 @@ class Leases:
             if _SET is not None:
                 fcntl.fcntl(self._descriptor, _SET, struct.pack(_FLOCK, kind, os.SEEK_SET, at, 1, 0))
             else:
-                fcntl.lockf(self._descriptor, _FLAGS[kind] | fcntl.LOCK_NB, 1, at)
+                fcntl.lockf(self._descriptor, _FLAGS[kind], 1, at)
         except OSError as problem:
             if problem.errno in (errno.EAGAIN, errno.EACCES):
                 return False
@@ -121,7 +121,11 @@ class Leases:
 
 # Where locks do not belong to the open file they belong to the process, and any of its descriptors that is closed
 # ends them; so there is one descriptor, and it stays open.
-_FLAGS = {fcntl.F_RDLCK: fcntl.LOCK_SH, fcntl.F_WRLCK: fcntl.LOCK_EX, fcntl.F_UNLCK: fcntl.LOCK_UN}
+_FLAGS = {
+    fcntl.F_RDLCK: fcntl.LOCK_SH | fcntl.LOCK_NB,
+    fcntl.F_WRLCK: fcntl.LOCK_EX | fcntl.LOCK_NB,
+    fcntl.F_UNLCK: fcntl.LOCK_UN,
+}
 
 _everyone: weakref.WeakSet[Leases] = weakref.WeakSet()
 

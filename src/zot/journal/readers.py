@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from zot.errors import StoreFailed
 from zot.journal.database import connect, explained
 
 T = TypeVar("T")
@@ -24,17 +25,27 @@ class Readers:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="zot journal reader")
         self._own = threading.local()
         self._guard = threading.Lock()
+        self._closed = False
         self._connections: list[sqlite3.Connection] = []
 
     async def run(self, action: Callable[[sqlite3.Connection], T]) -> T:
         """Do something with a connection, in one of the threads. It sees one state of the file. Raise StoreFailed."""
+        if self._closed:
+            raise StoreFailed(f"the journal {self._path} is closed")
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._perform, action)
 
     def close(self) -> None:
-        """Wait for those who read, and close the connections."""
+        """Interrupt those who read, and close the connections."""
+        self._closed = True
+        with self._guard:
+            for connection in self._connections:
+                connection.interrupt()
         self._pool.shutdown(cancel_futures=True)
         while self._connections:
-            self._connections.pop().close()
+            connection = self._connections.pop()
+            # The interruption lasts until the next statement, and would keep the file from being tidied up on closing.
+            connection.execute("PRAGMA query_only").fetchall()
+            connection.close()
 
     def _perform(self, action: Callable[[sqlite3.Connection], T]) -> T:
         try:

@@ -29,18 +29,23 @@ _ALL = 1 << 62
 
 
 class Files(Protocol):
-    """The parts of a journal that its records share. ``notices`` says, in words, what was lost."""
+    """The parts of a journal that its records share."""
 
     path: str
     leases: Leases
     writer: Writer
-    notices: list[str]
 
     async def reading(self, action: Callable[[sqlite3.Connection], T]) -> T:
         """Do something with a connection that only reads, in another thread."""
 
     async def writing(self, action: Callable[[sqlite3.Connection], T]) -> T:
         """Do something in a transaction, in the writer's thread."""
+
+    def note(self, notice: str) -> None:
+        """Remember and log what was lost."""
+
+    def suspect(self, problem: BaseException) -> None:
+        """If that is damage, see to it that the file is salvaged when it is next opened, or a session resumed."""
 
 
 class Past(msgspec.Struct, frozen=True):
@@ -96,6 +101,7 @@ class Record:
             # Whatever keeps us from using the lease must not leave it taken.
             taking.add_done_callback(lambda _: self._files.leases.let_go(self.number) if taken else None)
             heard.cancel()
+            self._files.suspect(problem)
             if isinstance(problem, TimeoutError):
                 raise StoreFailed(f"{self._files.path} has not answered for {self._patience_s:g} s") from None
             raise
@@ -114,7 +120,7 @@ class Record:
         if not leases.take(self.number):
             raise busy(session)
         taken.append(owner)
-        epoch, last = checked_epoch(connection, session, leases)
+        epoch, last = checked_epoch(connection, session, self._files)
         query = "UPDATE sessions SET owner = ?, updated = ? WHERE number = ?"
         connection.execute(query, (msgspec.json.encode(owner), owner.since, self.number))
         run, _ = last_run(connection, self.number)
@@ -126,7 +132,8 @@ class Record:
         if owner is None:
             return
         leases, number = self._files.leases, self.number
-        is_settled = self._safe_seq == self.last_seq or self._failure is not None
+        # What the writer has given up on it never writes; what was only late may still be on its way.
+        is_settled = self._safe_seq == self.last_seq or self.broken is not None
         if is_settled:
             leases.let_go(number)
 
@@ -195,6 +202,7 @@ class Record:
         """The writer could not write, or was not heard of in time."""
         if self._failure is None:
             self._failure = problem
+            self._files.suspect(problem)
             self._wake()
             self._failed(problem)
 
@@ -258,26 +266,30 @@ class Record:
             changes = rows_after(connection, self.number, 0, _ALL, [Kind.CHANGES])
             run, first = last_run(connection, self.number)
             rows = rows_after(connection, self.number, first - 1, _ALL) if first else []
-            return Past([row for row in changes if row[0] <= upto], run, [row for row in rows if row[0] <= upto])
+            if rows and rows[-1][0] > upto:  # others go on writing
+                changes, rows = [row for row in changes if row[0] <= upto], [row for row in rows if row[0] <= upto]
+            return Past(changes, run, rows)
 
         past = await self._files.reading(look)
         self.last_run = past.run
         return past
 
 
-def checked_epoch(connection: sqlite3.Connection, session: SessionRecord, leases: Leases) -> tuple[int, int]:
+def checked_epoch(connection: sqlite3.Connection, session: SessionRecord, files: Files) -> tuple[int, int]:
     """Return a session's epoch, and its newest row. Whoever calls this has its lease.
 
     The epoch changes if rows that were once safe may be gone, for their numbers are then given again: a later number is
     known to have been safe, or the machine went down while the session ran, and only then can the disk be behind.
     """
     last = last_seq(connection, session.number)
-    was_cut_off = session.owner is not None and session.owner.boot != boot_id()
-    if leases.marked(session.number) <= last and not was_cut_off:
+    marked = files.leases.marked(session.number)
+    if marked > last:
+        files.note(f"session {session.id!r}: rows {last + 1} to {marked} were lost")
+    elif session.owner is None or session.owner.boot == boot_id():
         return session.epoch, last
     query = "UPDATE sessions SET owner = x'', epoch = epoch + 1 WHERE number = ?"
     connection.execute(query, (session.number,))
-    leases.mark(session.number, last)
+    files.leases.mark(session.number, last)
     return session.epoch + 1, last
 
 

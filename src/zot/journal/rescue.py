@@ -8,147 +8,101 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable
 
 import msgspec
 
-from zot.errors import JournalDamaged
-from zot.journal.chunks import Chunk, Kind, images, unpack
+from zot.errors import JournalDamaged, StoreFailed
+from zot.journal.chunks import Chunk, images, unpack, verified
+from zot.journal.pages import Found
 from zot.journal.summary import Summary
-from zot.journal.tables import SessionRecord, key_of, numbered, put, summed_up, used
+from zot.journal.tables import SessionRecord, key_of, put, record_of, summed_up, used
 from zot.store import Row
 
-#: No key is beyond this.
-_FAR = 1 << 48
+
+class Wreck(msgspec.Struct):
+    """What was found in a damaged file and is what was written, or at least could be."""
+
+    sessions: dict[int, SessionRecord] = {}
+    chunks: dict[tuple[int, int, int], Chunk] = {}
+    blobs: dict[bytes, bytes] = {}
+
+    def take(self, found: Found) -> None:
+        """Keep a row if it is one of ours."""
+        match found:
+            case 0, [session, kind, first, count, run, crc, body]:
+                try:
+                    chunk = verified([session, kind, first, count, run, body, crc])
+                except JournalDamaged:
+                    return  # the hole is reported when all is there
+                self.chunks[session, kind, first] = chunk
+            case _, [bytes(digest), bytes(data)] if hashlib.sha256(data).digest() == digest:
+                self.blobs[digest] = data
+            case number, [None, bytes(), *rest] if len(rest) == 10:
+                try:
+                    self.sessions[number] = record_of((number, *found[1][1:]))
+                except JournalDamaged:
+                    return  # its rows are there without it
+            case _:
+                return
 
 
-def rescue(old: sqlite3.Connection, new: sqlite3.Connection) -> list[str]:
-    """Move what is readable; return what was lost, in words."""
+def rescue(found: Iterable[Found], new: sqlite3.Connection) -> list[str]:
+    """Write what was found into a fresh file; return what was lost, in words."""
+    wreck = Wreck()
+    for row in found:
+        wreck.take(row)
     lost: list[str] = []
-    for number in _numbers(old):
-        lost += _move_session(old, new, number)
-    _move_blobs(old, new)
-    query = (
-        "SELECT sessions.id, COUNT(*) FROM uses JOIN sessions ON number = session "
-        "WHERE hash NOT IN (SELECT hash FROM blobs) GROUP BY number"
-    )
-    for key, count in new.execute(query):
-        lost.append(f"session {key.decode('utf-8', 'surrogatepass')!r}: {count} of its images were lost")
+    new.executemany("INSERT INTO blobs (hash, data) VALUES (?, ?)", wreck.blobs.items())
+    for number in sorted({*wreck.sessions, *(session for session, _, _ in wreck.chunks)}):
+        lost += _write_session(new, wreck, number)
     return lost
 
 
-def _numbers(old: sqlite3.Connection) -> list[int]:
-    """Return the numbers of all sessions that left a trace."""
-    queries = (
-        "SELECT number FROM sessions WHERE number > ? ORDER BY number LIMIT 1",
-        "SELECT session FROM chunks WHERE session > ? ORDER BY session LIMIT 1",
-    )
-    return sorted({row[0] for query in queries for row in _readable(old, query)})
-
-
-def _move_session(old: sqlite3.Connection, new: sqlite3.Connection, number: int) -> list[str]:
-    session = _session(old, number)
-    name = session.id if session is not None else f"recovered-{number}"
-    rows = list(_chunks(old, number))
-    if session is None and not rows:
-        return []  # a number that damage made up
-    try:
-        _put_session(new, number, session, name)
-    except sqlite3.IntegrityError:  # two sessions cannot have one name: one of them is not what it was
-        session, name = None, f"recovered-{number}"
-        _put_session(new, number, None, name)
+def _write_session(new: sqlite3.Connection, wreck: Wreck, number: int) -> list[str]:
+    session = wreck.sessions.get(number)
+    lost = []
+    if session is None:
+        session = SessionRecord(number, f"recovered-{number}", "", "", "", "", None, 0)
+        lost.append(f"session {session.id!r}: what it was called was lost")
+    _put_session(new, session)
     summary = Summary()
-    for chunk, own in sorted(rows, key=lambda pair: pair[0].first):
-        put(new, chunk)
-        summary.add(own)
-        used(new, number, chunk.first, {digest for row in own for digest in images(row)})
-    summed_up(new, number, summary.assignments(session.updated if session is not None else ""))
-    lost = [f"session {name!r}: {hole}" for hole in _holes(new, number)]
-    return lost if session is not None else [f"session {name!r}: what it was called was lost", *lost]
-
-
-def _session(old: sqlite3.Connection, number: int) -> SessionRecord | None:
-    try:
-        return numbered(old, number)
-    except (sqlite3.DatabaseError, msgspec.MsgspecError, UnicodeDecodeError, AttributeError, TypeError):
-        return None  # the columns may hold anything
-
-
-def _put_session(new: sqlite3.Connection, number: int, session: SessionRecord | None, name: str) -> None:
-    kept = session or SessionRecord(number, name, "", "", "", "", None, 0)
-    parent = None if kept.parent is None else key_of(kept.parent)
-    new.execute(
-        "INSERT INTO sessions (number, id, created, updated, cwd, title, parent, fork_seq, epoch) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (number, key_of(name), kept.created, kept.updated, key_of(kept.cwd), kept.title, parent, kept.fork_seq,
-         kept.epoch + 1),
-    )  # fmt: skip
-
-
-def _chunks(old: sqlite3.Connection, number: int) -> Iterator[tuple[Chunk, list[Row]]]:
-    """Yield the chunks of a session that are what was written, with their rows."""
-    for kind in Kind:
-        query = (
-            "SELECT first, session, kind, first, count, run, body, crc FROM chunks "
-            f"WHERE first > ? AND session = {number} AND kind = {kind.value} ORDER BY first LIMIT 1"
-        )
-        for _, *row, crc in _readable(old, query):
-            try:
-                chunk = Chunk(*row)
-                yield chunk, unpack(chunk, crc)
-            except (JournalDamaged, TypeError, OverflowError, msgspec.MsgspecError):
-                continue  # the hole is reported when all is there
-
-
-def _readable(old: sqlite3.Connection, query: str) -> Iterator[tuple[Any, ...]]:
-    """Yield what ``query`` finds above a growing key, the first column, over places that cannot be read."""
-    at, leap = 0, 0
-    while at < _FAR:
-        row = _ask(old, query, at)
-        if row == ():
-            leap = max(1, 2 * leap)
-            at += leap
-        elif leap > 1:
-            at, leap = _first_readable(old, query, at - leap, at), 0
-        elif row is None:
-            return
-        else:
-            leap = 0
-            yield row
-            at = row[0]
-
-
-def _first_readable(old: sqlite3.Connection, query: str, low: int, high: int) -> int:
-    """Return the smallest key that can be asked for, above ``low``, which cannot, and up to ``high``, which can."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _ask(old, query, middle) == () else (low, middle)
-    return high
-
-
-def _ask(old: sqlite3.Connection, query: str, above: int) -> tuple[Any, ...] | None:
-    """Return the next row, None if there is none, () if that cannot be said."""
-    try:
-        row: tuple[Any, ...] | None = old.execute(query, (above,)).fetchone()
-    except sqlite3.Error:
-        return ()
-    # A damaged page may hold any key; one that does not grow would keep us here for ever.
-    return row if row is None or (isinstance(row[0], int) and row[0] > above) else ()
-
-
-def _holes(new: sqlite3.Connection, number: int) -> list[str]:
-    """Return the rows that are not there, in words."""
+    hashes: set[bytes] = set()
     expected, holes = 1, []
-    for first, count in new.execute("SELECT first, count FROM chunks WHERE session = ? ORDER BY first", (number,)):
-        if first > expected:
-            holes.append(f"rows {expected} to {first - 1} were lost")
-        expected = max(expected, first + count)
-    return holes
+    for chunk in sorted((c for c in wreck.chunks.values() if c.session == number), key=lambda chunk: chunk.first):
+        put(new, chunk)
+        rows = _rows(chunk)
+        summary.add(rows)
+        own = {digest for row in rows for digest in images(row)}
+        used(new, number, chunk.first, own)
+        hashes |= own
+        if chunk.first > expected:
+            holes.append(str(expected) if chunk.first == expected + 1 else f"{expected}-{chunk.first - 1}")
+        expected = chunk.first + chunk.count
+    summed_up(new, number, summary.assignments(session.updated))
+    if holes:
+        lost.append(f"session {session.id!r}: rows were lost: {', '.join(holes)}")
+    if gone := hashes - wreck.blobs.keys():
+        lost.append(f"session {session.id!r}: {len(gone)} of its images were lost")
+    return lost
 
 
-def _move_blobs(old: sqlite3.Connection, new: sqlite3.Connection) -> None:
-    """Move the images that are what their hash says."""
-    for _, digest, data in _readable(old, "SELECT rowid, hash, data FROM blobs WHERE rowid > ? ORDER BY rowid LIMIT 1"):
-        if isinstance(data, bytes) and hashlib.sha256(data).digest() == digest:
-            new.execute("INSERT OR IGNORE INTO blobs (hash, data) VALUES (?, ?)", (digest, data))
+def _rows(chunk: Chunk) -> list[Row]:
+    """Return the rows of a chunk; none if another zot wrote them in a way we do not know, which is no damage."""
+    try:
+        return unpack(chunk)
+    except StoreFailed:
+        return []
+
+
+def _put_session(new: sqlite3.Connection, session: SessionRecord) -> None:
+    query = (
+        "INSERT INTO sessions (number, id, created, updated, cwd, title, parent, fork_seq, epoch) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    )
+    parent = None if session.parent is None else key_of(session.parent)
+    values = (session.created, session.updated, key_of(session.cwd), session.title, parent, session.fork_seq)
+    try:
+        new.execute(query, (session.number, key_of(session.id), *values, session.epoch + 1))
+    except sqlite3.IntegrityError:  # two sessions cannot have one name: one of them is not what it was
+        new.execute(query, (session.number, key_of(f"recovered-{session.number}"), *values, session.epoch + 1))

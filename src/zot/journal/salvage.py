@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 import time
 from contextlib import closing, suppress
 
 from zot.errors import StoreFailed
-from zot.journal.database import PAGE_BYTES, connect, explained, migrate, prepare
+from zot.journal.database import connect, explained, migrate, prepare
+from zot.journal.pages import read_pages, rows_in
 from zot.journal.rescue import rescue
 
 
@@ -18,12 +18,10 @@ def salvage(path: str) -> list[str]:
 
     Raise StoreFailed if that cannot be done; then the file is what it was.
     """
-    copy, fresh = f"{path}.copy", f"{path}.new"
+    fresh = f"{path}.new"
     try:
-        _remove(copy, fresh)
-        _copy(path, copy)
-        _give_a_beginning(copy)
-        lost = _refill(copy, fresh)
+        _remove(fresh)
+        lost = _refill(path, fresh)
         aside = _free_name(f"{path}.damaged-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}")
         _swap(path, fresh, aside)
     except OSError as problem:
@@ -31,54 +29,28 @@ def salvage(path: str) -> list[str]:
     except sqlite3.Error as problem:
         raise StoreFailed(f"{path} is damaged; saving what is readable: {explained(problem, fresh)}") from problem
     finally:
-        _remove(copy, fresh)
+        _remove(fresh)
     return [f"{path} was damaged; what could be read is in a new file, the old one is {aside}", *lost]
 
 
-def _copy(path: str, copy: str) -> None:
-    """Copy the file and what was written ahead of it, so that reading it cannot make it worse."""
-    prepare(copy)
-    shutil.copyfile(path, copy)
-    with suppress(FileNotFoundError):
-        prepare(f"{copy}-wal")
-        shutil.copyfile(f"{path}-wal", f"{copy}-wal")
-
-
-def _give_a_beginning(copy: str) -> None:
-    """The first page says where everything is. One that makes no sense is replaced by that of an empty journal."""
-    try:
-        with closing(connect(copy)) as old:
-            for table in ("sessions", "chunks", "blobs"):
-                old.execute(f"SELECT 1 FROM {table} LIMIT 0").fetchone()
-    except sqlite3.Error:
-        model = f"{copy}.model"
-        with closing(connect(model)) as empty:
-            migrate(empty, model)
-            empty.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        with open(model, "rb") as source, open(copy, "r+b") as target:
-            page = bytearray(source.read(PAGE_BYTES))
-            # The header's count of pages; 0 lets SQLite look at the length of the file.
-            page[28:32] = bytes(4)
-            target.write(page)
-        _remove(model)
-
-
-def _refill(copy: str, fresh: str) -> list[str]:
+def _refill(path: str, fresh: str) -> list[str]:
+    pages = read_pages(_contents(path), _contents(f"{path}-wal"))
     prepare(fresh)
     with closing(connect(fresh)) as new:
         migrate(new, fresh)
         new.execute("BEGIN")
-        try:
-            with closing(connect(copy)) as old:
-                lost = rescue(old, new)
-        except sqlite3.Error as problem:
-            if new.in_transaction:
-                new.execute("ROLLBACK")
-                new.execute("BEGIN")
-            lost = [f"nothing could be read: {problem}"]
+        lost = rescue(rows_in(pages), new)
         new.execute("COMMIT")
         new.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return lost
+
+
+def _contents(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return b""
 
 
 def _swap(path: str, fresh: str, aside: str) -> None:
@@ -98,8 +70,7 @@ def _free_name(name: str) -> str:
     return free
 
 
-def _remove(*paths: str) -> None:
-    for path in paths:
-        for name in (path, f"{path}-wal", f"{path}-shm"):
-            with suppress(FileNotFoundError):
-                os.unlink(name)
+def _remove(path: str) -> None:
+    for name in (path, f"{path}-wal", f"{path}-shm"):
+        with suppress(FileNotFoundError):
+            os.unlink(name)

@@ -29,8 +29,8 @@ def matches(connection: sqlite3.Connection, text: str, limit: int) -> list[Hit]:
     wanted = text.casefold()
     hits: list[Hit] = []
     for session in listed(connection):
-        for chunk, crc in chunks_after(connection, session.number, 0, [Kind.CHANGES]):
-            for seq, row in enumerate(unpack(chunk, crc), chunk.first):
+        for chunk in chunks_after(connection, session.number, 0, [Kind.CHANGES]):
+            for seq, row in enumerate(unpack(chunk), chunk.first):
                 if isinstance(row, Said):
                     found = (piece for piece in _texts(row.message) if wanted in piece.casefold())
                     hits += [Hit(session.id, seq, row.message.role, _excerpt(piece, wanted)) for piece in found]

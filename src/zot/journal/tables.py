@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 import msgspec
 
-from zot.errors import NoSuchSession, UserError
-from zot.journal.chunks import Chunk, Kind, cut, fetched, images, unpack
+from zot.errors import JournalDamaged, NoSuchSession, UserError
+from zot.journal.chunks import Chunk, Kind, cut, fetched, images, may_have_images, unpack, unpack_all, verified
 from zot.journal.owner import Owner
 from zot.journal.summary import Summary, titled
 from zot.messages import ZERO, Counters, timestamp
 from zot.store import Row
 
 _COLUMNS = "number, id, created, updated, cwd, title, parent, fork_seq, messages, totals, epoch, owner"
-_CHUNK = "session, kind, first, count, run, body, crc"
+#: The columns that `verified` takes.
+CHUNK = "session, kind, first, count, run, body, crc"
 #: Rows are read in pieces of this many chunks, so that a reader who wants few does not pay for many.
-_FETCH = 64
+_FETCH = 256
+_DECODE_BYTES = 1 << 18
 
 
 class SessionRecord(msgspec.Struct, frozen=True):
@@ -47,7 +51,7 @@ def find(connection: sqlite3.Connection, session_id: str) -> SessionRecord | Non
     """Return a session by its id."""
     query = f"SELECT {_COLUMNS} FROM sessions WHERE id = ?"
     row = connection.execute(query, (key_of(session_id),)).fetchone()
-    return None if row is None else _record(row)
+    return None if row is None else record_of(row)
 
 
 def get(connection: sqlite3.Connection, session_id: str) -> SessionRecord:
@@ -58,17 +62,11 @@ def get(connection: sqlite3.Connection, session_id: str) -> SessionRecord:
     return record
 
 
-def numbered(connection: sqlite3.Connection, number: int) -> SessionRecord | None:
-    """Return a session by its number."""
-    row = connection.execute(f"SELECT {_COLUMNS} FROM sessions WHERE number = ?", (number,)).fetchone()
-    return None if row is None else _record(row)
-
-
 def listed(connection: sqlite3.Connection, *, cwd: str | None = None, limit: int = -1) -> list[SessionRecord]:
     """Return the sessions, of ``cwd`` or all, the newest first."""
     where, values = ("", ()) if cwd is None else ("WHERE cwd = ?", (key_of(cwd),))
     query = f"SELECT {_COLUMNS} FROM sessions {where} ORDER BY updated DESC, number DESC LIMIT ?"
-    return [_record(row) for row in connection.execute(query, (*values, limit))]
+    return [record_of(row) for row in connection.execute(query, (*values, limit))]
 
 
 def create(connection: sqlite3.Connection, session_id: str, *, cwd: str, title: str, now: str) -> SessionRecord:
@@ -110,10 +108,10 @@ def fork(connection: sqlite3.Connection, source_id: str, at: int, new_id: str) -
         raise UserError(f"session {source_id!r} has no row {at} to fork at")
     made = create(connection, new_id, cwd=source.cwd, title=source.title, now=timestamp())
     summary = Summary()
-    for chunk, crc in chunks_after(connection, source.number, 0):
+    for chunk in chunks_after(connection, source.number, 0):
         if chunk.first > at:
             break
-        summary.add(unpack(chunk, crc)[: at - chunk.first + 1])
+        summary.add(unpack(chunk)[: at - chunk.first + 1])
         copied = msgspec.structs.replace(chunk, session=made.number)
         put(connection, copied if chunk.first + chunk.count - 1 <= at else cut(copied, at - chunk.first + 1))
     connection.execute(
@@ -147,45 +145,52 @@ def used(connection: sqlite3.Connection, number: int, seq: int, hashes: Iterable
 
 
 def last_seq(connection: sqlite3.Connection, number: int) -> int:
-    """Return the number of a session's newest row; 0 if it has none."""
-    query = "SELECT first + count - 1 FROM chunks WHERE session = ? AND kind = ? ORDER BY first DESC LIMIT 1"
-    ends = (connection.execute(query, (number, kind)).fetchone() for kind in Kind)
-    return max((end[0] for end in ends if end is not None), default=0)
+    """Return the number of a session's newest row; 0 if it has none. Raise JournalDamaged."""
+    return max((chunk.first + chunk.count - 1 for chunk in _last_chunks(connection, number)), default=0)
 
 
 def last_run(connection: sqlite3.Connection, number: int) -> tuple[int, int]:
-    """Return the number of a session's newest run, and the number of its first row; (0, 0) if there is none."""
-    newest = "SELECT run FROM chunks WHERE session = ? AND kind = ? ORDER BY first DESC LIMIT 1"
-    runs = (connection.execute(newest, (number, kind)).fetchone() for kind in Kind)
-    run = max((row[0] for row in runs if row is not None), default=0)
-    begin = None
-    for kind in Kind:
+    """Return the number of a session's newest run, and the number of its first row; (0, 0) if there is none.
+
+    Raise JournalDamaged.
+    """
+    newest = list(_last_chunks(connection, number))
+    run = max((chunk.run for chunk in newest), default=0)
+    begin = [chunk.first for chunk in newest if chunk.run == run]
+    for chunk in newest:
         # From the end: a run is short, a session may be long.
         query = "SELECT first, run FROM chunks WHERE session = ? AND kind = ? ORDER BY first DESC"
-        for first, of_run in connection.execute(query, (number, kind)):
-            if of_run != run:
+        for first, of_run in connection.execute(query, (number, chunk.kind)):
+            if of_run != run or not isinstance(first, int):
                 break
-            begin = first if begin is None else min(begin, first)
-    return run, begin or 0
+            begin.append(first)
+    return run, min(begin, default=0)
+
+
+def _last_chunks(connection: sqlite3.Connection, number: int) -> Iterator[Chunk]:
+    query = f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? ORDER BY first DESC LIMIT 1"
+    for kind in Kind:
+        row = connection.execute(query, (number, kind)).fetchone()
+        if row is not None:
+            yield verified(row)
 
 
 def chunks_after(
     connection: sqlite3.Connection, number: int, after: int, kinds: Sequence[Kind] = tuple(Kind)
-) -> Iterator[tuple[Chunk, int]]:
-    """Yield the chunks that have rows above ``after``, in order, with their checksums as stored."""
+) -> Iterator[Chunk]:
+    """Yield the chunks that have rows above ``after``, in order. Raise JournalDamaged."""
     # Each kind is in order by itself; SQLite merges the two without sorting.
     one = (
-        f"SELECT {_CHUNK} FROM chunks WHERE session = ? AND kind = ? AND first >= COALESCE("
+        f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? AND first >= COALESCE("
         "(SELECT first FROM chunks WHERE session = ? AND kind = ? AND first <= ? ORDER BY first DESC LIMIT 1), 0)"
     )
     query = " UNION ALL ".join([one] * len(kinds)) + " ORDER BY first"
     values = [value for kind in kinds for value in (number, kind, number, kind, after + 1)]
     cursor = connection.execute(query, values)
     while found := cursor.fetchmany(_FETCH):
-        for *row, crc in found:
-            chunk = Chunk(*row)
+        for chunk in map(verified, found):
             if chunk.first + chunk.count - 1 > after:
-                yield chunk, crc
+                yield chunk
 
 
 def rows_after(
@@ -193,34 +198,53 @@ def rows_after(
 ) -> list[tuple[int, Row]]:
     """Return up to ``limit`` rows above ``after``, with their numbers. Raise JournalDamaged."""
     found: list[tuple[int, Row]] = []
-    has_images = connection.execute("SELECT 1 FROM uses WHERE session = ? LIMIT 1", (number,)).fetchone() is not None
-    for chunk, crc in chunks_after(connection, number, after, kinds) if limit > 0 else ():
-        rows = unpack(chunk, crc)
-        if has_images and chunk.kind == Kind.CHANGES:
-            rows = _with_blobs(connection, rows)
-        skip = max(0, after + 1 - chunk.first)
-        found += enumerate(rows[skip:] if skip else rows, chunk.first + skip)
+    for _, group in groupby(chunks_after(connection, number, after, kinds), lambda chunk: chunk.kind):
+        while limit > len(found) and (chunks := _some(group)):
+            rows = unpack_all(chunks)
+            if may_have_images(chunks):
+                rows = _with_blobs(connection, rows)
+            found += rows[max(0, after + 1 - chunks[0].first) :]
         if len(found) >= limit:
-            return found[:limit]
-    return found
+            break
+    return found[:limit] if len(found) > limit else found
 
 
-def _with_blobs(connection: sqlite3.Connection, rows: list[Row]) -> list[Row]:
+def _some(chunks: Iterator[Chunk]) -> list[Chunk]:
+    """Take as many chunks as are decoded in one go: many, but not so many that others wait for the interpreter."""
+    some: list[Chunk] = []
+    size = 0
+    for chunk in chunks:
+        some.append(chunk)
+        size += len(chunk.body)
+        if size >= _DECODE_BYTES:
+            break
+    return some
+
+
+def _with_blobs(connection: sqlite3.Connection, rows: list[tuple[int, Row]]) -> list[tuple[int, Row]]:
     blobs: dict[bytes, bytes] = {}
-    for digest in {digest for row in rows for digest in images(row)}:
+    for digest in {digest for _, row in rows for digest in images(row)}:
         found = connection.execute("SELECT data FROM blobs WHERE hash = ?", (digest,)).fetchone()
-        if found is not None:
+        # One that is not what it was is as good as lost.
+        if found is not None and hashlib.sha256(found[0]).digest() == digest:
             blobs[digest] = found[0]
-    return [fetched(row, blobs) for row in rows]
+    return [(seq, fetched(row, blobs)) for seq, row in rows]
 
 
-def _record(row: tuple[Any, ...]) -> SessionRecord:
+def record_of(row: tuple[Any, ...]) -> SessionRecord:
+    """Return the session that a row of the table holds. Raise JournalDamaged."""
     number, key, created, updated, cwd, title, parent, fork_seq, messages, totals, epoch, owner = row
-    return SessionRecord(
-        number, _text(key), created, updated, _text(cwd), title, None if parent is None else _text(parent), fork_seq,
-        messages, msgspec.json.decode(totals, type=Counters) if totals else ZERO, epoch,
-        msgspec.json.decode(owner, type=Owner) if owner else None,
-    )  # fmt: skip
+    try:
+        found = {
+            "number": number, "id": _text(key), "created": created, "updated": updated, "cwd": _text(cwd),
+            "title": title, "parent": None if parent is None else _text(parent), "fork_seq": fork_seq,
+            "messages": messages, "totals": msgspec.json.decode(totals) if totals else ZERO, "epoch": epoch,
+            "owner": msgspec.json.decode(owner) if owner else None,
+        }  # fmt: skip
+        return msgspec.convert(found, SessionRecord)
+    except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError, TypeError) as problem:
+        # A damaged page may hold anything.
+        raise JournalDamaged(f"the entry of a session cannot be read: {problem}") from problem
 
 
 def _text(key: bytes) -> str:

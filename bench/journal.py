@@ -1,0 +1,50 @@
+"""The journal: what it costs to write everything down before it is shown, and to open it again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from measure import Row, median, quantile, spread
+from subject import HERE, Subject
+
+
+def journal(subjects: Sequence[Subject], rounds: int) -> list[Row]:
+    """Each figure is taken from inside one process (`recorded.py`), beside its reference."""
+    taken: dict[str, list[dict[str, Any]]] = {subject.name: [] for subject in subjects}
+    for _ in range(max(3, rounds)):
+        for subject in subjects:
+            taken[subject.name].append(_measure(subject))
+    return [row for subject in subjects for row in _rows(subject.name, taken[subject.name])]
+
+
+def _measure(subject: Subject) -> dict[str, Any]:
+    argv = [subject.python, str(HERE / "recorded.py")]
+    output = subprocess.run(argv, env=subject.env, capture_output=True, check=True).stdout
+    figures: dict[str, Any] = json.loads(output)
+    return figures
+
+
+def _rows(subject: str, taken: Sequence[dict[str, Any]]) -> list[Row]:
+    def ratio(of: Callable[[dict[str, Any]], float]) -> tuple[float, float]:
+        ratios = [of(figures) for figures in taken]
+        return median(ratios), spread(ratios)
+
+    def middle(name: str) -> float:
+        return median([figures[name] for figures in taken])
+
+    reopen, reopen_spread = ratio(lambda figures: figures["reopen"] / figures["decode"])
+    agent, agent_spread = ratio(lambda figures: figures["agent, memory"] / figures["agent, journal"])
+    latencies = [latency for figures in taken for latency in figures["latencies"]]
+    return [
+        Row("journal: reopen 2,000 messages", subject, reopen, "x msgspec", spread=reopen_spread,
+            detail=f"{middle('reopen') * 1e3:.1f} ms / {middle('decode') * 1e3:.1f} ms"),
+        Row("journal: streaming, whole agent", subject, agent, "x memory", at_least=0.6, spread=agent_spread,
+            detail=f"{middle('agent, memory') * 1e3:.0f} ms / {middle('agent, journal') * 1e3:.0f} ms"),
+        Row("journal: appending alone", subject, 64 / middle("journal") / 1e3, "M rows/s",
+            detail=f"memory: {64 / middle('memory') / 1e3:.1f}"),
+        Row("journal: append to safe, p50", subject, quantile(latencies, 0.5) * 1e3, "ms",
+            detail=f"p99 {quantile(latencies, 0.99) * 1e3:.2f} ms"),
+    ]  # fmt: skip

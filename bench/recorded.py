@@ -1,0 +1,124 @@
+"""What the journal costs, measured from inside: a program that prints its figures as JSON, in seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+from time import perf_counter
+from typing import Any
+
+import msgspec
+
+from zot.config import Config
+from zot.events import TextDelta
+from zot.journal.journal import Journal
+from zot.journal.record import Record
+from zot.messages import CallBlock, Message, ResultBlock, TextBlock
+from zot.runtime import open_session
+from zot.store import MemoryStore, Said, Store
+
+_MESSAGES = 2000
+_BATCHES = 2000
+_BATCH = [TextDelta(f"word {number} ") for number in range(32)]
+_PAUSED = 300
+_FLOOD = 50_000
+
+
+async def main() -> None:
+    """Measure once."""
+    with tempfile.TemporaryDirectory(prefix="zot-bench-") as directory:
+        journal = await Journal.open(f"{directory}/journal.db")
+        figures: dict[str, Any] = await _reopening(journal)
+        figures["memory"] = await _appending(MemoryStore())
+        record = await _begun(journal, "appending")
+        figures["journal"] = await _appending(record)
+        figures["latencies"] = await _latencies(record)
+        await _flood(MemoryStore())  # the first pays for the imports
+        pairs = [
+            (await _flood(MemoryStore()), await _flood(await _begun(journal, f"flood {number}"))) for number in range(3)
+        ]
+        figures["agent, memory"], figures["agent, journal"] = map(min, zip(*pairs, strict=True))
+        await journal.close()
+    sys.stdout.write(json.dumps(figures))
+
+
+async def _begun(journal: Journal, name: str) -> Record:
+    record = await journal.record(name)
+    await record.begin()
+    return record
+
+
+async def _reopening(journal: Journal) -> dict[str, Any]:
+    """A session of 2,000 messages, as a transcript, against the same bytes as messages."""
+    rows = [Said(_message(number)) for number in range(_MESSAGES)]
+    record = await _begun(journal, "long")
+    for number, row in enumerate(rows):
+        record.append([row, *_BATCH], run=number // 6 + 1)
+        await record.settled()
+    record.end()
+    data = msgspec.json.Encoder().encode_lines([row.message for row in rows])
+    decoder = msgspec.json.Decoder(Message)
+    decoder.decode_lines(data)
+    opening, reading = [], []
+    for _ in range(5):
+        start = perf_counter()
+        decoder.decode_lines(data)
+        reading.append(perf_counter() - start)
+        start = perf_counter()
+        _, past = await journal.resume("long")
+        opening.append(perf_counter() - start)
+        assert len(past.changes) == _MESSAGES
+    return {"reopen": min(opening), "decode": min(reading)}
+
+
+def _message(number: int) -> Message:
+    text = TextBlock(f"This is what somebody said in message {number}. " * 12)
+    match number % 3:
+        case 0:
+            return Message("user", (text,), "2026-01-01T12:00:00.000Z")
+        case 1:
+            call = CallBlock(f"c{number}", "bash", {"command": "ls -l"})
+            return Message("assistant", (text, call), "2026-01-01T12:00:00.000Z")
+        case _:
+            return Message("tool", (ResultBlock(f"c{number - 1}", False, (text,)),), "2026-01-01T12:00:00.000Z")
+
+
+async def _appending(store: Store) -> float:
+    """Deltas, a batch a tick."""
+    start = perf_counter()
+    for _ in range(_BATCHES):
+        store.append(_BATCH, run=1)
+        await asyncio.sleep(0)
+        if store.full:
+            await store.room()
+    await store.settled()
+    return perf_counter() - start
+
+
+async def _latencies(record: Record) -> list[float]:
+    """From `append` to `safe`, with nothing else to do."""
+    found = []
+    for _ in range(_PAUSED):
+        start = perf_counter()
+        record.append(_BATCH[:1], run=1)
+        await record.settled()
+        found.append(perf_counter() - start)
+    return found
+
+
+async def _flood(store: Store) -> float:
+    """The whole agent, a model that never pauses, nobody who listens."""
+    session = open_session(Config(provider="lab"), store)
+    start = perf_counter()
+    session.prompt(f"!flood {_FLOOD}")
+    await session.finish()
+    elapsed = perf_counter() - start
+    assert store.last_seq > _FLOOD
+    await session.close()
+    return elapsed
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

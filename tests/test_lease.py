@@ -1,0 +1,175 @@
+"""One writer a session, across processes; a dead one holds nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from harness import PATIENCE_S
+from zot.errors import StoreFailed
+from zot.journal import lease
+from zot.journal.lease import Leases
+
+#: Takes sessions as it is told, one a line, and says whether it could.
+HOLDER = """
+import sys
+from zot.journal.lease import Leases
+leases = Leases(sys.argv[1])
+leases.share()
+for line in sys.stdin:
+    print(leases.take(int(line)), flush=True)
+"""
+
+
+class Holder:
+    """Another process."""
+
+    def __init__(self, path: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def take(self, number: int) -> bool:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{number}\n")
+        self.process.stdin.flush()
+        return next(self.process.stdout) == "True\n"
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(PATIENCE_S)
+
+
+@contextmanager
+def holding(path: Path) -> Iterator[Holder]:
+    holder = Holder(path)
+    with holder.process:
+        yield holder
+        holder.kill()
+
+
+@pytest.fixture(params=["locks of the open file", "locks of the process"])
+def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the lock file is, with either kind of lock in this process; they exclude each other, too."""
+    if request.param == "locks of the process":
+        monkeypatch.setattr(lease, "_SET", None)
+    return tmp_path / "lock"
+
+
+def test_a_session_has_one_writer_in_a_process(path: Path) -> None:
+    with closing(Leases(str(path))) as leases:
+        assert [leases.take(1), leases.take(2), leases.take(1)] == [True, True, False]
+        leases.let_go(1)
+        assert [leases.take(1), sorted(leases.held)] == [True, [1, 2]]
+
+
+def test_letting_go_of_what_is_not_held_takes_it_from_nobody(path: Path) -> None:
+    with holding(path) as holder, closing(Leases(str(path))) as leases:
+        assert holder.take(1)
+        leases.let_go(1)
+        assert not leases.take(1)
+
+
+def test_a_session_has_one_writer_among_processes(path: Path) -> None:
+    with holding(path) as holder, closing(Leases(str(path))) as leases:
+        assert holder.take(1)
+        assert [leases.take(1), leases.take(2)] == [False, True]
+        assert not holder.take(2)
+        leases.let_go(2)
+        assert holder.take(2)
+
+
+def test_a_killed_process_holds_nothing(path: Path) -> None:
+    with holding(path) as holder, closing(Leases(str(path))) as leases:
+        assert holder.take(7)
+        assert not leases.take(7)
+        holder.kill()
+        assert leases.take(7)
+
+
+def test_a_child_of_the_writer_does_not_keep_its_lease(path: Path) -> None:
+    leases = Leases(str(path))
+    assert leases.take(1)
+    with subprocess.Popen(["cat"], close_fds=False, stdin=subprocess.PIPE) as started:
+        leases.close()
+        with closing(Leases(str(path))) as others:
+            assert others.take(1)
+        started.kill()
+
+
+def test_a_forked_child_does_not_keep_its_lease_either(path: Path) -> None:
+    leases = Leases(str(path))
+    assert leases.take(1)
+    go, let_go = os.pipe()
+    there, is_there = os.pipe()
+    forked = os.fork()
+    if forked == 0:
+        os.close(let_go)
+        os.write(is_there, b".")
+        os.read(go, 1)
+        os._exit(0)
+    assert os.read(there, 1) == b"."
+    leases.close()
+    with closing(Leases(str(path))) as others:
+        assert others.take(1)
+    for descriptor in (let_go, go, there, is_there):
+        os.close(descriptor)
+    assert os.waitpid(forked, 0) == (forked, 0)
+
+
+def test_who_replaces_the_journal_has_it_alone(path: Path) -> None:
+    with closing(Leases(str(path))) as leases:
+        with holding(path) as holder:
+            assert holder.take(1)
+            assert leases.share()
+            assert not leases.own()
+        assert leases.own()
+        with holding(path) as holder:
+            # It was told to share and could not; sessions are another matter.
+            assert holder.take(1)
+            assert leases.share()
+
+
+def test_a_thousand_sessions_need_one_descriptor(path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    with closing(Leases(str(path))) as leases:
+        assert all(leases.take(number) for number in range(1, 1001))
+        if before:
+            assert len(os.listdir("/proc/self/fd")) == before + 1
+
+
+def test_a_removed_lock_file_is_noticed(path: Path) -> None:
+    with closing(Leases(str(path))) as leases:
+        path.unlink()
+        assert leases.take(1)
+        with holding(path) as holder:
+            assert not holder.take(1)
+            path.unlink()
+            with pytest.raises(StoreFailed, match="was removed while a session runs"):
+                leases.take(2)
+
+
+def test_what_was_safe_is_remembered(path: Path) -> None:
+    with closing(Leases(str(path))) as leases:
+        assert (leases.marked(1), leases.marked(900)) == (0, 0)
+        leases.mark(900, 1 << 40)
+        leases.mark(1, 5)
+    with closing(Leases(str(path))) as leases:
+        assert [leases.marked(number) for number in (1, 2, 899, 900, 901)] == [5, 0, 0, 1 << 40, 0]
+
+
+def test_the_lock_file_is_its_owners_alone(path: Path) -> None:
+    with closing(Leases(str(path))):
+        assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_where_no_lock_file_can_be_that_is_said(tmp_path: Path) -> None:
+    with pytest.raises(StoreFailed, match="cannot be opened: No such file"):
+        Leases(str(tmp_path / "nowhere" / "lock"))
