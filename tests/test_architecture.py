@@ -39,8 +39,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": {"errors", "messages", "events"},
     "journal": {"errors", "messages", "events", "store", "surrogates"},
     "wire": {"errors", "messages", "events", "surrogates"},
-    "tools/base": {"errors", "messages"},
-    "tools": {"errors", "messages", "tools/base", "skills"},
+    "tools/base": {"errors", "messages", "store"},
+    "tools": {"errors", "surrogates", "messages", "store", "tools/base", "skills"},
     # What a session works with: it picks the concrete tools.
     "toolbox": {"config", "skills", "trust", "tools/base", "tools"},
     # The catalogue is read before anything is answered, so it knows next to nothing.
@@ -58,7 +58,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "job": {"errors", "surrogates", "messages"},
     "outcome": {"messages", "events"},
     "past": {"errors", "messages", "store", "agent"},
-    "session": {"errors", "messages", "events", "store", "agent", "history", "job", "past"},
+    "checkpoints": {"errors", "messages", "store", "agent", "past"},
+    "rewind": {"errors", "messages", "store", "history", "job", "checkpoints"},
+    "session": {"errors", "messages", "events", "store", "agent", "history", "job", "past", "rewind"},
     # The only one that picks concrete parts.
     "runtime": {
         "errors", "messages", "store", "config", "provision", "providers/lab", "agent", "session", "toolbox",
@@ -69,10 +71,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         "providers/lab",
     },
     "sdk": {
-        "errors", "messages", "events", "config", "providers/base", "history", "job", "outcome", "session", "runtime",
+        "errors", "messages", "events", "config", "providers/base", "history", "job", "outcome", "rewind", "session",
+        "runtime",
     },
-    "blocking": {"errors", "messages", "events", "config", "providers/base", "session", "sdk"},
-    "serve": {"errors", "messages", "history", "outcome", "session", "wire"},
+    "blocking": {"errors", "messages", "events", "config", "providers/base", "rewind", "session", "sdk"},
+    "serve": {"errors", "messages", "history", "job", "outcome", "session", "wire"},
     # It looks at everything, and nobody but its command looks at it.
     "doctor": {
         "errors", "version", "config", "auth_file", "credentials", "key_command", "providers/vendors", "providers/base",
@@ -87,7 +90,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": {"errors", "version"},
     "__main__": {"cli"},
     # The face of the SDK re-exports; it loads nothing until it is asked.
-    "__init__": {"errors", "version", "messages", "events", "config", "sdk", "blocking"},
+    "__init__": {"errors", "version", "messages", "events", "config", "rewind", "sdk", "blocking"},
 }  # fmt: skip
 
 

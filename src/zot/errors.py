@@ -44,6 +44,14 @@ class NoSuchSession(UserError):
     """The journal has no session of that id."""
 
 
+class RewindRefused(UserError):
+    """Files cannot be put back to what they were. ``files`` names them."""
+
+    def __init__(self, message: str, *, files: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.files = files
+
+
 class RunCancelled(AgentError):
     """A prompt was ended before it was done, because somebody wanted it to."""
 

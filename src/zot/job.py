@@ -2,18 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+import msgspec
 
 from zot.errors import AgentError, UserError
 from zot.messages import ImageBlock, Message
 from zot.surrogates import has_half
 
+T = TypeVar("T")
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """Where a rewind goes: to the first ``messages``, or to the row ``at``. Without ``files``, these stay."""
+
+    messages: int | None = None
+    at: int | None = None
+    files: bool = True
+
+
+class Errand(Generic[T]):
+    """Work that a session lets nothing else come between; whoever wants it waits for what is ``over``."""
+
+    def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
+        self._work = work
+        self.over: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> None:
+        """Do it."""
+        try:
+            result = await self._work()
+        except Exception as problem:  # whoever waits hears it
+            self.fail(problem)
+        else:
+            if not self.over.done():
+                self.over.set_result(result)
+
+    def fail(self, problem: Exception) -> None:
+        """It cannot be done."""
+        if not self.over.done():
+            self.over.set_exception(problem)
+
 
 class Job:
     """A prompt or compact: waiting, running or over. Whoever asked hears when it starts, or that it never will.
 
-    One with a ``replacement`` runs nothing: these messages become the conversation, and it starts when they are. When
-    it is over, ``error`` says why it failed and ``aborted`` that somebody ended it.
+    One with a ``replacement`` runs nothing: these messages become the conversation, and it starts when they are. Nor
+    does one with an ``errand``, which is done instead. When it is over, ``error`` says why it failed and ``aborted``
+    that somebody ended it.
     """
 
     def __init__(
@@ -24,9 +62,11 @@ class Job:
         started: Callable[[], None],
         dropped: Callable[[str], None],
         replacement: Sequence[Message] | None = None,
+        errand: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.text = text
         self.replacement = replacement
+        self.errand = errand
         self.images = images
         self.started = started
         self.dropped = dropped
@@ -35,7 +75,12 @@ class Job:
 
     @property
     def is_compact(self) -> bool:
-        return self.text is None and self.replacement is None
+        return self.text is None and not self.is_quiet
+
+    @property
+    def is_quiet(self) -> bool:
+        """True if it runs nothing, so that there is nothing to hear of it."""
+        return self.replacement is not None or self.errand is not None
 
     def fail(self, problem: AgentError) -> None:
         """It cannot run."""

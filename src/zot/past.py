@@ -27,10 +27,11 @@ def everything(changes: Iterable[Change]) -> list[Message]:
     return messages
 
 
-def fork_point(changes: Sequence[tuple[int, Change]], count: int, *, last_seq: int) -> int:
+def fork_point(changes: Sequence[tuple[int, Change]], count: int, *, last_seq: int, purpose: str = "fork at") -> int:
     """Return the number of the last row at which the transcript had the first ``count`` of its messages, and no more.
 
-    Raise UserError if it never was so: they are too many, or a call would be parted from its results.
+    ``purpose`` is for errors. Raise UserError if it never was so: they are too many, or a call would be
+    parted from its results.
     """
     now = Transcript()
     for _, change in changes:
@@ -44,7 +45,7 @@ def fork_point(changes: Sequence[tuple[int, Change]], count: int, *, last_seq: i
         if list(then.messages) == wanted:
             point = end
     if len(wanted) < count or point is None or _is_open(wanted):
-        raise UserError(f"the conversation has no point after {count} messages to fork at")
+        raise UserError(f"the conversation has no point after {count} messages to {purpose}")
     return point
 
 

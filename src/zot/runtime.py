@@ -141,7 +141,7 @@ def open_session(
         expected=_expected(config),
         approver=Approvals(Policy.parse(config.policy), cwd=cwd, timeout_s=config.approval_timeout_s),
     )
-    return Session(agent, store, jobs=toolbox, key=key, now=_clock(config.frozen_time), past=past)
+    return Session(agent, store, jobs=toolbox, key=key, now=_clock(config.frozen_time), past=past, files=toolbox.files)
 
 
 def prompt_of(config: Config) -> str:

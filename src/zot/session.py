@@ -7,7 +7,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,13 +18,16 @@ from zot.agent.questions import Questions
 from zot.agent.recovery import recover
 from zot.agent.run import Run
 from zot.agent.transcript import Transcript, repaired
-from zot.errors import AgentError, QueueFull, RuntimeBusy, RuntimeClosed, StoreFailed, UserError
+from zot.errors import AgentError, QueueFull, RunCancelled, RuntimeBusy, RuntimeClosed, StoreFailed, UserError
 from zot.events import Done, Error
 from zot.history import History, Subscriber
-from zot.job import Job, checked_prompt
+from zot.job import Errand, Job, Wish, checked_prompt
 from zot.messages import ZERO, Counters, ImageBlock, Message, timestamp
 from zot.past import everything, fork_point
 from zot.store import Configured, MemoryStore, Row, Spliced, Store
+
+if TYPE_CHECKING:
+    from zot.rewind import Files, Rewound
 
 log = logging.getLogger("zot")
 
@@ -74,11 +77,13 @@ class Session:
         key: str = "session",
         now: Callable[[], str] = timestamp,
         past: Past | None = None,
+        files: Callable[[], Files] | None = None,
     ) -> None:
         self.agent = agent
         self._store = store if store is not None else MemoryStore()
         self._jobs = jobs or NoJobs()
         self._key = key
+        self._files = files
         self._history = History(
             self._store,
             charge=agent.charge,
@@ -108,7 +113,7 @@ class Session:
     @property
     def busy(self) -> bool:
         """True from the moment a prompt or compact is accepted until the last `done` is out."""
-        return self._running is not None and self._running.replacement is None
+        return self._running is not None and not self._running.is_quiet
 
     @property
     def transcript(self) -> Transcript:
@@ -232,6 +237,29 @@ class Session:
         if self.busy:
             raise RuntimeBusy("the conversation cannot be changed while a prompt or compact is running; abort it first")
         self._accept(Job(None, (), started=started, dropped=dropped, replacement=repaired(messages)))
+
+    def rewind(self, wish: Wish) -> asyncio.Future[Rewound]:
+        """Go back to an earlier point, with the files that tools have changed since. Raise UserError while busy.
+
+        The future has what came of it, or UserError, RewindRefused, StoreFailed.
+        """
+        if not self._store.keeps:
+            raise UserError("this conversation is not kept, so it cannot be rewound: use --session")
+        if self.busy:
+            raise RuntimeBusy("the conversation cannot be rewound while a prompt or compact is running; abort it first")
+        if self._files is None:
+            raise UserError("this session has nobody who could put files back")
+        files = self._files()
+        from zot.rewind import rewind  # Few sessions ever need it.
+
+        errand = Errand(lambda: rewind(self._history, self._store, files, wish, cwd=self.agent.cwd))
+
+        def dropped(reason: str) -> None:
+            errand.fail(job.error or RunCancelled(reason))
+
+        job = Job(None, (), started=lambda: None, dropped=dropped, errand=errand.run)
+        self._accept(job)
+        return errand.over
 
     def use_model(self, model_id: str) -> None:
         """Use another model of the same provider from the next model call on. Raise UserError if there is none."""
@@ -363,7 +391,9 @@ class Session:
     async def _finish(self, job: Job) -> None:
         """Do what a job wants, to its end, and let others write again."""
         try:
-            if job.replacement is None:
+            if job.errand is not None:
+                await job.errand()
+            elif job.replacement is None:
                 await self._end(self._run or self._begin(job))
             else:
                 self._replace(job.replacement)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from zot.tools.base import Tool
     from zot.tools.paths import Paths
     from zot.tools.process import Processes
-    from zot.tools.seen import Seen
+    from zot.tools.restore import Restorer
     from zot.tools.spill import Spills
 
 log = logging.getLogger("zot")
@@ -27,6 +27,8 @@ class Toolbox:
     """What a session works with. ``key`` is the session's; only our ``own_process`` may be shut off from others."""
 
     def __init__(self, config: Config, *, cwd: str, key: str, own_process: bool) -> None:
+        from zot.tools.seen import Seen
+
         self._config = config
         self._own_process = own_process
         self._cwd = cwd
@@ -34,11 +36,19 @@ class Toolbox:
         self._key = key
         self._processes: Processes | None = None
         self._spills: Spills | None = None
+        self._paths = self._allowed_paths()
+        self._seen = Seen()
         names = tool_names(config)
         skills = self._skills() if "skill" in names else ()
         makers = self._makers(skills)
         self.tools: list[Tool] = [makers[name]() for name in names]
         self.manifest = _manifest(skills)
+
+    def files(self) -> Restorer:
+        """Return who can put back what the tools have changed, where they may."""
+        from zot.tools.restore import Restorer
+
+        return Restorer(self._paths, self._seen)
 
     async def end(self, owner: str) -> None:
         """End what was started for ``owner``, a run or the session."""
@@ -55,12 +65,10 @@ class Toolbox:
     def _makers(self, skills: Sequence[SkillFile]) -> Mapping[str, Callable[[], Tool]]:
         from zot.tools.edit import Edit
         from zot.tools.read import Read
-        from zot.tools.seen import Seen
         from zot.tools.skill import Skill
         from zot.tools.write import Write
 
-        seen: Seen = Seen()
-        paths: Paths = self._paths()
+        paths, seen = self._paths, self._seen
         return {
             "bash": self._bash,
             "edit": lambda: Edit(paths, seen),
@@ -69,7 +77,7 @@ class Toolbox:
             "write": lambda: Write(paths, seen),
         }
 
-    def _paths(self) -> Paths:
+    def _allowed_paths(self) -> Paths:
         from zot.tools.lock import Lock
         from zot.tools.paths import Anywhere
 

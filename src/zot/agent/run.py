@@ -46,7 +46,7 @@ from zot.messages import (
     timestamp,
 )
 from zot.providers.base import Reply, StreamEvent
-from zot.store import Change, Said, Spliced
+from zot.store import Change, Said, Spliced, Wrote
 from zot.tools.base import Output
 
 ABORTED_RESULT = "aborted before it finished"
@@ -68,6 +68,10 @@ class Recorder(Protocol):
     @property
     def totals(self) -> Counters:
         """What the session has used so far."""
+
+    @property
+    def keeps(self) -> bool:
+        """True if what is recorded can be had back."""
 
     async def drain(self) -> None:
         """Wait until whoever must not miss anything has caught up."""
@@ -161,10 +165,10 @@ class Run:
         self.recorder.say([ToolProgress(call.id, text)])
         await self.recorder.drain()
 
-    def result(self, call: CallBlock, output: Output, *, is_error: bool) -> None:
-        """A call has its result."""
+    def result(self, call: CallBlock, output: Output, *, is_error: bool, wrote: Sequence[Wrote] = ()) -> None:
+        """A call has its result, and has written to files."""
         message = Message("tool", (ResultBlock(call.id, is_error, output),), self.now())
-        self.recorder.say([ToolResult(call.id, is_error, show_result_content(output))], Said(message))
+        self.recorder.say([ToolResult(call.id, is_error, show_result_content(output))], *wrote, Said(message))
 
     def spent(self, counters: Counters) -> None:
         """A model call of which nothing is shown has used this much."""

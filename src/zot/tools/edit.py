@@ -18,6 +18,7 @@ from zot.messages import TextBlock, ToolSpec
 from zot.tools.arguments import decode_args, to_utf8
 from zot.tools.base import Output, ToolContext
 from zot.tools.changes import Change, apply, diff
+from zot.tools.checkpoint import content_of, wrote
 from zot.tools.encoding import BROKEN_UTF_8, UTF_8, Encoding, detect
 from zot.tools.excerpt import Excerpt
 from zot.tools.files import Place, read_at
@@ -91,6 +92,8 @@ class Edit:
             changes = _in_order(edits)
             new = apply(data, changes)
             replaced = place.replace(new, expected=about)
+            if context.wrote is not None:
+                context.wrote(wrote(wanted.path, context.cwd, content_of(data), content_of(new), replaced.about))
             if place.key in self._seen:
                 self._seen.note(place.key, version_of(new, replaced.about))
         shown = Excerpt()

@@ -73,20 +73,29 @@ class Place:
         """Tell if something is here. Raise ToolFailed if it is something that cannot be replaced by a file."""
         return self._existing() is not None
 
-    def replace(self, data: bytes, *, expected: os.stat_result | None = None) -> Replaced:
+    def replace(self, data: bytes, *, expected: os.stat_result | None = None, mode: int | None = None) -> Replaced:
         """Make ``data`` the whole content of the file.
 
         Whoever looks sees the old content or the new, never a part. An existing file keeps its mode, owner and
-        extended attributes, a new one gets what the umask leaves. Raises ToolFailed, and then nothing has changed;
-        also if the file is no longer the one that ``expected`` tells about.
+        extended attributes, a new one gets ``mode``, or what the umask leaves. Raises ToolFailed, and then nothing has
+        changed; also if the file is no longer the one that ``expected`` tells about.
 
         A direct call and not a thread: a cancelled call could not stop the thread, so the file would change after
         the model was told that it did not. Nothing waits for the disk, since we rename without fsync.
         """
         try:
-            return self._write_and_rename(data, expected)
+            return self._write_and_rename(data, expected, mode)
         except OSError as exc:
             raise failure("write", self._shown, exc) from exc
+
+    def remove(self, *, expected: os.stat_result) -> None:
+        """Remove the file, if it is still the one that ``expected`` tells about. Raise ToolFailed."""
+        try:
+            if _differ(expected, self._existing()):
+                raise ToolFailed(f"{self._shown} was changed by somebody else at the same time")
+            os.unlink(self._name, dir_fd=self._directory)
+        except OSError as exc:
+            raise failure("remove", self._shown, exc) from exc
 
     def _descriptor(self) -> int:
         return os.open(self._name, _READ, dir_fd=self._directory)
@@ -103,7 +112,7 @@ class Place:
             raise ToolFailed(f"cannot write {self._shown}: not a regular file")
         return about
 
-    def _write_and_rename(self, data: bytes, expected: os.stat_result | None) -> Replaced:
+    def _write_and_rename(self, data: bytes, expected: os.stat_result | None, mode: int | None) -> Replaced:
         old = self._existing()
         temp = f".zot-{os.urandom(8).hex()}.tmp"
         # The kernel applies the umask to 0666; asking for the umask would change it for other threads.
@@ -112,6 +121,8 @@ class Place:
             try:
                 _write_all(fd, data)
                 notes = [] if old is None else self._keep(old, fd)
+                if old is None and mode is not None:
+                    os.fchmod(fd, mode)
                 about = os.fstat(fd)
             finally:
                 os.close(fd)

@@ -32,6 +32,10 @@ class Seen:
         if len(self._versions) > MAX_FILES:
             del self._versions[next(iter(self._versions))]
 
+    def forget(self, key: Key) -> None:
+        """There is nothing any more that could have been seen."""
+        self._versions.pop(key, None)
+
     def is_stale(self, key: Key, version: bytes) -> bool:
         """Tell if the model has seen the file, and another version of it. What it never saw is not stale."""
         return self._versions.get(key, version) != version

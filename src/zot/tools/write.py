@@ -11,6 +11,7 @@ from zot.errors import ToolFailed
 from zot.messages import TextBlock, ToolSpec
 from zot.tools.arguments import decode_args, to_utf8
 from zot.tools.base import Output, ToolContext
+from zot.tools.checkpoint import NOTHING, content_at, content_of, wrote
 from zot.tools.encoding import PROBE_BYTES, UTF_8, detect
 from zot.tools.files import Place, read_at
 from zot.tools.paths import Anywhere, Paths
@@ -53,7 +54,10 @@ class Write:
         data = to_utf8(wanted.content, "content")
         with self._paths.find(wanted.path, context.cwd, make_parents=True) as place:
             known, changed = await self._look(place, wanted.path, data) if place.exists() else (None, [])
-            replaced = place.replace(data, expected=known)
+            before = content_at(place) if context.wrote is not None else NOTHING
+            replaced = place.replace(data, expected=known or before.about)
+            if context.wrote is not None:
+                context.wrote(wrote(wanted.path, context.cwd, before, content_of(data), replaced.about))
             self._seen.note(place.key, version_of(data, replaced.about))
         lines = data.count(b"\n") + (not data.endswith(b"\n") and data != b"")
         summary = (

@@ -1,0 +1,137 @@
+"""Back to an earlier point of a session: its conversation, and the files that its tools have changed since."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from zot.checkpoints import Plan, Step, planned, row_of
+from zot.errors import RewindRefused, ToolFailed
+from zot.history import History
+from zot.job import Wish
+from zot.messages import Message
+from zot.store import Change, Spliced, Store
+
+log = logging.getLogger("zot")
+
+
+class RestoredFile(msgspec.Struct, frozen=True):
+    """A file that a rewind put back. ``path`` is relative to the session's directory where it is below it."""
+
+    path: str
+    change: Literal["changed", "created", "removed"]
+
+
+class Rewound(msgspec.Struct, frozen=True):
+    """What came of a rewind: how many ``messages`` there are now, the files, and the row ``undo`` that undoes it."""
+
+    messages: int
+    files: tuple[RestoredFile, ...]
+    undo: int
+
+
+class Files(Protocol):
+    """Who can put files back. Both methods may take long."""
+
+    def problem(self, root: str, path: str, *, now: str | None, then: str | None) -> str | None:
+        """Return why a file cannot be changed from ``now`` to ``then``; None if it can, or is ``then`` already."""
+
+    def restore(
+        self, root: str, path: str, data: bytes | None, *, now: str | None, then: str | None, mode: int
+    ) -> bool:
+        """Make ``data`` the content of a file; None removes it. False if it was so already. Raise ToolFailed."""
+
+
+async def way_back(store: Store, files: Files, wish: Wish, *, cwd: str) -> Plan:
+    """Return what a rewind would do. Raise UserError if there is no such point, RewindRefused if it would refuse."""
+    changes = await store.changes()
+    at = row_of(changes, messages=wish.messages, at=wish.at, last_seq=store.last_seq)
+    plan = planned(changes, at, cwd=cwd)
+    if not wish.files:
+        return msgspec.structs.replace(plan, steps=())
+    problems = {step.path: why for step in plan.steps if (why := await _problem(store, files, step)) is not None}
+    if problems:
+        raise _refused(problems, "nothing was changed")
+    return plan
+
+
+async def rewind(history: History, store: Store, files: Files, wish: Wish, *, cwd: str) -> Rewound:
+    """Go back, as the store's only writer. Raise UserError, RewindRefused, StoreFailed.
+
+    Files first: if we are killed before it is recorded, each of them is as it was or as it should be, and the same
+    rewind finds nothing wrong with either.
+    """
+    plan = await way_back(store, files, wish, cwd=cwd)
+    undo = store.last_seq
+    await _restore(store, files, plan.steps)
+    changes: list[Change] = [*_spliced(history.transcript.messages, plan.messages), *plan.recorded()]
+    if changes:
+        history.say([], *changes)
+        await history.settled()
+    return Rewound(len(history.transcript), restored(plan), undo)
+
+
+def restored(plan: Plan) -> tuple[RestoredFile, ...]:
+    """Return what a plan does to files."""
+    return tuple(RestoredFile(step.path, _change(step)) for step in plan.steps)
+
+
+def _change(step: Step) -> Literal["changed", "created", "removed"]:
+    if step.then is None:
+        return "removed"
+    return "created" if step.now is None else "changed"
+
+
+def _spliced(now: Sequence[Message], then: Sequence[Message]) -> list[Spliced]:
+    same = 0
+    while same < min(len(now), len(then)) and now[same] == then[same]:
+        same += 1
+    return [Spliced(same, len(now), tuple(then[same:]))] if len(now) > same or len(then) > same else []
+
+
+async def _problem(store: Store, files: Files, step: Step) -> str | None:
+    if step.then and await store.content(step.then) is None:
+        return "what it was is lost"
+    return await asyncio.to_thread(files.problem, step.root, step.path, now=step.now, then=step.then)
+
+
+async def _restore(store: Store, files: Files, steps: Sequence[Step]) -> None:
+    """Put all files back, or none: those that were are changed again if another one cannot be."""
+    done: list[Step] = []
+    try:
+        for step in steps:
+            if await _put(store, files, step):
+                done.append(step)
+    except ToolFailed as problem:
+        stuck = await _undo(store, files, done)
+        raise _refused({step.path: str(problem)} | stuck, "the others are as they were") from problem
+
+
+async def _put(store: Store, files: Files, step: Step) -> bool:
+    data = None
+    if step.then is not None and (data := await store.content(step.then)) is None:
+        raise ToolFailed("what it was is lost")
+    return await asyncio.to_thread(
+        files.restore, step.root, step.path, data, now=step.now, then=step.then, mode=step.mode
+    )
+
+
+async def _undo(store: Store, files: Files, done: Sequence[Step]) -> dict[str, str]:
+    """Change files again that were put back; return those that could not be, and why."""
+    stuck: dict[str, str] = {}
+    for step in reversed(done):
+        try:
+            await _put(store, files, msgspec.structs.replace(step, now=step.then, then=step.now))
+        except ToolFailed as problem:
+            log.warning("%s was put back, and could not be changed again: %s", step.path, problem)
+            stuck[step.path] = f"it was put back, and could not be changed again: {problem}"
+    return stuck
+
+
+def _refused(problems: dict[str, str], rest: str) -> RewindRefused:
+    told = "; ".join(f"{path}: {why}" for path, why in problems.items())
+    return RewindRefused(f"files cannot be put back, {rest}: {told}", files=tuple(problems))

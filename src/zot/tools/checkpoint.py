@@ -1,0 +1,67 @@
+"""What a file was and what became of it, so that it can be put back (`restore.py`)."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import NamedTuple
+
+from zot.errors import ToolFailed
+from zot.store import UNKEPT, Wrote
+from zot.surrogates import has_half
+from zot.tools.files import Place, read_at
+
+#: Larger contents are not kept.
+MAX_KEPT_BYTES = 8 * 1024 * 1024
+
+
+class Content(NamedTuple):
+    """A content by its digest: None is no file, `UNKEPT` one that is too large, or cannot be read."""
+
+    digest: str | None
+    data: bytes = b""
+    about: os.stat_result | None = None
+
+
+NOTHING = Content(None)
+
+
+def content_of(data: bytes) -> Content:
+    """Return what is kept of a content."""
+    if len(data) > MAX_KEPT_BYTES:
+        return Content(UNKEPT)
+    from hashlib import sha256  # Loaded with the first file, not at every start.
+
+    return Content(sha256(data).hexdigest(), data)
+
+
+def content_at(place: Place) -> Content:
+    """Return what is in a file now. Raise ToolFailed if there is something else than a file."""
+    if not place.exists():
+        return NOTHING
+    try:
+        with place.open() as fd:
+            about = os.fstat(fd)
+            if about.st_size > MAX_KEPT_BYTES:
+                return Content(UNKEPT, about=about)
+            return content_of(read_at(fd, MAX_KEPT_BYTES + 1, 0))._replace(about=about)
+    except ToolFailed as problem:
+        if isinstance(problem.__cause__, PermissionError):  # who may not read a file may still replace it
+            return Content(UNKEPT)
+        raise
+
+
+def wrote(path: str, cwd: str, before: Content, after: Content, about: os.stat_result) -> Wrote:
+    """Return the record of a change: ``path`` is what the model called the file, ``about`` tells of it as it is now."""
+    where, mode = recorded_path(path, cwd), stat.S_IMODE(about.st_mode)
+    if has_half(where):  # a name that no text can say: it is known that the file changed, not what it was
+        return Wrote(os.fsencode(where).decode("utf-8", "backslashreplace"), UNKEPT, UNKEPT, mode)
+    contents = {content.digest: content.data for content in (before, after) if content.digest}
+    return Wrote(where, before.digest, after.digest, mode, contents)
+
+
+def recorded_path(path: str, cwd: str) -> str:
+    """Return where ``path`` leads from ``cwd``, all links followed: relative where it is below it, else absolute."""
+    root = os.path.realpath(cwd)
+    where = os.path.realpath(os.path.join(cwd, path))
+    return where[len(root) :].lstrip("/") if where.startswith(f"{root.rstrip('/')}/") else where

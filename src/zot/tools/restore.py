@@ -1,0 +1,76 @@
+"""Files put back to what they were, unless somebody else has changed them since."""
+
+from __future__ import annotations
+
+import os
+
+from zot.errors import ToolFailed
+from zot.store import UNKEPT
+from zot.tools.checkpoint import NOTHING, Content, content_at
+from zot.tools.files import Place
+from zot.tools.paths import Paths
+from zot.tools.seen import Seen, version_of
+
+
+class Restorer:
+    """Restores the files that ``paths`` leads to; what the model has ``seen`` of them is what is restored."""
+
+    def __init__(self, paths: Paths, seen: Seen | None = None) -> None:
+        self._paths = paths
+        self._seen = Seen() if seen is None else seen
+
+    def problem(self, root: str, path: str, *, now: str | None, then: str | None) -> str | None:
+        """Return why a file cannot be changed from ``now`` to ``then``; None if it can. ``path`` begins at ``root``.
+
+        One that is ``then`` already can: there is nothing to overwrite.
+        """
+        try:
+            digest = self._look(_absolute(root, path)).digest
+        except ToolFailed as problem:
+            return str(problem)
+        if UNKEPT in (digest, now, then):
+            return "its content was not kept"
+        return None if digest in (now, then) else "somebody else changed it"
+
+    def restore(
+        self, root: str, path: str, data: bytes | None, *, now: str | None, then: str | None, mode: int
+    ) -> bool:
+        """Make ``data``, whose digest is ``then``, the content of a file that has the content ``now``; None removes it.
+
+        False if it was so already. Raise ToolFailed, and then the file is as it was.
+        """
+        where = _absolute(root, path)
+        if self._look(where).digest == then:
+            return False
+        # Only a file that is to be made may need directories.
+        with self._paths.find(where, "/", make_parents=now is None) as place:
+            found = content_at(place)
+            if found.digest != now:
+                raise ToolFailed("somebody else changed it")
+            self._put(place, data, found, mode)
+        return True
+
+    def _look(self, path: str) -> Content:
+        """Return what is at ``path``. Raise ToolFailed if it is no file, or somewhere else than it was."""
+        if os.path.realpath(path) != path:
+            raise ToolFailed("a link leads elsewhere now")
+        try:
+            with self._paths.find(path, "/") as place:
+                return content_at(place)
+        except ToolFailed as problem:
+            if isinstance(problem.__cause__, FileNotFoundError):
+                return NOTHING
+            raise
+
+    def _put(self, place: Place, data: bytes | None, found: Content, mode: int) -> None:
+        if data is None:
+            assert found.about is not None
+            place.remove(expected=found.about)
+            self._seen.forget(place.key)
+        else:
+            replaced = place.replace(data, expected=found.about, mode=mode)
+            self._seen.note(place.key, version_of(data, replaced.about))
+
+
+def _absolute(root: str, path: str) -> str:
+    return os.path.join(os.path.realpath(root), path)
