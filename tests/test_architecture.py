@@ -23,6 +23,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "version": set(),
     "surrogates": set(),
+    "printable": set(),
+    "regular": set(),
     "messages": {"errors"},
     "events": {"errors", "messages", "surrogates"},
     "flags": {"errors"},
@@ -31,8 +33,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "credentials": {"errors", "config", "auth_file", "providers/vendors"},
     # A command that prints a key is kept as tools keep theirs.
     "key_command": {"errors", "credentials", "tools"},
-    "fingerprint": {"errors"},
-    "skills": {"errors"},
+    "fingerprint": {"errors", "regular"},
+    "skills": {"errors", "regular"},
     "instructions": set(),
     "schema": {"errors"},
     "trust": {"errors", "messages", "fingerprint"},
@@ -40,9 +42,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "journal": {"errors", "messages", "events", "store", "surrogates"},
     "wire": {"errors", "messages", "events", "surrogates"},
     "tools/base": {"errors", "messages", "store"},
-    "tools": {"errors", "surrogates", "messages", "store", "tools/base", "skills"},
+    "tools": {"errors", "printable", "surrogates", "messages", "store", "tools/base", "skills"},
     # What a session works with: it picks the concrete tools.
-    "toolbox": {"config", "skills", "trust", "tools/base", "tools"},
+    "toolbox": {"printable", "config", "skills", "trust", "tools/base", "tools"},
     # The catalogue is read before anything is answered, so it knows next to nothing.
     "providers/vendors": {"errors"},
     "providers/models": {"errors", "messages", "providers/vendors"},
@@ -53,18 +55,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     # lab is a service at the other end of a line: it knows what a transport is, and none of our decoders.
     "providers/lab": {"errors", "messages", "events", "providers/base"},
-    "agent": {"errors", "messages", "events", "store", "schema", "providers/base", "tools/base"},
+    "agent": {"errors", "printable", "messages", "events", "store", "schema", "providers/base", "tools/base"},
     "history": {"errors", "messages", "events", "store", "agent"},
     "job": {"errors", "surrogates", "messages"},
     "outcome": {"messages", "events"},
     "past": {"errors", "messages", "store", "agent"},
+    "worker": {"errors", "messages", "events", "store", "agent", "history", "job"},
     "checkpoints": {"errors", "messages", "store", "agent", "past"},
     "rewind": {"errors", "messages", "store", "history", "job", "checkpoints"},
-    "session": {"errors", "messages", "events", "store", "agent", "history", "job", "past", "rewind"},
+    "session": {"errors", "messages", "store", "agent", "history", "job", "past", "worker", "rewind"},
     # The only one that picks concrete parts.
     "runtime": {
         "errors", "messages", "store", "config", "provision", "providers/lab", "agent", "session", "toolbox",
-        "instructions", "schema",
+        "instructions", "schema", "journal",
     },
     "provision": {
         "config", "credentials", "key_command", "providers/vendors", "providers/models", "providers/base", "providers",
@@ -82,9 +85,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "providers", "tools",
     },
     "commands": {
-        "errors", "version", "messages", "flags", "config", "skills", "trust", "providers/lab", "wire", "provision",
-        "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors", "providers/models",
-        "providers", "doctor",
+        "errors", "version", "printable", "messages", "flags", "config", "skills", "trust", "providers/lab", "wire",
+        "provision", "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors",
+        "providers/models", "providers", "doctor", "session",
     },
     # It imports the command that was named, by name.
     "cli": {"errors", "version"},

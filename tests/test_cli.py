@@ -44,6 +44,30 @@ def test_an_unknown_command_shows_the_known_ones() -> None:
     assert done.stderr.startswith("zot: unknown command 'frobnicate'\nusage: zot COMMAND")
 
 
+@pytest.mark.parametrize("words", [(), ("frobnicate",), ("trust",), ("list", "more")])
+def test_skills_used_wrongly_are_explained(words: tuple[str, ...]) -> None:
+    done = zot("skills", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("zot: say what to do\nusage: zot skills list\n")
+
+
+def test_names_that_speak_to_a_terminal_are_listed_escaped(tmp_path: Path) -> None:
+    for name in ("a\x1b[2J; id", "b c"):
+        skill = tmp_path / ".zot" / "skills" / name
+        skill.mkdir(parents=True)
+        (skill / "SKILL.md").write_text("---\nname: a\ndescription: d\n---\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "zot", "skills", "list"], cwd=tmp_path, capture_output=True, text=True,
+        timeout=PATIENCE_S, check=False, env={**os.environ, "ZOT_HOME": str(tmp_path / "home")},
+    )  # fmt: skip
+    there = f"{tmp_path}/.zot/skills"
+    hint = "its name has characters that cannot be seen; rename it before you trust it"
+    assert done.stdout.splitlines()[-2:] == [
+        f"not trusted: {there}/a\\x1b[2J; id; {hint}",
+        f"not trusted: {there}/b c; to use it: zot skills trust '{there}/b c'",
+    ]
+
+
 def test_a_skill_of_a_project_is_used_once_it_is_trusted_and_not_after_it_changed(tmp_path: Path) -> None:
     skill = tmp_path / ".zot" / "skills" / "greet"
     skill.mkdir(parents=True)
@@ -56,7 +80,7 @@ def test_a_skill_of_a_project_is_used_once_it_is_trusted_and_not_after_it_change
         )  # fmt: skip
         return done.stdout + done.stderr
 
-    assert "not trusted" in skills("list")
+    assert f"not trusted: {skill}; to use it: zot skills trust {skill}\n" in skills("list")
     assert skills("trust", str(skill)) == f"trusted {skill}\n"
     assert "How to greet." in skills("list")
     (skill / "SKILL.md").write_text("---\nname: greet\ndescription: How to rob.\n---\nSay nothing.\n")

@@ -12,6 +12,7 @@ import pytest
 from zot.config import AGENT_FLAGS, LATER_FLAGS, SECRET_NAMES, Config, resolve, tool_environment, zot_home
 from zot.errors import ConfigError
 from zot.flags import parse
+from zot.runtime import checked, open_session
 
 EVERYTHING = """
 [agents.default]
@@ -65,6 +66,25 @@ def test_a_flag_wins_over_the_file(tmp_path: Path) -> None:
     config = resolve(settings, {"ZOT_HOME": str(tmp_path)})
     assert (config.model, config.max_steps, config.tools, config.reasoning) == ("m", 3, (), "high")
     assert (config.provider, config.system_prompt) == ("lab", "Be brief.")
+
+
+def test_rules_given_as_flags_come_before_those_of_the_file(tmp_path: Path) -> None:
+    write(tmp_path, '[agents.default]\npolicy = ["bash:rm *=deny", "bash=ask"]')
+    env = {"ZOT_HOME": str(tmp_path)}
+    settings, _ = parse(["--policy", "read=deny", "--policy=bash:ls=allow"], AGENT_FLAGS)
+    assert resolve(settings, env).policy == ("read=deny", "bash:ls=allow", "bash:rm *=deny", "bash=ask")
+    assert resolve({}, env).policy == ("bash:rm *=deny", "bash=ask")
+
+
+@pytest.mark.parametrize("seconds", ["inf", "nan", "1e300", "0", "-1"])
+def test_a_deadline_that_no_clock_can_tell_is_refused(tmp_path: Path, seconds: str) -> None:
+    write(tmp_path, f"[agents.default]\napproval_timeout_s = {seconds}")
+    with pytest.raises(ConfigError, match="approval_timeout_s"):
+        resolve({}, {"ZOT_HOME": str(tmp_path)})
+    with pytest.raises(ConfigError, match="approval_timeout_s"):
+        checked({"approval_timeout_s": float(seconds)})
+    with pytest.raises(ConfigError, match="--approval-timeout"):
+        parse(["--approval-timeout", seconds], AGENT_FLAGS)
 
 
 def test_model_and_address_of_the_file_belong_to_its_provider(tmp_path: Path) -> None:
@@ -186,3 +206,8 @@ PROVIDERS = ("ANTHROPIC", "OPENAI", "GEMINI", "GOOGLE", "DEEPSEEK", "KIMI", "MOO
 @pytest.mark.parametrize("name", ["ZOTCORE_RPC_TOKEN", *(f"{provider}_API_KEY" for provider in PROVIDERS)])
 def test_no_key_of_any_provider_reaches_a_tool(name: str) -> None:
     assert tool_environment({"PATH": "/bin", name: "secret"}) == {"PATH": "/bin"}
+
+
+def test_a_rule_about_a_tool_that_zot_does_not_have_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    open_session(Config(provider="lab", policy=("Bash=deny", "*=ask", "bash=deny"), env={}))
+    assert caplog.messages == ["policy: no tool of zot is named 'Bash'; its own are bash, edit, read, skill, write"]

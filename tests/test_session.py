@@ -72,9 +72,10 @@ from zot.messages import (
     ThinkingBlock,
 )
 from zot.providers.base import Model
-from zot.session import MAX_QUEUE, Session, State
+from zot.session import Session, State
 from zot.store import Row, Said, Spliced
 from zot.tools.base import Output, ToolContext
+from zot.worker import MAX_QUEUE
 
 PRICE_OF_A_REPLY = 100 * 3.0 / 1e6 + 20 * 15.0 / 1e6
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from zot.errors import ConfigError
-from zot.skills import Found, SkillFile, discover, load, manifest, parse
+from zot.skills import Found, SkillFile, discover, load, manifest, parse, trust_hint
 from zot.trust import TrustStore
 
 HEAD = "---\nname: brew\ndescription: How to brew.\n---\n"
@@ -23,7 +25,13 @@ def put(directory: Path, name: str, *, description: str = "What it does.", body:
     ("head", "skill"),
     [
         ("name: brew\ndescription: How to brew.", SkillFile("brew", "How to brew.", "Body.")),
-        ("name:   brew\ndescription: a: b # c", SkillFile("brew", "a: b # c", "Body.")),
+        ("name:   brew\ndescription: a: b # c", SkillFile("brew", "a: b", "Body.")),
+        ("name: brew # the name\ndescription: C# and C#2", SkillFile("brew", "C# and C#2", "Body.")),
+        ('name: brew\ndescription: "a # b"', SkillFile("brew", "a # b", "Body.")),
+        ("name: 'brew' # it's\ndescription: \"a # b\" # c", SkillFile("brew", "a # b", "Body.")),
+        ('name: brew\ndescription: "one\\ntwo\\tthree"', SkillFile("brew", "one\ntwo\tthree", "Body.")),
+        ("name: brew\ndescription: >+ # folded\n  How to\n  # brew.", SkillFile("brew", "How to # brew.", "Body.")),
+        ("name: brew\ndescription: |2\n  How to\n  brew.", SkillFile("brew", "How to\nbrew.", "Body.")),
         ('name: "brew"\ndescription: "say \\"hi\\": \\\\"', SkillFile("brew", 'say "hi": \\', "Body.")),
         ("name: 'brew'\ndescription: 'it''s'", SkillFile("brew", "it's", "Body.")),
         ("name: brew\ndescription: >\n  How to\n  brew.", SkillFile("brew", "How to brew.", "Body.")),
@@ -40,7 +48,15 @@ def put(directory: Path, name: str, *, description: str = "What it does.", body:
                 f"name: brew\ndescription: D\nallowed-tools:{tools}",
                 SkillFile("brew", "D", "Body.", None, ("read", "bash")),
             )
-            for tools in (" read, bash", " [read, bash]", " read bash", "\n  - read\n  - bash", "\n- read\n- bash")
+            for tools in (
+                " read, bash",
+                " [read, bash]",
+                " read bash",
+                "\n  - read\n  - bash",
+                "\n- read\n- bash",
+                ' ["read", "bash"] # both',
+                "\n  - 'read'\n  - \"bash\"",
+            )
         ),
         (
             "name: brew\ndescription: D\nallowed-tools: bash(git add *), read",
@@ -93,6 +109,13 @@ def test_a_file_that_is_no_skill_is_named(content: bytes | None, told: str, tmp_
     with pytest.raises(ConfigError) as broken:
         load(str(tmp_path))
     assert str(broken.value) == f"{tmp_path}/{told}"
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("/dev/zero", path)])
+def test_what_never_ends_or_begins_is_not_read(make: Callable[[Path], None], tmp_path: Path) -> None:
+    make(tmp_path / "SKILL.md")
+    with pytest.raises(ConfigError, match=r"/SKILL.md: not a regular file$"):
+        load(str(tmp_path))
 
 
 class Places:
@@ -178,6 +201,22 @@ def test_a_store_of_trust_that_cannot_be_read_is_a_problem_and_no_trust(places: 
     found = discover(cwd=str(places.cwd), home=None, is_trusted=store.is_trusted)
     assert [skill.name for skill in found.skills] == [OURS]
     assert [problem.partition(" ")[0] for problem in found.problems] == [f"{places.home}/trust.json"]
+
+
+def test_a_place_for_skills_that_leads_in_a_circle_is_a_problem(places: Places) -> None:
+    places.project.parent.mkdir(parents=True)
+    places.project.symlink_to("skills")
+    found = places.discover()
+    assert [skill.name for skill in found.skills] == [OURS]
+    assert found.problems == (f"{places.project}: Too many levels of symbolic links",)
+
+
+def test_the_hint_how_to_trust_can_be_copied_whatever_the_name() -> None:
+    assert trust_hint("/p/deploy") == "to use it: zot skills trust /p/deploy"
+    assert trust_hint("/p/x; rm -rf ~") == "to use it: zot skills trust '/p/x; rm -rf ~'"
+    assert trust_hint("/p/x\nzot skills trust y") == (
+        "its name has characters that cannot be seen; rename it before you trust it"
+    )
 
 
 def test_one_that_the_user_named_must_be_there(places: Places) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Container, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
 from zot.errors import ConfigError
-from zot.flags import Flag, choice, dollars, positive, seconds
+from zot.flags import MAX_SECONDS, Flag, choice, dollars, positive, seconds
 from zot.providers.vendors import KEY_NAMES, VENDORS, ApiName
 
 #: Names that never reach a tool or an extension: our token, and the keys of all providers.
@@ -19,6 +19,10 @@ SECRET_NAMES = frozenset({"ZOTCORE_RPC_TOKEN", "ANTHROPIC_AUTH_TOKEN"}) | KEY_NA
 #: Names of addresses that we use ourselves, and that may have a user name and password in them.
 PROXY_NAMES = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 _ADDRESS_NAMES = frozenset(name for vendor in VENDORS.values() for name in vendor.base_url_names)
+
+
+#: Seconds, above 0; deadlines are times, and beyond a year the largest would be none.
+_Patience: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)]
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,7 +44,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     output_schema: str | None = None
     tools: tuple[str, ...] | None = None
     policy: tuple[str, ...] = ()
-    approval_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 120.0
+    approval_timeout_s: _Patience = 120.0
     approvals: bool = False
     lock: bool = False
     skills: tuple[str, ...] = ()
@@ -86,7 +90,7 @@ class _AgentTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     skills: tuple[str, ...] | None = None
     no_skill: bool | None = None
     policy: tuple[str, ...] | None = None
-    approval_timeout_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    approval_timeout_s: _Patience | None = None
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -159,7 +163,10 @@ def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None) -
     given.pop("no_ext", None)
     if given.pop("no_session", False) and "session" in given:
         raise ConfigError("--session and --no-session exclude each other")
-    return Config(**{**_fitting(_from_file(directory), given), **given}, env=env)
+    stored = _from_file(directory)
+    # What the file says still holds where no flag says otherwise.
+    given["policy"] = (*given.get("policy", ()), *stored.get("policy", ()))
+    return Config(**{**_fitting(stored, given), **given}, env=env)
 
 
 def _fitting(stored: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

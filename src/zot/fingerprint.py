@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from zot.errors import UserError
+from zot.regular import slices
 
 #: What an extension may change beside its code. The last pattern that matches decides, ``!`` means "not data".
 DEFAULT_DATA = ("data/**", "*.db*", "*.log", "*.json", "!extension.json", "!package.json", "!tsconfig*.json")
@@ -21,7 +22,6 @@ MAX_BYTES = 256 * 1024 * 1024
 
 #: They say what runs and what is data, so no pattern makes them data.
 _NEVER_DATA = frozenset({"extension.json", "SKILL.md"})
-_SLICE_BYTES = 1024 * 1024
 
 
 def fingerprint(directory: str, data_patterns: Sequence[str] = ()) -> str:
@@ -111,10 +111,9 @@ class _Reader:
 
     def _digest(self, path: str) -> bytes:
         digest = hashlib.sha256()
-        with open(path, "rb", buffering=0) as file:
-            while data := file.read(_SLICE_BYTES):
-                self._bytes += len(data)
-                if self._bytes > MAX_BYTES:
-                    raise UserError(f"{self._root} has more than {MAX_BYTES} bytes, too many to be checked")
-                digest.update(data)
+        for data in slices(path):
+            self._bytes += len(data)
+            if self._bytes > MAX_BYTES:
+                raise UserError(f"{self._root} has more than {MAX_BYTES} bytes, too many to be checked")
+            digest.update(data)
         return digest.digest()

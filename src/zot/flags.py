@@ -9,6 +9,9 @@ import msgspec
 
 from zot.errors import ConfigError
 
+#: A year: longer waits are none, and some clocks cannot tell their end.
+MAX_SECONDS = 366 * 24 * 3600
+
 
 class Flag(msgspec.Struct, frozen=True):
     """One flag. Without ``value`` it is a switch; ``many`` gathers repeated values into a tuple."""
@@ -79,8 +82,8 @@ def positive(text: str) -> int:
 def seconds(text: str) -> float:
     """Read a number of seconds above 0."""
     number = float(text)
-    if not 0 < number < float("inf"):
-        raise ValueError("must be above 0")
+    if not 0 < number <= MAX_SECONDS:
+        raise ValueError(f"must be above 0 and at most {MAX_SECONDS}")
     return number
 
 

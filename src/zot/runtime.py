@@ -7,12 +7,13 @@ from collections.abc import Callable, Collection, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from zot.config import RECORDED, Config, resumed, tool_environment, tool_names, zot_home
+from zot.config import RECORDED, TOOL_NAMES, Config, resumed, tool_environment, tool_names, zot_home
 from zot.errors import ConfigError
 from zot.provision import credential_of, models_of, provider_of
 
 if TYPE_CHECKING:
     from zot.agent.expected import Expected
+    from zot.agent.policy import Policy
     from zot.session import Past, Session
     from zot.store import Store
     from zot.toolbox import Toolbox
@@ -120,7 +121,6 @@ def open_session(
     from zot.agent.approvals import Approvals
     from zot.agent.budget import Budget
     from zot.agent.loop import Agent
-    from zot.agent.policy import Policy
     from zot.session import Session
     from zot.toolbox import Toolbox
 
@@ -139,9 +139,22 @@ def open_session(
         budget=Budget(config.max_cost, config.max_tokens_total),
         reasoning=config.reasoning,
         expected=_expected(config),
-        approver=Approvals(Policy.parse(config.policy), cwd=cwd, timeout_s=config.approval_timeout_s),
+        approver=Approvals(_policy(config), cwd=cwd, timeout_s=config.approval_timeout_s),
     )
     return Session(agent, store, jobs=toolbox, key=key, now=_clock(config.frozen_time), past=past, files=toolbox.files)
+
+
+def _policy(config: Config) -> Policy:
+    """Return the rules for tools. One about a tool that we do not have may be a mistake, which would have no effect."""
+    import logging
+
+    from zot.agent.policy import Policy
+
+    policy, log = Policy.parse(config.policy), logging.getLogger("zot")
+    for rule in policy.rules:
+        if rule.tool not in ("*", *TOOL_NAMES):
+            log.warning("policy: no tool of zot is named %r; its own are %s", rule.tool, ", ".join(TOOL_NAMES))
+    return policy
 
 
 def prompt_of(config: Config) -> str:

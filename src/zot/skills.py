@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from zot.errors import ConfigError
+from zot.regular import slices
 
 FILE_NAME = "SKILL.md"
 MAX_SKILL_BYTES = 256 * 1024
@@ -19,6 +20,11 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KEY = re.compile(r"([A-Za-z][\w-]*)\s*:(?:\s+(.*))?")
 #: Names of tools, some with a pattern of what they may do.
 _TOOL = re.compile(r"[^\s,()\[\]]+(?:\([^)]*\))?")
+#: What says that a text follows in the lines below, as they are or folded.
+_BLOCK = re.compile(r"[|>](?:[+-]?[1-9]?|[1-9][+-])")
+#: A value that is quoted or not, and the comment behind it.
+_COMMENT = re.compile(r"""^("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^"'].*?)\s+#.*""")
+_ESCAPES = {"n": "\n", "t": "\t"}
 
 
 class SkillFile(msgspec.Struct, frozen=True):
@@ -46,9 +52,10 @@ def discover(*, cwd: str, home: str | None, explicit: Sequence[str] = (), is_tru
     Raise ConfigError if one that the user named is broken; others that are, are only reported.
     """
     found = [load(directory) for directory in explicit]
-    untrusted, problems = [], []
-    project = _directories(os.path.join(cwd, ".zot", "skills"))
-    of_home = _directories(os.path.join(home, "skills")) if home else []
+    untrusted: list[str] = []
+    problems: list[str] = []
+    project = _directories(os.path.join(cwd, ".zot", "skills"), problems)
+    of_home = _directories(os.path.join(home, "skills"), problems) if home else []
     for directory in [*project, *of_home]:
         try:
             if directory in of_home or is_trusted(directory):
@@ -57,7 +64,9 @@ def discover(*, cwd: str, home: str | None, explicit: Sequence[str] = (), is_tru
                 untrusted.append(directory)
         except ConfigError as problem:
             problems.append(str(problem))
-    found += [msgspec.structs.replace(load(directory), directory=None) for directory in _directories(_BUILT_IN)]
+    found += [
+        msgspec.structs.replace(load(directory), directory=None) for directory in _directories(_BUILT_IN, problems)
+    ]
     return Found(tuple(_first_of_each_name(found)), tuple(untrusted), tuple(problems))
 
 
@@ -65,18 +74,23 @@ def load(directory: str) -> SkillFile:
     """Return the skill in ``directory``. Raise ConfigError that names the file and line."""
     path = os.path.join(os.path.abspath(directory), FILE_NAME)
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_SKILL_BYTES + 1)
+        data = b"".join(_within(MAX_SKILL_BYTES, slices(path), path))
     except OSError as problem:
         raise ConfigError(f"{path}: {problem.strerror}") from None
-    if len(data) > MAX_SKILL_BYTES:
-        raise ConfigError(f"{path}: larger than {MAX_SKILL_BYTES} bytes")
     try:
         text = data.decode()
     except UnicodeDecodeError as problem:
         line = data.count(b"\n", 0, problem.start) + 1
         raise ConfigError(f"{path}:{line}: not UTF-8") from None
     return msgspec.structs.replace(parse(text, path), directory=os.path.dirname(path))
+
+
+def _within(limit: int, pieces: Iterable[bytes], path: str) -> Iterator[bytes]:
+    for piece in pieces:
+        limit -= len(piece)
+        if limit < 0:
+            raise ConfigError(f"{path}: larger than {MAX_SKILL_BYTES} bytes")
+        yield piece
 
 
 def parse(text: str, path: str) -> SkillFile:
@@ -103,6 +117,15 @@ def manifest(skills: Sequence[SkillFile]) -> str:
     return "\n".join([head, *(_manifest_line(skill) for skill in skills)])
 
 
+def trust_hint(directory: str) -> str:
+    """Say how to trust a skill: the command as it can be copied, unless the name is not fit to be copied."""
+    if not directory.isprintable():
+        return "its name has characters that cannot be seen; rename it before you trust it"
+    from shlex import quote  # Only who has something untrusted needs it.
+
+    return f"to use it: zot skills trust {quote(directory)}"
+
+
 def _manifest_line(skill: SkillFile) -> str:
     description = " ".join(skill.description.split())
     if len(description) > MAX_DESCRIPTION_CHARACTERS:
@@ -110,11 +133,14 @@ def _manifest_line(skill: SkillFile) -> str:
     return f"- {skill.name} [{skill.directory or 'builtin'}]: {description}"
 
 
-def _directories(parent: str) -> list[str]:
-    """Return the directories in ``parent`` that have a skill, by name."""
+def _directories(parent: str, problems: list[str]) -> list[str]:
+    """Return the directories in ``parent`` that have a skill, by name. What makes that impossible is a problem."""
     try:
         names = sorted(os.listdir(parent))
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as problem:
+        problems.append(f"{parent}: {problem.strerror}")
         return []
     return [path for name in names if os.path.isfile(os.path.join(path := os.path.join(parent, name), FILE_NAME))]
 
@@ -134,14 +160,21 @@ class _Field(msgspec.Struct):
     value: str
     more: list[str]
 
+    @property
+    def is_block(self) -> bool:
+        """True if all that is indented below is text."""
+        return _BLOCK.fullmatch(self.value) is not None
+
     def text(self) -> str:
         """Return a text: plain, quoted, or folded over several lines."""
-        value = "" if self.value in ("|", "|-", ">", ">-") else _unquoted(self.value)
-        return ("\n" if self.value.startswith("|") else " ").join(part for part in (value, *self.more) if part)
+        if self.is_block:
+            return ("\n" if self.value.startswith("|") else " ").join(self.more)
+        return " ".join(part for part in (_unquoted(self.value), *self.more) if part)
 
     def items(self) -> list[str]:
-        """Return a list: ``[a, b]``, or separated by commas or blanks, or one item a line."""
-        return _TOOL.findall(" ".join([self.value, *(part.removeprefix("- ") for part in self.more)]))
+        """Return a list: ``[a, b]``, or separated by commas or blanks, or one item a line; quoted or not."""
+        found = _TOOL.findall(" ".join([self.value, *(part.removeprefix("- ") for part in self.more)]))
+        return [item for item in (one.strip("\"'") for one in found) if item]
 
 
 def _fields(lines: Sequence[str], path: str) -> dict[str, _Field]:
@@ -149,7 +182,8 @@ def _fields(lines: Sequence[str], path: str) -> dict[str, _Field]:
     fields: dict[str, _Field] = {}
     last = None
     for number, line in enumerate(lines, 2):
-        if not line.strip() or line.lstrip().startswith("#"):
+        is_text = last is not None and last.is_block and line.startswith((" ", "\t"))
+        if not line.strip() or (line.lstrip().startswith("#") and not is_text):
             continue
         if line.startswith((" ", "\t", "- ")) and last is not None:
             last.more.append(line.strip())
@@ -159,7 +193,7 @@ def _fields(lines: Sequence[str], path: str) -> dict[str, _Field]:
             raise ConfigError(f"{path}:{number}: expected `key: value`, not {line.strip()[:80]!r}")
         if match[1] in fields:
             raise ConfigError(f"{path}:{number}: {match[1]!r} stands here a second time")
-        last = fields[match[1]] = _Field(number, match[2] or "", [])
+        last = fields[match[1]] = _Field(number, _COMMENT.sub(r"\1", match[2] or ""), [])
     return fields
 
 
@@ -174,5 +208,5 @@ def _unquoted(value: str) -> str:
     if len(value) > 1 and value[0] == value[-1] == "'":
         return value[1:-1].replace("''", "'")
     if len(value) > 1 and value[0] == value[-1] == '"':
-        return re.sub(r"\\(.)", r"\1", value[1:-1])
+        return re.sub(r"\\(.)", lambda escape: _ESCAPES.get(escape[1], escape[1]), value[1:-1])
     return value

@@ -34,10 +34,9 @@ class Toolbox:
         self._cwd = cwd
         self._home = zot_home(config.environment)
         self._key = key
+        self._seen = Seen()
         self._processes: Processes | None = None
         self._spills: Spills | None = None
-        self._paths = self._allowed_paths()
-        self._seen = Seen()
         names = tool_names(config)
         skills = self._skills() if "skill" in names else ()
         makers = self._makers(skills)
@@ -48,7 +47,7 @@ class Toolbox:
         """Return who can put back what the tools have changed, where they may."""
         from zot.tools.restore import Restorer
 
-        return Restorer(self._paths, self._seen)
+        return Restorer(self._writable, self._seen)
 
     async def end(self, owner: str) -> None:
         """End what was started for ``owner``, a run or the session."""
@@ -68,41 +67,57 @@ class Toolbox:
         from zot.tools.skill import Skill
         from zot.tools.write import Write
 
-        paths, seen = self._paths, self._seen
+        shown = self._shown(skills)
+        paths, to_read = self._paths(shown)
+        self._writable, seen = paths, self._seen
         return {
-            "bash": self._bash,
+            "bash": lambda: self._bash(shown),
             "edit": lambda: Edit(paths, seen),
-            "read": lambda: Read(paths, seen),
+            "read": lambda: Read(to_read, seen),
             "skill": lambda: Skill(skills),
             "write": lambda: Write(paths, seen),
         }
 
-    def _allowed_paths(self) -> Paths:
-        from zot.tools.lock import Lock
+    @property
+    def _hidden(self) -> tuple[str, ...]:
+        """What locked tools are kept from, wherever it is."""
+        return () if self._home is None else (self._home,)
+
+    def _shown(self, skills: Sequence[SkillFile]) -> list[str]:
+        """Return what locked tools may nevertheless read: the files of skills that they would not reach otherwise."""
+        directories = [skill.directory for skill in skills if skill.directory is not None]
+        return [one for one in directories if not _is_in(one, [self._cwd]) or _is_in(one, self._hidden)]
+
+    def _paths(self, shown: Sequence[str]) -> tuple[Paths, Paths]:
+        """Return where paths may lead, and where they may lead to be read."""
+        from zot.tools.lock import Lock, LockWithMore
         from zot.tools.paths import Anywhere
 
-        return Lock(self._cwd) if self._config.lock else Anywhere()
+        if not self._config.lock:
+            return Anywhere(), Anywhere()
+        lock = Lock(self._cwd, hidden=self._hidden)
+        spilled = [os.path.join(home, "spill", self._key) for home in self._hidden]
+        return lock, LockWithMore(lock, [*shown, *spilled])
 
-    def _bash(self) -> Tool:
+    def _bash(self, shown: Sequence[str]) -> Tool:
         from zot.tools.bash import Bash
         from zot.tools.process import open_processes
         from zot.tools.spill import Spills
 
         self._processes = open_processes(protected=self._own_process)
-        hidden: tuple[str, ...] = ()
         if self._home is not None:
             self._spills = Spills(os.path.join(self._home, "spill"), self._key)
-            hidden = (self._home,)
-        return Bash(self._processes, spills=self._spills, lock=self._config.lock, hidden=hidden)
+        return Bash(self._processes, spills=self._spills, lock=self._config.lock, hidden=self._hidden, shown=shown)
 
     def _skills(self) -> tuple[SkillFile, ...]:
-        from zot.skills import discover
+        from zot.printable import printable
+        from zot.skills import discover, trust_hint
 
         found = discover(cwd=self._cwd, home=self._home, explicit=self._config.skills, is_trusted=self._is_trusted)
         for problem in found.problems:
-            log.warning("%s", problem)
+            log.warning("%s", printable(problem))
         for directory in found.untrusted:
-            log.warning("%s is not trusted and was not loaded; --trust-project loads it", directory)
+            log.warning("%s is not trusted and was not loaded; %s", printable(directory), trust_hint(directory))
         return tuple(found.skills)
 
     def _is_trusted(self, directory: str) -> bool:
@@ -113,6 +128,10 @@ class Toolbox:
         from zot.trust import TrustStore
 
         return TrustStore(self._home).is_trusted(directory)
+
+
+def _is_in(path: str, places: Sequence[str]) -> bool:
+    return any(os.path.realpath(path).startswith(os.path.join(os.path.realpath(place), "")) for place in places)
 
 
 def _manifest(skills: Sequence[SkillFile]) -> str:

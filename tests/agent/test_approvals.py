@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -202,3 +205,90 @@ async def test_a_tool_that_the_world_fails_is_an_answer_too() -> None:
     (result,) = [event for event in events if isinstance(event, ToolResult)]
     assert (result.is_error, result.content) == (True, (TextBlock("failed: [Errno 13] Permission denied: 'x'"),))
     assert kinds(events)[-2:] == ["turn_end end_turn", "done"]
+
+
+async def writing(path: str, approver: Approvals, on_request: str, between: Callable[[], None]) -> tuple[str, str, int]:
+    """Call `write` twice on ``path``, approved as ``on_request``; return both results and how often was asked.
+
+    ``between`` happens after the first question and before its answer.
+    """
+    calls = [claude.reply(claude.tool("w", "write", json.dumps({"path": path})), ends="tool_use")] * 2
+    session = open_session(FakeTransport(calls), tools=[FakeTool("write", _wrote)], approver=approver)
+    listener = listen(session)
+    listener.can_approve = True
+    asked: list[str] = []
+
+    def answer(event: AgentEvent) -> None:
+        if isinstance(event, ApprovalRequest):
+            if not asked:
+                between()
+            asked.append(event.id)
+            session.approve(event.id, on_request)
+
+    listener.on_event = answer
+    session.prompt("go")
+    await finish(session)
+    results = [event.content[0] for event in listener.events if isinstance(event, ToolResult)]
+    first, second = (block.text for block in results if isinstance(block, TextBlock))
+    return first, second, len(asked)
+
+
+async def _wrote(args: dict[str, Any], context: ToolContext) -> Output:
+    return (TextBlock("wrote"),)
+
+
+@pytest.mark.parametrize("decision", ["allow_once", "allow_always"])
+async def test_a_path_that_leads_elsewhere_since_it_was_shown_is_not_what_was_approved(
+    tmp_path: Path, decision: str
+) -> None:
+    (tmp_path / "shown").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "link").symlink_to("shown")
+
+    def swap() -> None:
+        (tmp_path / "link").unlink()
+        (tmp_path / "link").symlink_to("other")
+
+    approver = Approvals(Policy.parse(["write=ask"]), cwd=str(tmp_path))
+    first, second, asked = await writing("link/x", approver, decision, swap)
+    assert first == "not run: the path leads elsewhere now than when it was approved"
+    assert (second, asked) == ("wrote", 2)
+
+
+async def test_what_is_allowed_always_is_the_path_that_was_shown_by_any_name(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "link").symlink_to("d")
+    approver = Approvals(Policy.parse(["write=ask"]), cwd=str(tmp_path))
+    assert await writing("link/x", approver, "allow_always", lambda: None) == ("wrote", "wrote", 1)
+    assert await writing("d/../d/x", approver, "reject", lambda: None) == ("wrote", "wrote", 0)
+
+
+@pytest.mark.parametrize("rules", [[], ["write:secret/*=allow"]])
+async def test_a_path_that_no_file_can_have_is_the_business_of_the_tool(rules: list[str]) -> None:
+    approver = Approvals(Policy.parse(rules), cwd="/w")
+    assert await writing("a\0b", approver, "reject", lambda: None) == ("wrote", "wrote", 0)
+
+
+async def test_a_question_that_cannot_be_asked_ends_its_run_and_not_the_session() -> None:
+    house = House("make", timeout_s=float("inf"))
+    job = house.session.prompt("go")
+    await finish(house.session)
+    assert "internal error (OverflowError)" in str(job.error)
+    assert kinds(house.listener.events)[-2:] == ["error", "done"]
+    house.listener.can_approve = False
+    assert (await house.results())[-1].endswith("there is nobody to ask")
+
+
+async def test_a_question_is_over_when_the_last_who_could_answer_has_left() -> None:
+    house = House("make")
+
+    def leave(event: AgentEvent) -> None:
+        if isinstance(event, ApprovalRequest):
+            house.session.approver_left()
+            house.listener.can_approve = False
+            house.session.approver_left()
+
+    house.listener.on_event = leave
+    reason = "not run: the policy of this session wants a person's approval, and there is nobody to ask"
+    assert await house.results() == [reason, reason]
+    assert kinds(house.listener.events).count("approval_request") == 1

@@ -144,7 +144,8 @@ def test_the_most_telling_word_counts(status: int, body: dict[str, object], kind
     ("error", "provider", "text"),
     [
         (AuthFailed("m", status=401), "groq", "check GROQ_API_KEY, or run `zot login groq`"),
-        (AuthFailed("m"), "kimi", "check KIMI_API_KEY or MOONSHOT_API_KEY, or run `zot login kimi`"),
+        (AuthFailed("m", status=403), "kimi", "check KIMI_API_KEY or MOONSHOT_API_KEY, or run `zot login kimi`"),
+        (AuthFailed("the command failed"), "kimi", ""),
         (AuthFailed("m", status=402), "deepseek", "the account has no credit left"),
         (AuthFailed("m", status=429, code="insufficient_quota"), "openai", "the account has no credit left"),
         (AuthFailed("m", status=401), "lab", ""),

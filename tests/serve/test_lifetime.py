@@ -52,6 +52,15 @@ def test_what_was_accepted_runs_to_its_end(zot: Callable[..., Zot]) -> None:
     assert text_of(frames).endswith("last")
 
 
+def test_a_client_that_can_no_longer_answer_is_not_waited_for(zot: Callable[..., Zot]) -> None:
+    process = zot("--policy", "bash=ask")
+    process.send({"type": "hello", "features": ["approvals"]}, prompt("!bash echo hi"), prompt("!bash echo hi", "2"))
+    process.until(type="approval_request")
+    frames = process.finish()
+    results = [frame["content"][0]["text"] for frame in frames if frame["type"] == "tool_result"]
+    assert results == ["not run: the policy of this session wants a person's approval, and there is nobody to ask"] * 2
+
+
 def test_no_input_at_all_is_no_failure(zot: Callable[..., Zot]) -> None:
     assert zot().finish() == []
 

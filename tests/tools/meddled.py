@@ -20,7 +20,7 @@ class Meddled:
 
 class MeddledPlace(Place):
     def __init__(self, directory: int, name: str, meddle: Callable[[], object]) -> None:
-        super().__init__(directory, name, name)
+        super().__init__(directory, name, name, name)
         self._meddle = meddle
 
     def replace(self, data: bytes, *, expected: os.stat_result | None = None, mode: int | None = None) -> Replaced:

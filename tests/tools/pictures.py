@@ -1,8 +1,9 @@
-"""The headers of images, as small as they can be."""
+"""Images, and their headers alone, as small as they can be."""
 
 from __future__ import annotations
 
 import struct
+import zlib
 
 KINDS = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
@@ -18,6 +19,25 @@ def image(mime_type: str, width: int, height: int) -> bytes:
             return b"GIF89a" + struct.pack("<HHBBB", width, height, 0, 0, 0)
         case _:
             return webp_lossy(width, height)
+
+
+def whole(mime_type: str, width: int, height: int) -> bytes:
+    """An image that has its end."""
+    start = image(mime_type, width, height)
+    match mime_type:
+        case "image/png":
+            pixels = png_chunk(b"IDAT", b"x")
+            return start + struct.pack(">I", zlib.crc32(start[12:])) + pixels + png_chunk(b"IEND", b"")
+        case "image/jpeg":
+            return start + bytes(9) + b"\xff\xda\0\x02" + b"\x12\xff\0\x34" + b"\xff\xd9"
+        case "image/gif":
+            return start + b"!\xf9\x04\0\0\0\0\0" + b"," + bytes(9) + b"\x02\x02\x4c\x01\0" + b";"
+        case _:
+            return webp(b"VP8 ", start[20:] + b"pixels")
+
+
+def png_chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 def jpeg(width: int, height: int, *, between: bytes = b"", frame: int = 0xC0) -> bytes:

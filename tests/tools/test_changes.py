@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import re
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zot.tools.changes import Change, apply, diff
-from zot.tools.encoding import LATIN_1, Encoding
+from zot.tools.changes import MAX_PIECE_LINES, Change, Skipped, apply, diff, lines_in_common
+from zot.tools.encoding import LATIN_1, UTF_8, Encoding
+from zot.tools.units import to_units
 
 UTF_16 = Encoding("UTF-16 BE", "utf-16-be", unit=2)
 
@@ -21,24 +24,16 @@ def edited_texts(draw: st.DrawFn, *, max_size: int = 60) -> tuple[bytes, list[Ch
     return data, [change for change in changes if change.new or change.end > change.start]
 
 
+def shown(data: bytes, changes: list[Change], encoding: Encoding = UTF_8) -> bytes:
+    rows = list(diff(to_units(data, encoding), changes, encoding))
+    assert all(isinstance(row, bytes) and row.endswith(b"\n") for row in rows)
+    return b"".join(row for row in rows if isinstance(row, bytes))
+
+
 @given(edited_texts())
-def test_a_diff_shows_nothing_but_lines_of_both_texts_in_their_order(edited: tuple[bytes, list[Change]]) -> None:
+def test_a_diff_makes_the_new_text_of_the_old_one(edited: tuple[bytes, list[Change]]) -> None:
     data, changes = edited
-    rows = list(diff(data, changes))
-    assert all(row[:1] in b" -+" or row == b"...\n" for row in rows)
-    rows = [row for row in rows if row != b"...\n"]
-    assert is_within([row[1:] for row in rows if row[:1] != b"+"], lines(data))
-    assert is_within([row[1:] for row in rows if row[:1] != b"-"], lines(apply(data, changes)))
-
-
-@given(edited_texts(max_size=9))
-def test_a_diff_without_gaps_holds_both_texts_whole(edited: tuple[bytes, list[Change]]) -> None:
-    data, changes = edited
-    rows = list(diff(data, changes))
-    if not changes or b"...\n" in rows or data.count(b"\n") > 3:
-        return
-    assert [row[1:] for row in rows if row[:1] != b"+"] == lines(data)
-    assert [row[1:] for row in rows if row[:1] != b"-"] == lines(apply(data, changes))
+    assert patched(data, shown(data, changes)) == apply(data, changes)
 
 
 @given(edited_texts(), st.sampled_from([UTF_16, LATIN_1]))
@@ -47,31 +42,78 @@ def test_a_diff_is_the_same_in_every_encoding(edited: tuple[bytes, list[Change]]
     other = [
         Change(one.start * encoding.unit, one.end * encoding.unit, encoding.encode(one.new.decode())) for one in changes
     ]
-    assert list(diff(encoding.encode(data.decode()), other, encoding)) == list(diff(data, changes))
+    assert shown(encoding.encode(data.decode()), other, encoding) == shown(data, changes)
 
 
 def test_lines_far_from_any_change_are_left_out() -> None:
     data = b"".join(b"%d\n" % n for n in range(10, 30))
-    changes = [Change(15, 17, b"x"), Change(51, 53, b"y")]
-    assert b"".join(diff(data, changes)) == (
-        b" 12\n 13\n 14\n-15\n+x\n 16\n 17\n 18\n...\n 24\n 25\n 26\n-27\n+y\n 28\n 29\n"
+    changes = [Change(15, 17, b"x\nxx"), Change(51, 53, b"y")]
+    assert shown(data, changes) == (
+        b"@@ -3,7 +3,8 @@\n 12\n 13\n 14\n-15\n+x\n+xx\n 16\n 17\n 18\n"
+        b"@@ -15,6 +16,6 @@\n 24\n 25\n 26\n-27\n+y\n 28\n 29\n"
     )
 
 
 def test_changes_with_six_lines_between_them_are_shown_in_one_piece() -> None:
     data = b"".join(b"%d\n" % n for n in range(10, 18))
     changes = [Change(0, 2, b"x"), Change(21, 23, b"y")]
-    assert b"".join(diff(data, changes)) == b"-10\n+x\n 11\n 12\n 13\n 14\n 15\n 16\n-17\n+y\n"
+    assert shown(data, changes) == b"@@ -1,8 +1,8 @@\n-10\n+x\n 11\n 12\n 13\n 14\n 15\n 16\n-17\n+y\n"
 
 
 def test_changes_in_one_line_are_shown_once() -> None:
-    assert b"".join(diff(b"a b c\n", [Change(0, 1, b"x"), Change(4, 5, b"z")])) == b"-a b c\n+x b z\n"
+    assert shown(b"a b c\n", [Change(0, 1, b"x"), Change(4, 5, b"z")]) == b"@@ -1 +1 @@\n-a b c\n+x b z\n"
 
 
-def lines(data: bytes) -> list[bytes]:
-    return [line + b"\n" for line in data.removesuffix(b"\n").split(b"\n")] if data else []
+def test_a_change_of_nothing_but_the_line_end_is_seen() -> None:
+    assert shown(b"a\nb\n", [Change(1, 2, b"\r\n")]) == b"@@ -1,2 +1,2 @@\n-a\n+a\\r\n b\n"
+    assert shown(b"a\r\nb\r\n", [Change(1, 3, b"\n")]) == b"@@ -1,2 +1,2 @@\n-a\\r\n+a\n b\n"
+    assert shown(b"a\r\nb\r\n", [Change(0, 1, b"x")]) == b"@@ -1,2 +1,2 @@\n-a\n+x\n b\n"
+    end = b"\\ No newline at end of file\n"
+    assert shown(b"a\nb", [Change(3, 3, b"\n")]) == b"@@ -1,2 +1,2 @@\n a\n-b\n" + end + b"+b\n"
+    assert shown(b"a\nb", [Change(0, 1, b"x")]) == b"@@ -1,2 +1,2 @@\n-a\n+x\n b\n" + end
 
 
-def is_within(rows: list[bytes], all_lines: list[bytes]) -> bool:
-    rest = iter(all_lines)
-    return all(row in rest for row in rows)
+def test_the_first_and_the_last_lines_are_numbered_as_patch_expects() -> None:
+    assert shown(b"", [Change(0, 0, b"a\n")]) == b"@@ -0,0 +1 @@\n+a\n"
+    assert shown(b"a\n", [Change(0, 2, b"")]) == b"@@ -1 +0,0 @@\n-a\n"
+
+
+def test_the_middle_of_a_long_piece_is_only_counted() -> None:
+    new = b"ab\n" * (2 * MAX_PIECE_LINES + 5)
+    rows = list(diff("x\n", [Change(0, 2, new)]))
+    assert rows[:2] == [b"@@ -1 +1,%d @@\n" % (2 * MAX_PIECE_LINES + 5), b"-x\n"]
+    half = [b"+ab\n"] * MAX_PIECE_LINES
+    assert rows[2:] == [*half, Skipped(5 * 4, 5), *half]
+
+
+@given(st.text("ab\n", max_size=12), st.text("ab\n", max_size=12))
+def test_lines_in_common_are_whole_and_do_not_overlap(one: str, other: str) -> None:
+    head, tail = lines_in_common(one, other)
+    before, after = one.splitlines(keepends=True), other.splitlines(keepends=True)
+    first = next((at for at, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]), None)
+    first = min(len(before), len(after)) if first is None else first
+    before, after = before[first:], after[first:]
+    last = 0
+    while last < min(len(before), len(after)) and before[-last - 1] == after[-last - 1]:
+        last += 1
+    assert head == len("".join(one.splitlines(keepends=True)[:first]))
+    assert tail == len("".join(before[len(before) - last :]))
+
+
+def patched(data: bytes, diff: bytes) -> bytes:
+    """Do what a diff says; it must say it of the lines that are there."""
+    old, new, at = data.splitlines(keepends=True), list[bytes](), 0
+    rows = diff.splitlines(keepends=True)
+    for row, following in zip(rows, [*rows[1:], b""], strict=False):
+        text = row[1:-1] if following.startswith(b"\\") else row[1:]
+        if header := re.fullmatch(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@\n", row):
+            start = int(header[1]) - (header[2] != b"0")
+            new += old[at:start]
+            at = start
+            assert int(header[3]) == len(new) + (header[4] != b"0")
+        if row[:1] in (b" ", b"-"):
+            assert old[at] == text
+            at += 1
+        if row[:1] in (b" ", b"+"):
+            new.append(text)
+    return b"".join([*new, *old[at:]])

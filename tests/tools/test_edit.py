@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 import time
@@ -32,7 +33,7 @@ def twenty(tmp_path: Path) -> Path:
 async def test_one_line_is_changed_and_shown_with_its_neighbours(context: ToolContext, twenty: Path) -> None:
     before = twenty.read_text()
     assert await answer(Edit(), call(("line 10", "LINE TEN")), context) == (
-        " line 7\n line 8\n line 9\n-line 10\n+LINE TEN\n line 11\n line 12\n line 13\n...\n"
+        "@@ -7,7 +7,7 @@\n line 7\n line 8\n line 9\n-line 10\n+LINE TEN\n line 11\n line 12\n line 13\n"
     )
     assert twenty.read_text() == before.replace("line 10", "LINE TEN")
 
@@ -40,9 +41,9 @@ async def test_one_line_is_changed_and_shown_with_its_neighbours(context: ToolCo
 async def test_several_edits_are_made_together_whatever_their_order(context: ToolContext, twenty: Path) -> None:
     edits = call(("line 20", "last"), ("line 9\n", ""), ("line 2\n", "line 2\nline 2b\n"))
     assert await answer(Edit(), edits, context) == (
-        " line 1\n line 2\n+line 2b\n line 3\n line 4\n line 5\n"
-        " line 6\n line 7\n line 8\n-line 9\n line 10\n line 11\n line 12\n...\n"
-        " line 17\n line 18\n line 19\n-line 20\n+last\n"
+        "@@ -1,12 +1,12 @@\n line 1\n line 2\n+line 2b\n line 3\n line 4\n line 5\n"
+        " line 6\n line 7\n line 8\n-line 9\n line 10\n line 11\n line 12\n"
+        "@@ -17,4 +17,4 @@\n line 17\n line 18\n line 19\n-line 20\n+last\n"
     )
     lines = ["line 1", "line 2", "line 2b", *(f"line {n}" for n in range(3, 20) if n != 9), "last"]
     assert twenty.read_text() == "".join(f"{line}\n" for line in lines)
@@ -50,13 +51,16 @@ async def test_several_edits_are_made_together_whatever_their_order(context: Too
 
 async def test_all_edits_are_checked_against_the_original(context: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a b\n")
-    assert await answer(Edit(), call(("a", "b"), ("b", "a")), context) == "-a b\n+b a\n"
+    assert await answer(Edit(), call(("a", "b"), ("b", "a")), context) == "@@ -1 +1 @@\n-a b\n+b a\n"
     assert (tmp_path / "a.txt").read_text() == "b a\n"
 
 
 async def test_edits_that_touch_are_not_an_overlap(context: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\n")
-    assert await answer(Edit(), call(("one\n", "1\n"), ("two\n", "2\n")), context) == "-one\n-two\n+1\n+2\n"
+    assert (
+        await answer(Edit(), call(("one\n", "1\n"), ("two\n", "2\n")), context)
+        == "@@ -1,2 +1,2 @@\n-one\n-two\n+1\n+2\n"
+    )
     assert (tmp_path / "a.txt").read_text() == "1\n2\n"
 
 
@@ -97,7 +101,10 @@ async def test_bytes_outside_the_match_stay_identical_in_wide_encodings(
 async def test_utf_16_is_edited_without_its_mark_too(codec: str, context: ToolContext, tmp_path: Path) -> None:
     text = "one\nneedle\nthree\n"
     (tmp_path / "a.txt").write_bytes(text.encode(codec))
-    assert await answer(Edit(), call(("one\nneedle", "one\nthread")), context) == " one\n-needle\n+thread\n three\n"
+    assert (
+        await answer(Edit(), call(("one\nneedle", "one\nthread")), context)
+        == "@@ -1,3 +1,3 @@\n one\n-needle\n+thread\n three\n"
+    )
     assert (tmp_path / "a.txt").read_bytes() == text.replace("needle", "thread").encode(codec)
 
 
@@ -105,7 +112,7 @@ async def test_in_utf_16_only_whole_characters_match(context: ToolContext, tmp_p
     # The bytes of U+6100 U+0061 hold those of "a" at an odd place, too.
     content = "\ufeffx\u6100\u0061\n\u0a00\u0a00\n".encode("utf-16-be")
     (tmp_path / "a.txt").write_bytes(content)
-    assert await answer(Edit(), call(("a", "b")), context) == "-x\u6100a\n+x\u6100b\n \u0a00\u0a00\n"
+    assert await answer(Edit(), call(("a", "b")), context) == "@@ -1,2 +1,2 @@\n-x\u6100a\n+x\u6100b\n \u0a00\u0a00\n"
     assert (tmp_path / "a.txt").read_bytes() == "\ufeffx\u6100b\n\u0a00\u0a00\n".encode("utf-16-be")
 
 
@@ -280,6 +287,62 @@ async def test_what_cannot_be_done_is_explained(args: dict[str, Any], text: str,
     assert await refusal(Edit(), args, context) == text
 
 
+@pytest.mark.parametrize(
+    ("shown", "old", "new"),
+    [(b"caf\xe9\n", "café", "cafè"), (b"\x93q\x94\n", "“q”", "„q“"), (b"\xe9\xff\n", "éÿ", "x")],
+)
+async def test_what_read_shows_of_a_file_with_bytes_of_two_kinds_is_found(
+    shown: bytes, old: str, new: str, context: ToolContext, tmp_path: Path
+) -> None:
+    rest = "東京\n".encode() * 100
+    (tmp_path / "a.txt").write_bytes(shown + rest)
+    assert old in await answer(Read(), {"path": "a.txt", "limit": 1}, context)
+    await answer(Edit(), call((old, new)), context)
+    codec = "cp1252" if old == "“q”" else "latin-1"
+    assert (tmp_path / "a.txt").read_bytes() == shown.replace(old.encode(codec), new.encode(codec)) + rest
+
+
+async def test_an_edit_that_changes_nothing_says_so(context: ToolContext, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"a\r\nb\r\n")
+    assert await answer(Edit(), call(("a\nb", "a\r\nb")), context) == "[that is what the file already had]\n"
+
+
+MIB = 1024 * 1024
+LARGE = {
+    "mixed line ends": (b"\n\r\n" * (2 * MIB) + b"needle\nb\n", "\nneedle\n", "x\n"),
+    "UTF-16 whose halves look like line ends": (
+        "\ufeff".encode("utf-16-le") + b"\0\n" * (2 * MIB) + "needle\n".encode("utf-16-le"), "needle", "x\n",
+    ),
+    "a large replacement": (b"needle\n", "needle\n", "abc\n" * MIB),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("large", LARGE.values(), ids=LARGE.keys())
+async def test_a_large_edit_takes_little_time(
+    large: tuple[bytes, str, str], context: ToolContext, tmp_path: Path
+) -> None:
+    content, old, new = large
+    (tmp_path / "a.txt").write_bytes(content)
+    began = time.process_time()
+    await answer(Edit(), call((old, new)), context)
+    assert time.process_time() - began < 2
+
+
+async def test_an_abort_is_heard_between_many_edits(context: ToolContext, tmp_path: Path) -> None:
+    content = b"".join(b"line %d\r\nother %d\n" % (n, n) for n in range(60_000))
+    (tmp_path / "a.txt").write_bytes(content)
+    pairs = [(f"line {n}\nother {n}\n", "x\n") for n in range(20_000, 40_000)]
+    task = asyncio.get_running_loop().create_task(Edit().run(call(*pairs), context))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    began = time.process_time()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert time.process_time() - began < 1
+    assert (tmp_path / "a.txt").read_bytes() == content
+
+
 STALE = "a.txt has changed since you last saw it; read it again before you edit it"
 
 
@@ -339,6 +402,35 @@ async def test_a_large_file_is_known_by_its_size_and_time(context: ToolContext, 
     assert await refusal(Edit(seen=seen), call(("cotton", "wool")), context) == STALE
 
 
+async def test_a_large_file_that_was_changed_and_set_back_in_time_is_noticed(
+    context: ToolContext, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"needle\n" + b"x" * MAX_HASHED_BYTES)
+    seen = Seen()
+    await answer(Read(seen=seen), {"path": "a.txt", "limit": 1}, context)
+    about = path.stat()
+    with path.open("r+b") as file:
+        file.seek(100)
+        file.write(b"theirs")
+    os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+    assert await refusal(Edit(seen=seen), call(("needle", "thread")), context) == STALE
+
+
+async def test_a_file_in_a_directory_that_was_put_in_the_place_of_another_is_not_the_one_seen(
+    context: ToolContext, tmp_path: Path
+) -> None:
+    for name in ("d", "e"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text(f"needle of {name}\n")
+    seen = Seen()
+    await answer(Read(seen=seen), {"path": "d/a.txt"}, context)
+    (tmp_path / "d").rename(tmp_path / "old")
+    (tmp_path / "e").rename(tmp_path / "d")
+    edit = call(("needle", "thread"), path="d/a.txt")
+    assert await refusal(Edit(seen=seen), edit, context) == STALE.replace("a.txt", "d/a.txt")
+
+
 async def test_a_change_between_reading_and_writing_is_not_lost(context: ToolContext, twenty: Path) -> None:
     for meddle, left in ((lambda: twenty.write_text("theirs\n"), ["a.txt"]), (twenty.unlink, [])):
         twenty.write_text("line 3\n")
@@ -381,9 +473,9 @@ async def test_a_miss_in_a_large_file_of_many_lines_is_explained_at_once(context
 async def test_a_note_about_the_file_stands_below_the_diff(context: ToolContext, twenty: Path) -> None:
     os.link(twenty, twenty.parent / "other")
     text = await answer(Edit(), call(("line 20", "last")), context)
-    assert (
-        text
-        == " line 17\n line 18\n line 19\n-line 20\n+last\n[it had 1 other hard links, which keep the old content]\n"
+    assert text == (
+        "@@ -17,4 +17,4 @@\n line 17\n line 18\n line 19\n-line 20\n+last\n"
+        "[it had 1 other hard links, which keep the old content]\n"
     )
 
 
@@ -391,7 +483,7 @@ async def test_mode_and_link_survive_an_edit(context: ToolContext, tmp_path: Pat
     (tmp_path / "real.sh").write_text("echo old\n")
     (tmp_path / "real.sh").chmod(0o750)
     (tmp_path / "a.txt").symlink_to("real.sh")
-    assert await answer(Edit(), call(("old", "new")), context) == "-echo old\n+echo new\n"
+    assert await answer(Edit(), call(("old", "new")), context) == "@@ -1 +1 @@\n-echo old\n+echo new\n"
     assert (tmp_path / "a.txt").is_symlink()
     assert (tmp_path / "real.sh").read_text() == "echo new\n"
     assert stat.S_IMODE((tmp_path / "real.sh").stat().st_mode) == 0o750
@@ -401,14 +493,14 @@ async def test_mode_and_link_survive_an_edit(context: ToolContext, tmp_path: Pat
 async def test_the_diff_of_a_long_line_is_short(context: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("needle" + "x" * 1_000_000 + "\n")
     assert await answer(Edit(), call(("needle", "thread")), context) == (
-        f"-needle{'x' * 494}...\n+thread{'x' * 494}...\n"
+        f"@@ -1 +1 @@\n-needle{'x' * 494}...\n+thread{'x' * 494}...\n"
     )
 
 
 async def test_the_diff_of_many_lines_keeps_its_beginning_and_end(context: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("needle\n")
     new = [f"{n}\n" for n in range(3000)]
-    rows = ["-needle\n", *(f"+{line}" for line in new)]
+    rows = ["@@ -1 +1,3000 @@\n", "-needle\n", *(f"+{line}" for line in new)]
     left = rows[1000:-1000]
     assert await answer(Edit(), call(("needle\n", "".join(new))), context) == "".join(
         [*rows[:1000], f"[... {sum(map(len, left))} bytes, {len(left)} lines left out ...]\n", *rows[-1000:]]

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from zot.tools.images import Size, image_size, image_type
+from zot.tools.images import Size, image_size, image_type, is_complete
 
-from .pictures import KINDS, image, jpeg, segment, webp, webp_extended, webp_lossless, webp_lossy
+from .pictures import KINDS, image, jpeg, segment, webp, webp_extended, webp_lossless, webp_lossy, whole
 
 SIZED = {
     "PNG": ("image/png", image("image/png", 300, 70_000), Size(300, 70_000)),
@@ -45,6 +45,36 @@ def test_a_header_cut_anywhere_says_nothing(mime_type: str, data: bytes, size: S
 )
 def test_a_damaged_header_says_nothing(mime_type: str, data: bytes) -> None:
     assert image_size(data, mime_type) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_image_that_is_cut_off_anywhere_is_not_complete(kind: str) -> None:
+    data = whole(kind, 64, 48)
+    assert is_complete(data, kind)
+    assert is_complete(data + b"what others append", kind)
+    assert [end for end in range(12, len(data)) if is_complete(data[:end], kind)] == []
+
+
+def test_a_gif_is_gone_through_with_all_its_colours() -> None:
+    table = bytes(3 * 4)
+    head = b"GIF89a" + bytes(4) + b"\x81\0\0" + table
+    frame = b"," + bytes(8) + b"\x81" + table + b"\x02\x03;;;\0"
+    assert is_complete(head + frame * 2 + b";", "image/gif")
+    assert not is_complete(head + frame * 2, "image/gif")
+    assert not is_complete(head + frame + b"?" + frame + b";", "image/gif")
+    assert not is_complete(head + b";", "image/gif")
+
+
+def test_a_png_with_a_wrong_byte_is_not_complete() -> None:
+    data = whole("image/png", 64, 48)
+    assert not is_complete(data.replace(b"x", b"y"), "image/png")
+
+
+def test_the_end_of_the_small_picture_in_a_jpeg_is_not_its_own() -> None:
+    small = b"\xff\xe1\0\x08\xff\xda\xff\xd9\0\0"
+    data = jpeg(64, 48, between=small) + bytes(9) + b"\xff\xda\0\x02\x12"
+    assert not is_complete(data, "image/jpeg")
+    assert is_complete(data + b"\xff\xd9", "image/jpeg")
 
 
 @pytest.mark.parametrize("data", [b"", b"GIF", b"RIFF\0\0\0\0WAVE", b"BM", b"\xff\xd8"])

@@ -17,7 +17,7 @@ import pytest
 from zot.errors import ToolFailed
 from zot.tools.base import Tool, ToolContext
 from zot.tools.edit import Edit
-from zot.tools.lock import Lock
+from zot.tools.lock import Lock, LockWithMore
 from zot.tools.paths import Anywhere, Paths
 from zot.tools.read import Read
 from zot.tools.write import Write
@@ -155,6 +155,45 @@ async def test_the_root_may_itself_be_a_link(here: ToolContext, root: Path) -> N
     for path in ("inside.txt", f"{link}/inside.txt", f"{root}/inside.txt"):
         assert await answer(Read(lock), {"path": path}, there) == "inside\n"
     assert re.match(r".* is outside of .*/root;", await refusal(Read(lock), {"path": "../outside/secret.txt"}, there))
+
+
+HIDDEN = (
+    "home/config.toml", "home", "home/new/x", "sub/../home/config.toml", "way/config.toml", "away/trust.json",
+    "sub/up/home/x",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", HIDDEN)
+@pytest.mark.parametrize("exists", [True, False])
+async def test_what_is_hidden_inside_is_not_touched(path: str, here: ToolContext, root: Path, *, exists: bool) -> None:
+    if exists:
+        (root / "home").mkdir()
+        (root / "home" / "config.toml").write_text(SECRET)
+    (root / "way").symlink_to("home")
+    (root / "away").symlink_to(root / "home")
+    (root / "sub" / "up").symlink_to("..")
+    before = below(root)
+    for tool, args in calls(path, Lock(str(root), hidden=[str(root / "home"), str(root.parent / "outside")])):
+        assert await refusal(tool, args, here) == (
+            f"{path} is in {root}/home, where zot keeps its own files; locked tools do not touch it"
+        )
+    assert (below(root), (root / "home").exists()) == (before, exists)
+    assert await answer(Read(Lock(str(root), hidden=[str(root.parent)])), {"path": "inside.txt"}, here) == "inside\n"
+
+
+async def test_what_is_shown_beside_a_lock_can_be_read_and_leads_nowhere_else(here: ToolContext, root: Path) -> None:
+    top = root.parent
+    (top / "skill").mkdir()
+    (top / "skill" / "script.sh").write_text("echo\n")
+    (top / "skill" / "out").symlink_to("../outside/secret.txt")
+    (top / "skill" / "in").symlink_to(root / "inside.txt")
+    (root / "link").symlink_to(top / "skill" / "script.sh")
+    paths = LockWithMore(Lock(str(root)), [str(top / "skill"), str(top / "gone")])
+    for path in (f"{top}/skill/script.sh", f"{top}/skill/./script.sh"):
+        assert await answer(Read(paths), {"path": path}, here) == "echo\n"
+    assert await answer(Read(paths), {"path": "inside.txt"}, here) == "inside\n"
+    for path in ("skill/out", "skill/in", "skill/../outside/secret.txt", "outside/secret.txt", "skill-2", "root/link"):
+        assert " is outside of " in await refusal(Read(paths), {"path": f"{top}/{path}"}, here)
 
 
 async def test_the_whole_system_may_be_the_root(here: ToolContext, root: Path) -> None:

@@ -16,7 +16,7 @@ from zot.tools.paths import Anywhere
 from zot.tools.read import Read
 
 from .calls import PATIENCE_S, answer, refusal
-from .pictures import KINDS, image
+from .pictures import KINDS, image, whole
 
 
 async def read(path: str, context: ToolContext, **window: int) -> str:
@@ -228,7 +228,7 @@ async def test_text_that_begins_as_a_binary_file_may_is_shown(
     assert await read("a.txt", context) == content.decode()
 
 
-@pytest.mark.parametrize(("mime_type", "data"), [(kind, image(kind, 640, 480)) for kind in KINDS])
+@pytest.mark.parametrize(("mime_type", "data"), [(kind, whole(kind, 640, 480)) for kind in KINDS])
 async def test_an_image_is_known_by_its_content(
     mime_type: str, data: bytes, context: ToolContext, tmp_path: Path
 ) -> None:
@@ -240,7 +240,7 @@ LIMITS = "at most 8000 pixels a side and 3750000 bytes can be shown. Make a smal
 
 
 async def test_an_image_with_too_many_bytes_is_described(context: ToolContext, tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(image("image/png", 640, 480))
+    (tmp_path / "a.png").write_bytes(whole("image/png", 640, 480))
     os.truncate(tmp_path / "a.png", 3_750_001)
     assert await refusal(Read(), {"path": "a.png"}, context) == (
         f"a.png is a PNG image of 640 x 480 pixels and 3750001 bytes; {LIMITS}"
@@ -262,10 +262,16 @@ async def test_an_image_with_too_many_pixels_is_described(context: ToolContext, 
 async def test_a_damaged_image_is_not_shown_to_a_service_that_would_refuse_it(
     context: ToolContext, tmp_path: Path
 ) -> None:
-    (tmp_path / "a.gif").write_bytes(b"GIF89a\1")
+    (tmp_path / "a.gif").write_bytes(b"GIF89a\0")
     assert await refusal(Read(), {"path": "a.gif"}, context) == (
         "a.gif is a GIF image whose header is damaged; it cannot be shown"
     )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_image_that_was_cut_off_is_not_shown(kind: str, context: ToolContext, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(whole(kind, 64, 48)[:-1])
+    assert (await refusal(Read(), {"path": "a"}, context)).endswith("that is damaged or incomplete; it cannot be shown")
 
 
 async def test_a_directory_is_listed_in_order(context: ToolContext, tmp_path: Path) -> None:
@@ -273,10 +279,73 @@ async def test_a_directory_is_listed_in_order(context: ToolContext, tmp_path: Pa
     for name in (b"b.txt", b"a.txt", b".hidden", b"caf\xe9"):
         Path(os.fsdecode(os.fsencode(tmp_path / "d") + b"/" + name)).touch()
     (tmp_path / "d" / "link").symlink_to("sub")
-    assert await read("d", context) == ".hidden\na.txt\nb.txt\ncaf\ufffd\nlink -> sub\nsub/\n"
+    assert await read("d", context) == ".hidden\na.txt\nb.txt\ncaf\\xe9\nlink -> sub\nsub/\n"
     assert await read("d", context, offset=2, limit=2) == "a.txt\nb.txt\n[entries 2-3 of 6; go on with offset=4]\n"
     assert await read("d", context, offset=7) == "[the directory has only 6 entries]"
     assert await read("d/sub", context) == "[the directory is empty]"
+
+
+async def test_names_in_a_listing_take_one_line_each_and_speak_to_no_terminal(
+    context: ToolContext, tmp_path: Path
+) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "a\nb\x1b[2J\u202e").touch()
+    (tmp_path / "d" / "link").symlink_to("x\ny")
+    assert await read("d", context) == "a\\nb\\x1b[2J\\u202e\nlink -> x\\ny\n"
+
+
+async def test_no_limit_goes_beyond_what_a_model_is_shown(context: ToolContext, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n" * 60_000)
+    text = await answer(Read(), {"path": "a.txt", "limit": 60_000}, context)
+    assert text == "\n" * 2000 + "[lines 1-2000 of 60000; go on with offset=2001]\n"
+
+
+@pytest.mark.parametrize(
+    "content", ["é\n".encode("latin-1") * 20_000, "東京\n".encode("utf-16") * 10_000, b"\xff\n\xc3\xa9\xc3\xa9" * 9000]
+)
+async def test_the_budget_is_what_is_shown_and_not_what_it_was_read_from(
+    content: bytes, context: ToolContext, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_bytes(content)
+    text = await answer(Read(), {"path": "a.txt"}, context)
+    assert len(text.encode()) < 51_500
+
+
+async def test_a_file_that_grows_meanwhile_is_read_as_far_as_it_went(context: ToolContext, tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("line\n" * 1_000_000)
+
+    async def grow() -> None:
+        with path.open("a") as file:
+            for _ in range(100):
+                file.write("line\n" * 100_000)
+                file.flush()
+                await asyncio.sleep(0)
+
+    growing = asyncio.get_running_loop().create_task(grow())
+    try:
+        assert (await read("a.txt", context, limit=1)).endswith("[lines 1-1 of 1000000; go on with offset=2]\n")
+    finally:
+        growing.cancel()
+
+
+async def test_a_line_too_far_behind_is_not_looked_for(context: ToolContext, tmp_path: Path) -> None:
+    with (tmp_path / "a.txt").open("wb") as file:
+        file.write(b"x\n" * 10_000)
+        file.truncate(1 << 34)
+    read = Read(max_skipped_bytes=1024 * 1024)
+    assert await refusal(read, {"path": "a.txt", "offset": 1_000_000}, context) == (
+        f"these lines are not within the first 1 MiB of the file, which has {1 << 34} bytes; "
+        "look for them with bash, for example with sed -n"
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["RIFF is a format\n", "OggS of text\n", "fLaC\n", "GIF89a is a format\n", "wOF2 fonts\n", "%PDF- files\n"]
+)
+async def test_text_about_a_format_is_text(text: str, context: ToolContext, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(text)
+    assert await read("a.txt", context) == text
 
 
 async def test_a_long_listing_is_cut(context: ToolContext, tmp_path: Path) -> None:

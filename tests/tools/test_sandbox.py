@@ -124,6 +124,14 @@ async def test_programs_of_the_path_run_with_what_belongs_to_them_and_show_nothi
 
 
 @needs("bwrap")
+async def test_no_setting_of_the_kernel_can_be_changed(locked: Shell) -> None:
+    # As a super-user, too: only looked at, since what could be changed here would be changed for everyone.
+    command = "cat /proc/sys/kernel/ostype; find /proc/sys /proc/fs /proc/irq /proc/bus /proc/sysrq-trigger -writable"
+    text = await locked.run(f"{command} 2>&1 | grep -v -e 'No such' -e denied; true", locked.tool(lock=True))
+    assert text.split("\n\n")[1:] == ["Linux", "[exit 0]  Took T"]
+
+
+@needs("bwrap")
 async def test_a_directory_can_be_called_as_the_session_calls_it(locked: Shell, outside: Path) -> None:
     (outside / "real").mkdir()
     (outside / "real" / "file").write_text("here\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from inline_snapshot import snapshot
 
+from zot.tools.bash import Bash
 from zot.tools.edit import Edit
 from zot.tools.read import Read
 from zot.tools.skill import Skill
@@ -25,7 +26,7 @@ def test_read() -> None:
                 "properties": {
                     "path": {"type": "string", "description": "File or directory, absolute or relative to the cwd"},
                     "offset": {"type": "integer", "minimum": 1, "description": "First line to read, counted from 1"},
-                    "limit": {"type": "integer", "minimum": 1, "description": "How many lines, 2000 by default"},
+                    "limit": {"type": "integer", "minimum": 1, "description": "How many lines, at most 2000"},
                 },
                 "required": ["path"],
                 "additionalProperties": False,
@@ -86,6 +87,33 @@ def test_edit() -> None:
                     },
                 },
                 "required": ["path", "edits"],
+                "additionalProperties": False,
+            },
+        }
+    )
+
+
+def test_bash() -> None:
+    assert msgspec.to_builtins(Bash().spec) == snapshot(
+        {
+            "name": "bash",
+            "description": (
+                "Run a command with /bin/sh in the cwd and return its output, stdout and stderr together. "
+                "Of long output you see the beginning and the end, 2000 lines or 50 KiB. "
+                "There is no input: a command that asks for some reads end of file. "
+                "Use & for what shall go on in the background."
+            ),
+            "schema": {
+                "type": "object",
+                "properties": {
+                    "command": {"type": "string", "description": "The shell command"},
+                    "timeout": {
+                        "type": "number",
+                        "minimum": 0.1,
+                        "description": "Seconds after which the command is killed, 120 by default",
+                    },
+                },
+                "required": ["command"],
                 "additionalProperties": False,
             },
         }

@@ -5,25 +5,38 @@ from pathlib import Path
 
 import pytest
 
-from zot.tools.seen import MAX_FILES, MAX_HASHED_BYTES, Seen, version, version_of
+from zot.tools.seen import MAX_FILES, MAX_HASHED_BYTES, Keys, Seen, version, version_of
+
+
+def keys(name: str, *, directory: int = 2, parent: str = "/d") -> Keys:
+    return (1, directory, name), f"{parent}/{name}"
 
 
 def test_what_was_never_seen_is_not_stale() -> None:
     seen = Seen()
-    assert not seen.is_stale((1, 2, "a"), b"1")
-    seen.note((1, 2, "a"), b"1")
-    assert not seen.is_stale((1, 2, "a"), b"1")
-    assert seen.is_stale((1, 2, "a"), b"2")
-    assert not seen.is_stale((1, 2, "b"), b"2")
+    assert not seen.is_stale(keys("a"), b"1")
+    seen.note(keys("a"), b"1")
+    assert not seen.is_stale(keys("a"), b"1")
+    assert seen.is_stale(keys("a"), b"2")
+    assert not seen.is_stale(keys("b"), b"2")
+
+
+def test_a_file_is_known_in_a_directory_that_moved_and_in_one_that_was_put_there_instead() -> None:
+    seen = Seen()
+    seen.note(keys("a"), b"1")
+    for moved in (keys("a", parent="/e"), keys("a", directory=3)):
+        assert moved in seen
+        assert (seen.is_stale(moved, b"1"), seen.is_stale(moved, b"2")) == (False, True)
+    assert keys("a", parent="/e", directory=3) not in seen
 
 
 def test_of_very_many_files_the_oldest_are_forgotten() -> None:
     seen = Seen()
     for number in range(MAX_FILES):
-        seen.note((1, 2, str(number)), b"1")
-    seen.note((1, 2, "0"), b"1")
-    seen.note((1, 2, "one more"), b"1")
-    assert [name for name in ("0", "1", "2", "one more") if (1, 2, name) in seen] == ["0", "2", "one more"]
+        seen.note(keys(str(number)), b"1")
+    seen.note(keys("0"), b"1")
+    seen.note(keys("one more"), b"1")
+    assert [name for name in ("0", "1", "2", "one more") if keys(name) in seen] == ["0", "2", "one more"]
 
 
 @pytest.mark.parametrize("size", [0, 1, 300_000, MAX_HASHED_BYTES, MAX_HASHED_BYTES + 1])

@@ -1,17 +1,22 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 import stat
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from zot.tools.base import ToolContext
+from zot.tools.edit import Edit
 from zot.tools.lock import Lock
 from zot.tools.paths import Anywhere
 from zot.tools.read import Read
@@ -20,6 +25,8 @@ from zot.tools.write import Write
 
 from .calls import answer, refusal
 from .meddled import Meddled
+
+NOBODY = 65534
 
 
 async def write(path: str, content: str, context: ToolContext) -> str:
@@ -219,11 +226,73 @@ async def test_what_is_not_a_file_is_not_replaced(context: ToolContext, tmp_path
     assert sorted(os.listdir(tmp_path)) == ["dir", "pipe"]
 
 
+@pytest.fixture
+def somebody(context: ToolContext) -> Iterator[ToolContext]:
+    """A directory of a user who is no super-user, and works in it."""
+    hashlib.sha256()  # what is loaded on first use, that user may not read
+    with tempfile.TemporaryDirectory() as directory:
+        if was_root := os.geteuid() == 0:
+            os.chown(directory, NOBODY, NOBODY)
+            os.seteuid(NOBODY)
+        try:
+            yield msgspec.structs.replace(context, cwd=directory)
+        finally:
+            if was_root:
+                os.seteuid(0)
+
+
+async def test_a_file_that_may_not_be_written_is_not_replaced(somebody: ToolContext) -> None:
+    path = Path(somebody.cwd) / "a.txt"
+    path.write_text("old\n")
+    path.chmod(0o444)
+    reason = "cannot write a.txt: it is read-only; if it is to change, make it writable first"
+    edit = {"path": "a.txt", "edits": [{"oldText": "old", "newText": "new"}]}
+    assert await refusal(Write(), {"path": "a.txt", "content": "new"}, somebody) == reason
+    assert await refusal(Edit(), edit, somebody) == reason
+    assert (path.read_text(), os.listdir(somebody.cwd)) == ("old\n", ["a.txt"])
+
+
+async def test_a_directory_where_nothing_can_be_made_is_named(somebody: ToolContext) -> None:
+    (Path(somebody.cwd) / "a.txt").write_text("old\n")
+    os.chmod(somebody.cwd, 0o555)
+    assert await refusal(Write(), {"path": "a.txt", "content": "new"}, somebody) == (
+        "cannot write a.txt: Permission denied for new files in its directory, which every change needs"
+    )
+    os.chmod(somebody.cwd, 0o755)
+
+
+async def test_a_file_that_is_a_mount_of_its_own_is_left_to_bash(
+    context: ToolContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replace(*_: object, **__: object) -> None:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    (tmp_path / "a.txt").write_text("old\n")
+    monkeypatch.setattr(os, "replace", replace)
+    assert await refusal(Write(), {"path": "a.txt", "content": "new"}, context) == (
+        "cannot write a.txt: it is mounted there by itself and cannot be replaced; write it with bash"
+    )
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.parametrize("paths", [Anywhere, Lock])
+async def test_a_way_through_what_is_not_there_makes_nothing_on_it(
+    paths: type[Anywhere] | type[Lock], context: ToolContext, tmp_path: Path
+) -> None:
+    tool = Write(Lock(str(tmp_path)) if paths is Lock else Anywhere())
+    for path in ("n/../a.txt", "n/m/../../b.txt", "n/m/o/../../../d/c.txt"):
+        await answer(tool, {"path": path, "content": "x"}, context)
+    assert sorted(os.listdir(tmp_path)) == ["a.txt", "b.txt", "d"]
+    await answer(tool, {"path": "x/y/../z/a.txt", "content": "x"}, context)
+    assert os.listdir(tmp_path / "x") == ["z"]
+
+
 @pytest.mark.parametrize(
     ("args", "text"),
     [
         ({"path": "file/below", "content": "x"}, "cannot write file/below: Not a directory"),
         ({"path": "file/far/below", "content": "x"}, "cannot write file/far/below: Not a directory"),
+        ({"path": "new/", "content": "x"}, "cannot write new/: that names a directory"),
         ({"path": "n" * 300, "content": "x"}, f"cannot write {'n' * 300}: File name too long"),
         ({"path": "a"}, "invalid arguments: Object missing required field `content`"),
         ({"path": "a", "content": None}, "invalid arguments: Expected `str`, got `null` - at `$.content`"),

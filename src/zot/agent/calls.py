@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from zot.agent.hooks import Approver, Extensions, Question
+from zot.agent.hooks import Answer, Approver, Extensions, Question
 from zot.agent.run import Run
 from zot.errors import ToolFailed
 from zot.messages import CallBlock, TextBlock
@@ -86,8 +86,7 @@ class CallRunner:
             decision = run.decisions[call.id] = await self._extensions.tool_called(call, call.args)
         if decision.refusal is not None:
             return Refused(decision.refusal)
-        verdict = run.answers[call.id] if call.id in run.answers else self._approver.judge(call, decision.args)
-        match verdict:
+        match _answered(run.answers.get(call.id), self._approver.judge(call, decision.args)):
             case None:
                 return Ready(tool, decision.args, decision.note)
             case str(reason):
@@ -139,6 +138,15 @@ class CallRunner:
             # The world is not as the tool expected it: the model's business, not the end of its run.
             return (TextBlock(f"failed: {problem}"),), True
         return ((*output, TextBlock(prepared.note)) if prepared.note else output), False
+
+
+def _answered(answer: Answer | None, verdict: Question | str | None) -> Question | str | None:
+    """Return ``verdict``, or what a person has meanwhile said to the question that it is."""
+    if answer is None or not isinstance(verdict, Question):
+        return verdict
+    if answer.refusal is None and answer.question.subject != verdict.subject:
+        return "not run: the path leads elsewhere now than when it was approved"
+    return answer.refusal
 
 
 async def _no_progress(text: str) -> None:

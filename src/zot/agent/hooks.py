@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from zot.agent.policy import Nothing, Subject
 from zot.events import AgentEvent
 from zot.messages import CallBlock
 from zot.tools.base import Tool
@@ -54,11 +55,19 @@ class Extensions(Protocol):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A call that a person must decide about: what would run, and one line that tells what that does."""
+    """A call that a person must decide about: what would run, on what, and one line that tells what that does."""
 
     call: CallBlock
     args: dict[str, Any]
     summary: str
+    subject: Subject = Nothing()
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a person decided: why the call must not run, or None to let it run on what was asked about."""
+
+    question: Question
+    refusal: str | None
 
 
 class Approver(Protocol):

@@ -1,10 +1,16 @@
-"""What tools may do: rules by tool and pattern, the first that matches decides."""
+"""What tools may do: rules by tool and pattern, the first that matches decides.
+
+A rule that denies or asks must not be got around by another spelling, so it also covers what is below the path it
+names, and matches whatever name a file is reached by. A rule that allows covers just what it says.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from itertools import takewhile
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 import msgspec
@@ -15,6 +21,78 @@ Action: TypeAlias = Literal["allow", "deny", "ask"]
 
 #: A command with one of these may do more than its beginning says, so no pattern can allow it.
 _SHELL_MAGIC: Final = frozenset(";&|<>$()`\n")
+_TOOL: Final = re.compile(r"\*|[\w.-]+")
+_GLOB_MAGIC: Final = re.compile(r"[*?\[]")
+#: What a pattern has for a character that would be magic without the brackets.
+_ESCAPED: Final = re.compile(r"\[([*?\[])\]")
+
+
+class Command(msgspec.Struct, frozen=True):
+    """A call that runs a shell command."""
+
+    text: str
+
+    def matches(self, pattern: str, *, loosely: bool) -> bool:
+        """True if ``pattern`` describes it. One that could do more than it shows matches only ``loosely``."""
+        return fnmatchcase(self.text, pattern) and (loosely or not _SHELL_MAGIC & set(self.text))
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A call about a file: where ``written`` really leads, all links resolved. Both are absolute."""
+
+    real: str
+    written: str
+    cwd: str
+
+    def matches(self, pattern: str, *, loosely: bool) -> bool:
+        """True if ``pattern`` describes where it really is; ``loosely`` also if it may have been meant to.
+
+        Then links in either are followed, ``~`` is the user's home, ``**/`` may be nothing and ``[`` itself.
+        """
+        here = os.path.realpath(self.cwd)
+        if not loosely:
+            return fnmatchcase(self.real, _absolute(pattern, here))
+        named = {pattern, os.path.expanduser(pattern)}
+        spellings = named | {one.replace("**/", "") for one in named} | {one.replace("[", "[[]") for one in named}
+        patterns = [_absolute(one, base) for one in spellings for base in (here, self.cwd)]
+        patterns += [_resolved(one, self.cwd) for one in spellings]
+        return any(_covers(one, path) for one in patterns for path in (self.real, self.written))
+
+
+class Nowhere(msgspec.Struct, frozen=True):
+    """A call about a path that no file can have, so that nobody can say which rule is about it."""
+
+    written: str
+
+    def matches(self, pattern: str, *, loosely: bool) -> bool:
+        """True ``loosely``: what may be forbidden is."""
+        return loosely
+
+
+class Nothing(msgspec.Struct, frozen=True):
+    """A call about nothing that a pattern could match."""
+
+    def matches(self, pattern: str, *, loosely: bool) -> bool:
+        """No pattern is about it."""
+        return False
+
+
+Subject: TypeAlias = Command | Target | Nowhere | Nothing
+
+
+def subject_of(args: dict[str, Any], cwd: str) -> Subject:
+    """Return what a call with ``args`` is about, as it is at this moment."""
+    match args:
+        case {"command": str(command)}:
+            return Command(command)
+        case {"path": str(path)}:
+            written = os.path.join(cwd, path)
+            try:
+                return Target(os.path.realpath(written), os.path.normpath(written), cwd)
+            except ValueError:  # a NUL, or half of a character
+                return Nowhere(path)
+        case _:
+            return Nothing()
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -27,9 +105,10 @@ class Rule(msgspec.Struct, frozen=True):
     @staticmethod
     def parse(text: str) -> Rule:
         """Read ``TOOL[:PATTERN]=ACTION``. Raise ConfigError."""
-        subject, _, action = text.rpartition("=")
-        tool, _, pattern = subject.partition(":")
-        if not tool or action not in get_args(Action):
+        about, _, action = (part.strip() for part in text.rpartition("="))
+        tool, colon, pattern = (part.strip() for part in about.partition(":"))
+        has_sense = _TOOL.fullmatch(tool) and action in get_args(Action) and bool(colon) == bool(pattern)
+        if not has_sense or "\0" in pattern:
             raise ConfigError(f"{text!r} is not a rule; write TOOL[:PATTERN]=allow, =deny or =ask, such as 'bash=ask'")
         return Rule(tool, pattern, cast(Action, action))
 
@@ -38,36 +117,6 @@ class Rule(msgspec.Struct, frozen=True):
         if self.tool not in ("*", tool):
             return False
         return not self.pattern or subject.matches(self.pattern, loosely=self.action != "allow")
-
-
-class Subject(msgspec.Struct, frozen=True):
-    """What a call is about: a command, a path (absolute, links resolved), or nothing that a pattern could match."""
-
-    command: str = ""
-    path: str = ""
-    cwd: str = ""
-
-    @staticmethod
-    def of(args: dict[str, Any], cwd: str) -> Subject:
-        """Return what a call with ``args`` is about."""
-        command, path = args.get("command"), args.get("path")
-        if isinstance(command, str):
-            return Subject(command=command)
-        if isinstance(path, str):
-            return Subject(path=os.path.realpath(os.path.join(cwd, path)), cwd=cwd)
-        return Subject()
-
-    def matches(self, pattern: str, *, loosely: bool) -> bool:
-        """True if ``pattern`` describes it. A command that could do more than it shows matches only ``loosely``."""
-        if self.command:
-            return fnmatchcase(self.command, pattern) and (loosely or not _SHELL_MAGIC & set(self.command))
-        if self.path:
-            return fnmatchcase(self.path, os.path.join(os.path.realpath(self.cwd), pattern))
-        return False
-
-    def exactly(self) -> str:
-        """Return what "always" remembers: the command or the path, as it is."""
-        return self.command or self.path
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -84,3 +133,25 @@ class Policy(msgspec.Struct, frozen=True):
     def action(self, tool: str, subject: Subject) -> Action:
         """Return what is to happen with a call."""
         return next((rule.action for rule in self.rules if rule.matches(tool, subject)), self.otherwise)
+
+
+def _covers(pattern: str, path: str) -> bool:
+    return fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern.rstrip('/')}/*")
+
+
+def _absolute(pattern: str, base: str) -> str:
+    """Return ``pattern`` from the root on, without dots. In ``base`` nothing is a pattern."""
+    path = os.path.normpath(os.path.join(_escaped(base), pattern))
+    return f"/{path.lstrip('/')}"  # two slashes at the beginning would stay
+
+
+def _resolved(pattern: str, base: str) -> str:
+    """Return ``pattern`` with the links resolved that it names before its first wildcard."""
+    names = pattern.split("/")
+    literal = list(takewhile(lambda name: not _GLOB_MAGIC.search(_ESCAPED.sub("", name)), names))
+    start = _ESCAPED.sub(r"\1", "/".join(literal)) or ("/" if pattern.startswith("/") else "")
+    return _absolute("/".join(names[len(literal) :]), os.path.realpath(os.path.join(base, start)))
+
+
+def _escaped(path: str) -> str:
+    return _GLOB_MAGIC.sub(r"[\g<0>]", path)

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from zot.agent.hooks import CallDecision, MessageDecision
+from zot.agent.hooks import Answer, CallDecision, MessageDecision
 from zot.agent.transcript import Transcript
 from zot.errors import AgentError, TurnBlocked
 from zot.events import (
@@ -105,9 +105,9 @@ class Run:
         self.answered = False
         #: How often the model was told that its answer is not as it must be.
         self.complaints = 0
-        #: What was decided about calls, by id: by extensions, and by a person (why not, or None).
+        #: What was decided about calls, by id: by extensions, and by a person.
         self.decisions: dict[str, CallDecision] = {}
-        self.answers: dict[str, str | None] = {}
+        self.answers: dict[str, Answer] = {}
         #: What calls that were interrupted had to say, by id.
         self.last_words: dict[str, str] = {}
 

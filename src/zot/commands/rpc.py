@@ -85,6 +85,7 @@ async def _serve(
             server.take(line)
         await pump(read_chunks(incoming), lines, server.take, output)
         lifetime.input_ended = True
+        server.end_input()
         await session.finish()
         await server.finish()
         await output.drained()

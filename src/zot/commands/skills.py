@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from zot import flags
 from zot.config import zot_home
 from zot.errors import ConfigError
-from zot.skills import discover, load
+from zot.printable import printable
+from zot.skills import discover, load, trust_hint
 from zot.trust import TrustStore
 
 _USAGE = """\
@@ -33,25 +34,27 @@ def main(argv: Sequence[str]) -> int:
         case ["trust", directory]:
             load(directory)
             _store(home).trust(directory)
-            sys.stdout.write(f"trusted {directory}\n")
+            sys.stdout.write(f"trusted {printable(directory)}\n")
             return 0
         case ["untrust", directory]:
             known = _store(home).untrust(directory)
-            sys.stdout.write(f"{'no longer trusted' if known else 'was not trusted'}: {directory}\n")
+            sys.stdout.write(f"{'no longer trusted' if known else 'was not trusted'}: {printable(directory)}\n")
             return 0 if known else 1
         case _:
-            raise ConfigError("say what to do: zot skills list, zot skills trust DIR or zot skills untrust DIR")
+            sys.stderr.write(f"zot: say what to do\n{_USAGE}\n")
+            return 2
 
 
 def _list(home: str | None) -> int:
     is_trusted = TrustStore(home).is_trusted if home is not None else lambda _: False
     found = discover(cwd=os.getcwd(), home=home, is_trusted=is_trusted)
     for skill in found.skills:
-        sys.stdout.write(f"{skill.name}  {skill.directory or '(built in)'}\n    {skill.description}\n")
+        where = printable(skill.directory or "(built in)")
+        sys.stdout.write(f"{skill.name}  {where}\n    {printable(' '.join(skill.description.split()))}\n")
     for directory in found.untrusted:
-        sys.stdout.write(f"not trusted: {directory}; to use it: zot skills trust {directory}\n")
+        sys.stdout.write(f"not trusted: {printable(directory)}; {trust_hint(directory)}\n")
     for problem in found.problems:
-        sys.stderr.write(f"zot: {problem}\n")
+        sys.stderr.write(f"zot: {printable(problem)}\n")
     return 0
 
 

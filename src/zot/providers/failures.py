@@ -114,7 +114,7 @@ def advice(error: ProviderError, provider: str) -> str:
     match error:
         case AuthFailed() if error.status == 402 or error.code in UNPAID:
             return "the account has no credit left"
-        case AuthFailed() if provider in VENDORS and VENDORS[provider].key_names:
+        case AuthFailed() if error.status and provider in VENDORS and VENDORS[provider].key_names:
             return f"check {' or '.join(VENDORS[provider].key_names)}, or run `zot login {provider}`"
         case NotFound():
             return f"`zot models --provider {provider}` lists the models"

@@ -44,6 +44,7 @@ class RpcServer:
         self._output = output
         self._events = rpc.EventEncoder()
         self._answering: set[asyncio.Task[None]] = set()
+        self._input_ended = False
         session.subscribe(self)
 
     # What the session says.
@@ -53,7 +54,7 @@ class RpcServer:
 
     @property
     def can_approve(self) -> bool:
-        return "approvals" in self._greeting.features
+        return "approvals" in self._greeting.features and not self._input_ended
 
     @property
     def full(self) -> bool:
@@ -84,6 +85,11 @@ class RpcServer:
         except Exception as problem:
             # The outermost boundary: what we did not foresee costs this command, not the connection.
             self._output.write(rpc.fail(command, self._explained(command, problem)))
+
+    def end_input(self) -> None:
+        """Nothing more will come: the client can no longer answer what it is asked."""
+        self._input_ended = True
+        self._session.approver_left()
 
     def _do(self, command: rpc.AnyCommand) -> None:
         """Do what a command says; raise AgentError if it cannot be done."""

@@ -38,7 +38,7 @@ class Bash:
     Whoever gives ``processes`` and ``spills`` closes them. Output that is too long for the model is kept in ``spills``.
     A call that names no timeout gets ``timeout_s``; what is told to end by a timeout has ``grace_s`` to do so. With
     ``lock``, every command runs in a sandbox, or not at all: it reaches its directory and the programs of the system,
-    and ``hidden`` directories are empty.
+    and ``hidden`` directories are empty; ``shown`` ones can be read nevertheless.
     """
 
     read_only = False
@@ -50,13 +50,14 @@ class Bash:
         spills: Spills | None = None,
         lock: bool = False,
         hidden: Sequence[str] = (),
+        shown: Sequence[str] = (),
         timeout_s: float = DEFAULT_TIMEOUT_S,
         grace_s: float = TIMEOUT_GRACE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._processes = processes or Groups()
         self._spills = spills
-        shown = () if spills is None else (spills.directory,)
+        shown = (*shown, *(() if spills is None else (spills.directory,)))
         self._sandbox = Sandbox(hidden=hidden, shown=shown) if lock else None
         self._timeout_s = timeout_s
         self._grace_s = grace_s

@@ -5,9 +5,10 @@ Everything happens on bytes. What is outside the matches stays as it is, whateve
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
@@ -17,9 +18,9 @@ from zot.errors import ToolFailed
 from zot.messages import TextBlock, ToolSpec
 from zot.tools.arguments import decode_args, to_utf8
 from zot.tools.base import Output, ToolContext
-from zot.tools.changes import Change, apply, diff
+from zot.tools.changes import Change, Row, Skipped, apply, diff
 from zot.tools.checkpoint import content_of, wrote
-from zot.tools.encoding import BROKEN_UTF_8, UTF_8, Encoding, detect
+from zot.tools.encoding import BROKEN_UTF_8, LATIN_1, UTF_8, WINDOWS_1252, Encoding, detect
 from zot.tools.excerpt import Excerpt
 from zot.tools.files import Place, read_at
 from zot.tools.matches import FileText, Match
@@ -85,21 +86,30 @@ class Edit:
             raise ToolFailed("at least one edit is required")
         with self._paths.find(wanted.path, context.cwd) as place:
             data, about = _content(place, wanted.path)
-            if self._seen.is_stale(place.key, version_of(data, about)):
+            if self._seen.is_stale(place.keys, version_of(data, about)):
                 raise ToolFailed(f"{wanted.path} has changed since you last saw it; read it again before you edit it")
-            encoding = detect(data) or UTF_8
-            edits = [_placed(data, encoding, pair, f"edit {n}") for n, pair in enumerate(wanted.edits, 1)]
-            changes = _in_order(edits)
+            readings = _readings(data, detect(data) or UTF_8)
+            changes = _in_order(await _all_placed(readings, wanted.edits))
+            shown = (
+                _shown(diff(readings[0].units, changes, readings[0].encoding))
+                or "[that is what the file already had]\n"
+            )
+            await asyncio.sleep(0)
+            # From here on nothing waits: an abort must not tell the model that nothing has changed.
             new = apply(data, changes)
             replaced = place.replace(new, expected=about)
             if context.wrote is not None:
                 context.wrote(wrote(wanted.path, context.cwd, content_of(data), content_of(new), replaced.about))
-            if place.key in self._seen:
-                self._seen.note(place.key, version_of(new, replaced.about))
-        shown = Excerpt()
-        for row in diff(data, changes, encoding):
-            shown.feed(row)
-        return (TextBlock(shown.text() + "".join(f"[{note}]\n" for note in replaced.notes)),)
+            if place.keys in self._seen:
+                self._seen.note(place.keys, version_of(new, replaced.about))
+        return (TextBlock(shown + "".join(f"[{note}]\n" for note in replaced.notes)),)
+
+
+def _shown(rows: Iterable[Row]) -> str:
+    excerpt = Excerpt()
+    for row in rows:
+        excerpt.skip(*row) if isinstance(row, Skipped) else excerpt.feed(row)
+    return excerpt.text()
 
 
 class _Edit(NamedTuple):
@@ -122,7 +132,16 @@ def _content(place: Place, shown: str) -> tuple[bytes, os.stat_result]:
         return read_at(fd, about.st_size, 0), about
 
 
-def _placed(data: bytes, encoding: Encoding, pair: EditPair, label: str) -> _Edit:
+async def _all_placed(readings: Sequence[FileText], pairs: Sequence[EditPair]) -> list[_Edit]:
+    """Find the places of all edits. Between them other work and an abort get their turn; a thread would not stop."""
+    edits = []
+    for number, pair in enumerate(pairs, 1):
+        edits.append(_placed(readings, pair, f"edit {number}"))
+        await asyncio.sleep(0)
+    return edits
+
+
+def _placed(readings: Sequence[FileText], pair: EditPair, label: str) -> _Edit:
     """Find the one place of an edit. Raise ToolFailed that says why there is none, or which there are."""
     old, new = pair.old_text, pair.new_text
     to_utf8(old, f"{label} oldText")
@@ -131,7 +150,7 @@ def _placed(data: bytes, encoding: Encoding, pair: EditPair, label: str) -> _Edi
         raise ToolFailed(f"{label}: oldText must not be empty")
     if old == new:
         raise ToolFailed(f"{label}: oldText equals newText")
-    for text in _readings(data, encoding):
+    for text in readings:
         found = _matches(text, old)
         if len(found) > 1:
             raise ToolFailed(
@@ -139,17 +158,16 @@ def _placed(data: bytes, encoding: Encoding, pair: EditPair, label: str) -> _Edi
             )
         if found:
             return _Edit(found[0], _change(text, found[0], pair, label))
-    raise ToolFailed(f"{label}: oldText not found; {_nearly(data, encoding, old)}")
+    raise ToolFailed(f"{label}: oldText not found; {_nearly(readings[0], old)}")
 
 
 def _readings(data: bytes, encoding: Encoding) -> list[FileText]:
     """Return the ways to read a file, the likeliest first.
 
-    Of one that is not UTF-8 throughout, the part that the model has seen may have been: then the other is tried, too.
+    Of one that is not UTF-8 throughout, the part that the model has seen was taken for what it is by itself.
     """
-    others = []
-    if encoding.unit == 1 and encoding not in (UTF_8, BROKEN_UTF_8):
-        others = [UTF_8]
+    is_mixed = encoding in (BROKEN_UTF_8, LATIN_1, WINDOWS_1252)
+    others = [one for one in (UTF_8, LATIN_1, WINDOWS_1252) if is_mixed and one.codec != encoding.codec]
     return [FileText(data, one) for one in (encoding, *others)]
 
 
@@ -172,7 +190,8 @@ def _change(text: FileText, match: Match, pair: EditPair, label: str) -> Change:
         ) from exc
 
 
-def _nearly(data: bytes, encoding: Encoding, old: str) -> str:
+def _nearly(text: FileText, old: str) -> str:
+    data, encoding = text.data, text.encoding
     try:
         encoding.encode(old)
     except UnicodeEncodeError as exc:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
+from zot.tools.encoding import UTF_8
 
 MAX_BYTES = 50 * 1024
 MAX_LINES = 2000
@@ -46,6 +46,11 @@ class Excerpt:
         if len(self._tail) > 4 * self._half_bytes:
             del self._tail[: -self._half_bytes]
 
+    def skip(self, size: int, lines: int) -> None:
+        """Only count a part, of which it is known that it will be left out: far from both ends of the stream."""
+        self._bytes += size
+        self._lines += lines
+
     def text(self, whereabouts: str | None = None) -> str:
         """Return what was kept, invalid UTF-8 replaced, with a note where something was left out, and where it is."""
         if self._bytes > 2 * self._half_bytes:
@@ -60,12 +65,7 @@ class Excerpt:
         gap = "" if head.endswith(b"\n") else "\n"
         place = "" if whereabouts is None else f"; {whereabouts}"
         note = f"{gap}[... {left_bytes} bytes, {left_lines} lines left out{place} ...]\n"
-        return decode_start(head) + note + tail.decode(errors="replace")
-
-
-def decode_start(data: bytes) -> str:
-    """Decode UTF-8 that may have been cut inside its last character; that character is dropped."""
-    return codecs.getincrementaldecoder("utf-8")("replace").decode(data)
+        return UTF_8.decode_start(head) + note + tail.decode(errors="replace")
 
 
 def end_of_line(data: bytes, count: int) -> int:

@@ -6,6 +6,7 @@ happens there, whatever becomes of the path that led to it.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from typing import NamedTuple, Self
 
 from zot.errors import ToolFailed
 from zot.tools.attributes import keep
-from zot.tools.seen import Key
+from zot.tools.seen import Keys, version_outside
 
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK | os.O_NOFOLLOW
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -31,13 +32,14 @@ class Replaced(NamedTuple):
 class Place:
     """Where a file or directory is, or may be made. Owns ``directory``, an open descriptor.
 
-    ``shown`` is what the model called it, and what errors call it.
+    ``shown`` is what the model called it, and what errors call it; ``path`` is where it really was when it was found.
     """
 
-    def __init__(self, directory: int, name: str, shown: str) -> None:
+    def __init__(self, directory: int, name: str, shown: str, path: str) -> None:
         self._directory = directory
         self._name = name
         self._shown = shown
+        self._path = path
 
     def __enter__(self) -> Self:
         return self
@@ -46,10 +48,10 @@ class Place:
         os.close(self._directory)
 
     @property
-    def key(self) -> Key:
-        """What names this place, whichever path leads here."""
+    def keys(self) -> Keys:
+        """What names this place, whichever path leads here: its directory, as long as that exists, and where it is."""
         about = os.fstat(self._directory)
-        return about.st_dev, about.st_ino, self._name
+        return (about.st_dev, about.st_ino, self._name), self._path
 
     @contextmanager
     def open(self) -> Iterator[int]:
@@ -114,26 +116,52 @@ class Place:
 
     def _write_and_rename(self, data: bytes, expected: os.stat_result | None, mode: int | None) -> Replaced:
         old = self._existing()
+        if old is not None:
+            self.check_writable()
         temp = f".zot-{os.urandom(8).hex()}.tmp"
-        # The kernel applies the umask to 0666; asking for the umask would change it for other threads.
-        fd = os.open(temp, _CREATE, 0o666 if old is None else 0o600, dir_fd=self._directory)
+        fd = self._create(temp, 0o666 if old is None else 0o600)
         try:
-            try:
-                _write_all(fd, data)
-                notes = [] if old is None else self._keep(old, fd)
-                if old is None and mode is not None:
-                    os.fchmod(fd, mode)
-                about = os.fstat(fd)
-            finally:
-                os.close(fd)
+            _write_all(fd, data)
+            notes = [] if old is None else self._keep(old, fd)
+            if old is None and mode is not None:
+                os.fchmod(fd, mode)
             if expected is not None and _differ(expected, self._existing()):
                 raise ToolFailed(f"{self._shown} was changed by somebody else at the same time; read it again")
-            os.replace(temp, self._name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+            self._rename(temp)
+            # Only now: the new name is a change, too.
+            return Replaced(old is None, tuple(notes), os.fstat(fd))
         except BaseException:
             with suppress(FileNotFoundError):  # the whole directory may be gone
                 os.unlink(temp, dir_fd=self._directory)
             raise
-        return Replaced(old is None, tuple(notes), about)
+        finally:
+            os.close(fd)
+
+    def check_writable(self) -> None:
+        """Raise ToolFailed if this user may not write the file: who may write its directory could replace it all the
+        same."""
+        effective = os.access in os.supports_effective_ids
+        if not os.access(self._name, os.W_OK, dir_fd=self._directory, effective_ids=effective):
+            raise ToolFailed(f"cannot write {self._shown}: it is read-only; if it is to change, make it writable first")
+
+    def _create(self, temp: str, mode: int) -> int:
+        # The kernel applies the umask to the mode; asking for the umask would change it for other threads.
+        try:
+            return os.open(temp, _CREATE, mode, dir_fd=self._directory)
+        except PermissionError as exc:
+            raise ToolFailed(
+                f"cannot write {self._shown}: {exc.strerror} for new files in its directory, which every change needs"
+            ) from exc
+
+    def _rename(self, temp: str) -> None:
+        try:
+            os.replace(temp, self._name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+        except OSError as exc:
+            if exc.errno != errno.EBUSY:
+                raise
+            raise ToolFailed(
+                f"cannot write {self._shown}: it is mounted there by itself and cannot be replaced; write it with bash"
+            ) from exc
 
     def _keep(self, about: os.stat_result, new: int) -> list[str]:
         try:
@@ -164,7 +192,7 @@ def failure(verb: str, shown: str, exc: OSError) -> ToolFailed:
 def _differ(one: os.stat_result, other: os.stat_result | None) -> bool:
     if other is None:
         return True
-    return (one.st_ino, one.st_size, one.st_mtime_ns) != (other.st_ino, other.st_size, other.st_mtime_ns)
+    return version_outside(one) != version_outside(other)
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 #: Services count the base64 form, which is a third longer, against a limit of 5 MB.
@@ -15,6 +16,7 @@ _NAMES = {"image/png": "PNG", "image/jpeg": "JPEG", "image/gif": "GIF", "image/w
 _BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD8)})
 #: JPEG frames of any kind; three numbers in their range mean something else.
 _FRAME_MARKERS = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
+_SCAN_MARKER = 0xDA
 
 
 class Size(NamedTuple):
@@ -28,7 +30,8 @@ def image_type(start: bytes) -> str | None:
         return "image/png"
     if start.startswith(b"\xff\xd8\xff"):
         return "image/jpeg"
-    if start.startswith((b"GIF87a", b"GIF89a")):
+    # Letters, of which a text may speak; but every image ends its blocks with a NUL.
+    if start.startswith((b"GIF87a", b"GIF89a")) and b"\0" in start:
         return "image/gif"
     if start.startswith(b"RIFF") and start[8:12] == b"WEBP":
         return "image/webp"
@@ -73,22 +76,89 @@ def _webp(data: bytes) -> Size | None:
 
 
 def _jpeg(data: bytes) -> Size | None:
-    """Go from segment to segment to the first frame."""
+    for marker, position in _jpeg_segments(data):
+        if marker in _FRAME_MARKERS:
+            height, width = struct.unpack_from(">HH", data, position + 5)
+            return Size(width, height)
+    return None
+
+
+def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
+    """Go from segment to segment; yield the marker and position of each. Raise struct.error at the end."""
     position = 2
     while True:
         fill, marker = struct.unpack_from(">BB", data, position)
         if fill != 0xFF:
-            return None
+            return
         if marker == 0xFF:
             position += 1
         elif marker in _BARE_MARKERS:
             position += 2
-        elif marker in _FRAME_MARKERS:
-            height, width = struct.unpack_from(">HH", data, position + 5)
-            return Size(width, height)
         else:
+            yield marker, position
             (length,) = struct.unpack_from(">H", data, position + 2)
             position += 2 + length
 
 
 _SIZES = {"image/png": _png, "image/jpeg": _jpeg, "image/gif": _gif, "image/webp": _webp}
+
+
+def is_complete(data: bytes, mime_type: str) -> bool:
+    """Tell if an image has its end, and what its parts promise; a service refuses one that was cut off.
+
+    Only the structure is looked at, and the checksums where there are some: pixels are not decoded.
+    """
+    try:
+        return _ENDS[mime_type](data)
+    except (struct.error, IndexError):  # cut off
+        return False
+
+
+def _png_ends(data: bytes) -> bool:
+    from zlib import crc32  # Loaded with the first image.
+
+    position, has_pixels = 8, False
+    while True:
+        length, kind = struct.unpack_from(">I4s", data, position)
+        (checksum,) = struct.unpack_from(">I", data, position + 8 + length)
+        if crc32(data[position + 4 : position + 8 + length]) != checksum:
+            return False
+        if kind == b"IEND":
+            return has_pixels
+        has_pixels = has_pixels or kind == b"IDAT"
+        position += 12 + length
+
+
+def _jpeg_ends(data: bytes) -> bool:
+    """Look for the end behind the first scan: in its data that marker cannot occur."""
+    scan = next((position for marker, position in _jpeg_segments(data) if marker == _SCAN_MARKER), None)
+    return scan is not None and data.find(b"\xff\xd9", scan) != -1
+
+
+def _gif_ends(data: bytes) -> bool:
+    position, has_pixels = 13 + _colours(data[10]), False
+    while (block := data[position]) != 0x3B:
+        if block == 0x2C:
+            position += 11 + _colours(data[position + 9])
+            has_pixels = True
+        elif block == 0x21:
+            position += 2
+        else:
+            return False
+        while size := data[position]:
+            position += size + 1
+        position += 1
+    return has_pixels
+
+
+def _colours(flags: int) -> int:
+    """Return how long the table of colours is that the flags of a GIF or of an image in it speak of."""
+    return 3 << (flags & 7) + 1 if flags & 0x80 else 0
+
+
+def _webp_ends(data: bytes) -> bool:
+    length: int = struct.unpack_from("<I", data, 4)[0]
+    return len(data) >= length + 8
+
+
+_ENDS = {"image/png": _png_ends, "image/jpeg": _jpeg_ends, "image/gif": _gif_ends, "image/webp": _webp_ends}

@@ -15,28 +15,6 @@ def find(data: bytes, wanted: bytes, unit: int, start: int = 0, end: int | None 
     return at
 
 
-def rfind(data: bytes, wanted: bytes, unit: int, start: int, end: int) -> int:
-    """Return where ``wanted`` is last found, as `find` does."""
-    at = data.rfind(wanted, start, end)
-    while at != -1 and at % unit:
-        at = data.rfind(wanted, start, at + len(wanted) - 1)
-    return at
-
-
-def line_start(data: bytes, lf: bytes, position: int, limit: int = 0) -> int:
-    """Return where the line that has ``position`` begins, not before ``limit``."""
-    at = rfind(data, lf, len(lf), limit, position)
-    return limit if at == -1 else at + len(lf)
-
-
-def line_end(data: bytes, lf: bytes, position: int, limit: int | None = None) -> int:
-    """Return where the line that has ``position`` ends, behind its LF; at the latest ``limit``, or the end."""
-    at = find(data, lf, len(lf), position, limit)
-    if at != -1:
-        return at + len(lf)
-    return len(data) if limit is None else limit
-
-
 def count(data: bytes, wanted: bytes, unit: int) -> int:
     """Return how often ``wanted`` is found, as `find` does, without overlap."""
     if unit == 1:
@@ -51,13 +29,3 @@ def count(data: bytes, wanted: bytes, unit: int) -> int:
 def count_ends(data: bytes, lf: bytes) -> int:
     """Return how many line ends there are."""
     return count(data, lf, len(lf))
-
-
-def split(data: bytes, lf: bytes) -> list[bytes]:
-    """Cut behind every line end. A last line without one counts, if there is anything of it."""
-    lines, position = [], 0
-    while position < len(data):
-        end = line_end(data, lf, position)
-        lines.append(data[position:end])
-        position = end
-    return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 
 from zot.errors import ToolFailed
@@ -13,54 +14,65 @@ _OPEN_BENEATH = OPEN_DIRECTORY | os.O_NOFOLLOW
 
 
 class Lock:
-    """Follows paths only to places in ``root`` and below.
+    """Follows paths only to places in ``root`` and below, but not to ``hidden`` ones there.
 
     Goes from directory to directory by descriptor and lets the kernel follow no link: links are read and followed
     here, beneath the root. A link that is put in the way meanwhile is therefore not followed, either.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, *, hidden: Sequence[str] = ()) -> None:
         self.root = os.path.realpath(root)
         self._spellings = {self.root, os.path.abspath(root)}
+        within = os.path.join(self.root, "")
+        self._hidden = [path for path in map(os.path.realpath, hidden) if path.startswith(within)]
 
     def find(self, path: str, cwd: str, *, make_parents: bool = False) -> Place:
         """Return where ``path`` leads, as `Paths.find` promises. Raise ToolFailed if that is outside."""
         names = self._beneath(os.path.join(cwd, checked(path)), path)
         try:
-            walk = _Walk(os.open(self.root, _OPEN_BENEATH), make_parents=make_parents)
+            walk = _Walk(os.open(self.root, _OPEN_BENEATH), self.root, make_parents=make_parents)
         except OSError as exc:
             raise failure("open", self.root, exc) from exc
         try:
-            return Place(*self._follow(walk, names, path), path)
+            name = self._follow(walk, names, path)
+            return Place(walk.take(), name, path, os.path.join(walk.path, name))
         except OSError as exc:
             raise failure("write" if make_parents else "read", path, exc) from exc
         finally:
             walk.close()
 
-    def _follow(self, walk: _Walk, names: list[str], shown: str) -> tuple[int, str]:
-        """Walk along ``names``; return a descriptor of the last directory and the name that is left."""
+    def holds(self, path: str) -> bool:
+        """Tell if an absolute path begins with the root; it may still lead out."""
+        return any(path == root or path.startswith(os.path.join(root, "")) for root in self._spellings)
+
+    def _follow(self, walk: _Walk, names: list[str], shown: str) -> str:
+        """Walk along ``names`` to the last directory; return the name that is left."""
         left, links = names[::-1], 0
         while left:
             name = left.pop()
             if name == "..":
                 if not walk.up():
                     raise self._outside(shown)
-                continue
-            target = link_target(name, walk.here)
-            if target is None:
-                if not left:
-                    return walk.take(), name
-                walk.down(name)
-                continue
-            links += 1
-            if links > MAX_LINKS:
-                raise too_many_links()
-            if target.startswith("/"):
-                walk.to_root()
-                left += self._beneath(target, shown)[::-1]
+            elif (target := link_target(name, walk.here)) is not None:
+                links += 1
+                if links > MAX_LINKS:
+                    raise too_many_links()
+                left += self._along(walk, target, shown)[::-1]
+            elif walk.make_parents and ".." in left and not walk.has(name):
+                left = _without_detours([name, *left[::-1]])[::-1]
             else:
-                left += _names(target)[::-1]
-        return walk.take(), "."
+                self._check(os.path.join(walk.path, name), shown)
+                if not left:
+                    return name
+                walk.down(name)
+        return "."
+
+    def _along(self, walk: _Walk, target: str, shown: str) -> list[str]:
+        """Return the names along which a link leads, from where it stands or from the root."""
+        if not target.startswith("/"):
+            return _names(target)
+        walk.to_root()
+        return self._beneath(target, shown)
 
     def _beneath(self, path: str, shown: str) -> list[str]:
         """Return the names that lead from the root to an absolute path. Raise ToolFailed if it is outside."""
@@ -69,18 +81,42 @@ class Lock:
                 return _names(path[len(root) :])
         raise self._outside(shown)
 
+    def _check(self, path: str, shown: str) -> None:
+        """Raise ToolFailed for what is hidden. By its name: it need not exist yet."""
+        if path in self._hidden:
+            raise ToolFailed(f"{shown} is in {path}, where zot keeps its own files; locked tools do not touch it")
+
     def _outside(self, shown: str) -> ToolFailed:
         return ToolFailed(
             f"{shown} is outside of {self.root}; the tools are locked to this directory and what is below it"
         )
 
 
+class LockWithMore:
+    """Follows paths as ``lock`` does, and also into ``more`` directories, each of them a lock. For who only reads."""
+
+    def __init__(self, lock: Lock, more: Sequence[str]) -> None:
+        self._lock = lock
+        self._more = [Lock(directory) for directory in more]
+
+    def find(self, path: str, cwd: str, *, make_parents: bool = False) -> Place:
+        """Return where ``path`` leads, as `Paths.find` promises. Raise ToolFailed if that is outside."""
+        where = os.path.join(cwd, checked(path))
+        lock = next((lock for lock in self._more if lock.holds(where)), self._lock)
+        return lock.find(path, cwd, make_parents=make_parents)
+
+
 class _Walk:
     """The way from a root to where we are: one open descriptor a step, so that going up follows nothing."""
 
-    def __init__(self, root: int, *, make_parents: bool) -> None:
+    def __init__(self, root: int, path: str, *, make_parents: bool) -> None:
+        self.make_parents = make_parents
         self._way = [root]
-        self._make_parents = make_parents
+        self._names = [path]
+
+    @property
+    def path(self) -> str:
+        return os.path.join(*self._names)
 
     @property
     def here(self) -> int:
@@ -90,17 +126,27 @@ class _Walk:
         try:
             self._way.append(os.open(name, _OPEN_BENEATH, dir_fd=self.here))
         except FileNotFoundError:
-            if not self._make_parents:
+            if not self.make_parents:
                 raise
             with suppress(FileExistsError):  # somebody was faster
                 os.mkdir(name, dir_fd=self.here)
             self._way.append(os.open(name, _OPEN_BENEATH, dir_fd=self.here))
+        self._names.append(name)
+
+    def has(self, name: str) -> bool:
+        """Tell if there is something of that name here."""
+        try:
+            os.stat(name, dir_fd=self.here, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
 
     def up(self) -> bool:
         """Go up; False at the root."""
         if len(self._way) == 1:
             return False
         os.close(self._way.pop())
+        self._names.pop()
         return True
 
     def to_root(self) -> None:
@@ -114,6 +160,19 @@ class _Walk:
     def close(self) -> None:
         while self._way:
             os.close(self._way.pop())
+
+
+def _without_detours(names: list[str]) -> list[str]:
+    """Return the names without those that ``..`` takes back. The first does not exist, so none of them is a link."""
+    kept: list[str] = []
+    for at, name in enumerate(names):
+        if name != "..":
+            kept.append(name)
+            continue
+        kept.pop()
+        if not kept:
+            return names[at + 1 :]
+    return kept
 
 
 def _names(path: str) -> list[str]:

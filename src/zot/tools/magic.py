@@ -8,7 +8,8 @@ _STARTS = (
     (b"\xcf\xfa\xed\xfe", "Mach-O program or library"),
     (b"\xca\xfe\xba\xbe", "Java class or Mach-O program"),
     (b"\0asm", "WebAssembly module"),
-    (b"%PDF-", "PDF document"),
+    (b"%PDF-1.", "PDF document"),
+    (b"%PDF-2.", "PDF document"),
     (b"PK\x03\x04", "zip archive, or a document in one"),
     (b"\x1f\x8b", "gzip archive"),
     (b"BZh", "bzip2 archive"),
@@ -22,16 +23,22 @@ _STARTS = (
     (b"II*\0", "TIFF image"),
     (b"MM\0*", "TIFF image"),
     (b"\0\0\x01\0", "icon"),
-    (b"OggS", "Ogg media"),
-    (b"fLaC", "FLAC audio"),
+    (b"OggS\0", "Ogg media"),
+    (b"fLaC\0", "FLAC audio"),
+    (b"fLaC\x80", "FLAC audio"),
     (b"ID3", "MP3 audio"),
-    (b"RIFF", "WAV or AVI media"),
     (b"\x1aE\xdf\xa3", "Matroska or WebM video"),
-    (b"wOF2", "font"),
+    (b"wOF2\0\1\0\0", "font"),
+    (b"wOF2OTTO", "font"),
     (b"\0\x01\0\0\0", "font"),
 )
-_INNER = ((257, b"ustar", "tar archive"), (4, b"ftyp", "MP4 media, or a HEIF or AVIF image"))
-#: These are binary whatever follows. Of the others the first letters could begin a text.
+_INNER = (
+    (257, b"ustar", "tar archive"),
+    (4, b"ftyp", "MP4 media, or a HEIF or AVIF image"),
+    (8, b"WAVEfmt ", "WAV audio"),
+    (8, b"AVI LIST", "AVI video"),
+)
+#: Those that are as long are binary whatever follows. Of the others the first letters could begin a text.
 _CERTAIN_BYTES = 4
 
 

@@ -1,13 +1,17 @@
-"""Where a text stands in a file, by bytes, and which bytes its replacement changes."""
+"""Where a text stands in a file, by bytes, and which bytes its replacement changes. Linear in the file."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
+from functools import cached_property
 from typing import NamedTuple
 
-from zot.tools.changes import Change, common_start
+from zot.tools.changes import Change, lines_in_common
 from zot.tools.encoding import Encoding
-from zot.tools.lines import count, count_ends, find, line_end, rfind, split
+from zot.tools.units import to_units
+
+_BLOCK = 8192
 
 
 class Match(NamedTuple):
@@ -23,26 +27,28 @@ class FileText:
     def __init__(self, data: bytes, encoding: Encoding) -> None:
         self.data = data
         self.encoding = encoding
-        self._lf = encoding.encode("\n")
-        self._crlf = encoding.encode("\r\n")
+        self._lf = self._as_units("\n")
+        self._crlf = self._as_units("\r\n")
 
     def line_number(self, position: int) -> int:
         """Return the number of the line that has ``position``."""
-        return count_ends(self.data[:position], self._lf) + 1
+        return self.units.count(self._lf, 0, position // self.encoding.unit) + 1
 
     def matches(self, old: str) -> Iterator[Match]:
         """Find ``old`` from the beginning on, also where matches overlap. Raise UnicodeEncodeError.
 
         Unless ``old`` speaks of CR itself, its line ends stand for those the file has.
         """
-        if "\r" in old or "\n" not in old:
-            return self._find(self.data, old)
-        crlfs = count(self.data, self._crlf, self.encoding.unit)
-        if not crlfs:
-            return self._find(self.data, old)
-        if crlfs == count_ends(self.data, self._lf):
-            return self._find(self.data, old.replace("\n", "\r\n"))
-        return self._find_with_any_line_end(old)
+        wanted, unit = self._as_units(old), self.encoding.unit
+        plain = None if "\r" in old or "\n" not in old else self._plain
+        within = self.units if plain is None else plain.text
+        at = within.find(wanted)
+        while at != -1:
+            start, end = at, at + len(wanted)
+            if plain is not None:
+                start, end = plain.to_file(start), plain.to_file(end)
+            yield Match(start * unit, end * unit)
+            at = within.find(wanted, at + 1)
 
     def change(self, match: Match, old: str, new: str) -> Change:
         """Return how ``old`` at ``match`` becomes ``new``. Raise UnicodeEncodeError.
@@ -52,49 +58,32 @@ class FileText:
         """
         if "\r" in old or "\r" in new:
             return Change(*match, self.encoding.encode(new))
-        before, after = _lines(old), _lines(new)
-        head = common_start(before, after)
-        tail = common_start(before[head:][::-1], after[head:][::-1])
-        start = self._down(match.start, head)
-        end = self._down(start, len(before) - head - tail) if tail else match.end
-        text = "".join(after[head : len(after) - tail])
+        head, tail = lines_in_common(old, new)
+        start = self._moved(match.start, len(self._as_units(old[:head])))
+        end = self._moved(match.end, -len(self._as_units(old[len(old) - tail :])))
+        text = new[head : len(new) - tail]
         if self._has_crlf(start, end):
             text = text.replace("\n", "\r\n")
         return Change(start, end, self.encoding.encode(text))
 
-    def _find(self, data: bytes, old: str) -> Iterator[Match]:
-        wanted, unit = self.encoding.encode(old), self.encoding.unit
-        at = find(data, wanted, unit)
-        while at != -1:
-            yield Match(at, at + len(wanted))
-            at = find(data, wanted, unit, at + unit)
+    @cached_property
+    def units(self) -> str:
+        """The content, see `to_units`."""
+        return to_units(self.data, self.encoding)
 
-    def _find_with_any_line_end(self, old: str) -> Iterator[Match]:
-        """Look where every CRLF is LF, and say where that is in the file. A pattern would not be linear."""
-        plain = b"".join(self._with_lf(line) for line in split(self.data, self._lf))
-        here = (0, 0)
-        for found in self._find(plain, old):
-            start, here = self._in_file(plain, found.start, here)
-            end, _ = self._in_file(plain, found.end, here)
-            yield Match(start, end)
+    @cached_property
+    def _plain(self) -> _Plain | None:
+        return _Plain(self.units, self._crlf, self._lf) if self._crlf in self.units else None
 
-    def _with_lf(self, line: bytes) -> bytes:
-        return line.removesuffix(self._crlf) + self._lf if line.endswith(self._crlf) else line
+    def _as_units(self, text: str) -> str:
+        return to_units(self.encoding.encode(text), self.encoding)
 
-    def _in_file(self, plain: bytes, position: int, here: tuple[int, int]) -> tuple[int, tuple[int, int]]:
-        """Return where a position in ``plain`` is in the file, and where its line begins in both.
-
-        ``here`` is the beginning of a line above, in both.
-        """
-        ours, theirs = here
-        while ours < (end := line_end(plain, self._lf, ours)) <= position:
-            ours, theirs = end, line_end(self.data, self._lf, theirs)
-        return theirs + position - ours, (ours, theirs)
-
-    def _down(self, position: int, lines: int) -> int:
-        for _ in range(lines):
-            position = line_end(self.data, self._lf, position)
-        return position
+    def _moved(self, position: int, count: int) -> int:
+        """Return the position that is ``count`` units further, where CRLF counts as one."""
+        unit = self.encoding.unit
+        if not count or self._plain is None:
+            return position + count * unit
+        return self._plain.to_file(self._plain.from_file(position // unit) + count) * unit
 
     def _has_crlf(self, start: int, end: int) -> bool:
         """Tell if lines that take the place of these bytes should end in CRLF.
@@ -102,12 +91,44 @@ class FileText:
         Decided by the line end there or behind, or else before; where nothing is replaced the other way round.
         """
         unit = self.encoding.unit
-        behind, before = find(self.data, self._lf, unit, start), rfind(self.data, self._lf, unit, 0, end)
+        behind = self.units.find(self._lf, start // unit)
+        before = self.units.rfind(self._lf, 0, end // unit)
         at = next((at for at in ((behind, before) if end > start else (before, behind)) if at != -1), 0)
-        return at > 0 and self.data[at - unit : at] == self._crlf[:unit]
+        return at > 0 and self.units[at - 1] == self._crlf[0]
 
 
-def _lines(text: str) -> list[str]:
-    lines = [f"{line}\n" for line in text.split("\n")]
-    lines[-1] = lines[-1][:-1]
-    return lines if lines[-1] else lines[:-1]
+class _Plain:
+    """A text with LF for every CRLF, and which position in it is which in the file.
+
+    A pattern that takes either line end would not be linear. The number of CRLFs up to the beginning of each block is
+    known, so that only one block is counted to find a position.
+    """
+
+    def __init__(self, units: str, crlf: str, lf: str) -> None:
+        self.text = units.replace(crlf, lf)
+        self._units = units
+        self._crlf = crlf
+        self._starts = [0]
+        for at in range(0, len(units), _BLOCK):
+            self._starts.append(self._starts[-1] + _BLOCK - self._dropped(at, at + _BLOCK))
+
+    def from_file(self, position: int) -> int:
+        """Return where a position of the file is in the plain text."""
+        block = position // _BLOCK
+        return self._starts[block] + position % _BLOCK - self._dropped(block * _BLOCK, position)
+
+    def to_file(self, position: int) -> int:
+        """Return where a position of the plain text is in the file: at a line end, before its CR."""
+        block = max(bisect_left(self._starts, position) - 1, 0)
+        low, high = block * _BLOCK, min((block + 1) * _BLOCK, len(self._units))
+        while low < high:
+            middle = (low + high) // 2
+            if self.from_file(middle) < position:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _dropped(self, start: int, end: int) -> int:
+        """Return how many of these units are missing in the plain text: the CRs before an LF."""
+        return self._units.count(self._crlf, start, end + 1)

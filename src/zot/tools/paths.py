@@ -36,11 +36,15 @@ class Anywhere:
             for _ in range(MAX_LINKS):
                 head, name = os.path.split(where.rstrip("/") or "/")
                 if name in ("", ".", ".."):
-                    return Place(os.open(where, OPEN_DIRECTORY), ".", path)
+                    return Place(os.open(where, OPEN_DIRECTORY), ".", path, os.path.realpath(where))
                 directory = _open_parent(head, make=make_parents)
-                target = link_target_or_close(name, directory)
+                try:
+                    target = link_target(name, directory)
+                except OSError:
+                    os.close(directory)
+                    raise
                 if target is None:
-                    return Place(directory, name, path)
+                    return Place(directory, name, path, os.path.join(os.path.realpath(head), name))
                 os.close(directory)
                 where = os.path.join(head, target)
             raise too_many_links()
@@ -73,15 +77,6 @@ def link_target(name: str, directory: int) -> str | None:
         raise
 
 
-def link_target_or_close(name: str, directory: int) -> str | None:
-    """Do as `link_target`, and close ``directory`` if that fails."""
-    try:
-        return link_target(name, directory)
-    except OSError:
-        os.close(directory)
-        raise
-
-
 def too_many_links() -> OSError:
     """Return what the kernel says of links that lead in a circle."""
     return OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -93,5 +88,6 @@ def _open_parent(path: str, *, make: bool) -> int:
     except FileNotFoundError:
         if not make:
             raise
-    os.makedirs(os.path.realpath(path), exist_ok=True)  # of a dangling link, its target
-    return os.open(path, OPEN_DIRECTORY)
+    real = os.path.realpath(path)  # of a dangling link, its target
+    os.makedirs(real, exist_ok=True)
+    return os.open(real, OPEN_DIRECTORY)

@@ -12,12 +12,13 @@ import msgspec
 
 from zot.errors import ToolFailed
 from zot.messages import ImageBlock, TextBlock, ToolSpec
+from zot.printable import printable
 from zot.tools.arguments import decode_args
 from zot.tools.base import Output, ToolContext
 from zot.tools.encoding import PROBE_BYTES, Encoding, detect
 from zot.tools.excerpt import MAX_BYTES, MAX_LINES
 from zot.tools.files import read_at
-from zot.tools.images import MAX_IMAGE_BYTES, MAX_IMAGE_SIDE, image_name, image_size, image_type
+from zot.tools.images import MAX_IMAGE_BYTES, MAX_IMAGE_SIDE, image_name, image_size, image_type, is_complete
 from zot.tools.magic import is_surely_binary, kind_of
 from zot.tools.paths import Anywhere, Paths, link_target
 from zot.tools.seen import Seen, version
@@ -28,6 +29,8 @@ MAX_ENTRIES = 500
 MAX_LISTED_ENTRIES = 100_000
 #: Beyond this many bytes behind the window we do not count lines: it would cost more than knowing is worth.
 MAX_COUNTED_BYTES = 256 * 1024 * 1024
+#: Lines that begin further behind are not looked for.
+MAX_SKIPPED_BYTES = 1024 * 1024 * 1024
 #: Files are read in slices, and between them other work and an abort get their turn. A thread could not be
 #: stopped, and a slice this small costs less than handing it to one.
 SLICE_BYTES = 256 * 1024
@@ -56,7 +59,7 @@ class Read:
             "properties": {
                 "path": {"type": "string", "description": "File or directory, absolute or relative to the cwd"},
                 "offset": {"type": "integer", "minimum": 1, "description": "First line to read, counted from 1"},
-                "limit": {"type": "integer", "minimum": 1, "description": f"How many lines, {MAX_LINES} by default"},
+                "limit": {"type": "integer", "minimum": 1, "description": f"How many lines, at most {MAX_LINES}"},
             },
             "required": ["path"],
             "additionalProperties": False,
@@ -64,14 +67,17 @@ class Read:
     )
     read_only = True
 
-    def __init__(self, paths: Paths | None = None, seen: Seen | None = None) -> None:
+    def __init__(
+        self, paths: Paths | None = None, seen: Seen | None = None, *, max_skipped_bytes: int = MAX_SKIPPED_BYTES
+    ) -> None:
         self._paths = Anywhere() if paths is None else paths
         self._seen = Seen() if seen is None else seen
+        self._max_skipped_bytes = max_skipped_bytes
 
     async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
         """Return one window of the file. Raise ToolFailed if it is missing, binary or too large an image."""
         wanted = decode_args(args, ReadArgs)
-        first, limit = wanted.offset or 1, wanted.limit or MAX_LINES
+        first, limit = wanted.offset or 1, min(wanted.limit or MAX_LINES, MAX_LINES)
         with self._paths.find(wanted.path, context.cwd) as place, place.open() as fd:
             if stat.S_ISDIR(os.fstat(fd).st_mode):
                 return (TextBlock(_listing(fd, first, limit)),)
@@ -81,9 +87,40 @@ class Read:
             encoding = _encoding(fd, start, wanted.path)
             # The version first: what changes while we read was not seen.
             seen = await version(fd)
-            text = await _window(fd, encoding, first, limit)
-            self._seen.note(place.key, seen)
+            text = await self._window(fd, encoding, first, limit)
+            self._seen.note(place.keys, seen)
             return (TextBlock(text),)
+
+    async def _window(self, fd: int, encoding: Encoding, first: int, limit: int) -> str:
+        window, size = Window(encoding, first=first, limit=limit), os.fstat(fd).st_size
+        is_counted = await self._fill(window, fd, size)
+        window.finish()
+        if not window.total:
+            return "[the file is empty]"
+        if window.last < first:
+            return f"[the file has only {window.total} lines]"
+        total = str(window.total) if is_counted else f"a file of {size} bytes"
+        more = f"[lines {first}-{window.last} of {total}; go on with offset={window.last + 1}]\n"
+        return window.text() + (more if window.last < window.total or not is_counted else "")
+
+    async def _fill(self, window: Window, fd: int, size: int) -> bool:
+        """Read until nothing more is worth knowing; True if all lines were counted.
+
+        A file that grows meanwhile is read as far as it went. One of the system has no size before it is read.
+        """
+        position, end = 0, size or self._max_skipped_bytes
+        while data := read_at(fd, min(SLICE_BYTES, end - position), position):
+            window.feed(data)
+            position += len(data)
+            if window.is_full and size - position > MAX_COUNTED_BYTES:
+                return False
+            if window.is_before and position > self._max_skipped_bytes:
+                raise ToolFailed(
+                    f"these lines are not within the first {self._max_skipped_bytes >> 20} MiB of the file, which has "
+                    f"{size} bytes; look for them with bash, for example with sed -n"
+                )
+            await asyncio.sleep(0)
+        return True
 
 
 def _image(fd: int, mime_type: str, shown: str) -> bytes:
@@ -99,6 +136,8 @@ def _image(fd: int, mime_type: str, shown: str) -> bytes:
             f"{about} of {size.width} x {size.height} pixels and {size_bytes} bytes; at most {MAX_IMAGE_SIDE} pixels "
             f"a side and {MAX_IMAGE_BYTES} bytes can be shown. Make a smaller copy with bash and read that"
         )
+    if not is_complete(data, mime_type):
+        raise ToolFailed(f"{about} that is damaged or incomplete; it cannot be shown")
     return data
 
 
@@ -129,33 +168,7 @@ def _listing(fd: int, first: int, limit: int) -> str:
 
 def _entry_name(entry: os.DirEntry[str], directory: int) -> str:
     """Return a name as the listing shows it. What a link leads to is not looked at: it may be out of bounds."""
-    name = _printable(entry.name)
+    name = printable(entry.name)
     if entry.is_symlink() and (target := link_target(entry.name, directory)) is not None:
-        return f"{name} -> {_printable(target)}"
+        return f"{name} -> {printable(target)}"
     return f"{name}/" if entry.is_dir(follow_symlinks=False) else name
-
-
-def _printable(name: str) -> str:
-    # File names are bytes; what is not UTF-8 in them cannot be sent to anyone.
-    return os.fsencode(name).decode(errors="replace")
-
-
-async def _window(fd: int, encoding: Encoding, first: int, limit: int) -> str:
-    window = Window(encoding, first=first, limit=limit)
-    size, position = os.fstat(fd).st_size, 0
-    is_counted = True
-    while data := read_at(fd, SLICE_BYTES, position):
-        window.feed(data)
-        position += len(data)
-        if window.is_full and size - position > MAX_COUNTED_BYTES:
-            is_counted = False
-            break
-        await asyncio.sleep(0)
-    window.finish()
-    if not window.total:
-        return "[the file is empty]"
-    if window.last < first:
-        return f"[the file has only {window.total} lines]"
-    total = str(window.total) if is_counted else f"a file of {size} bytes"
-    more = f"[lines {first}-{window.last} of {total}; go on with offset={window.last + 1}]\n"
-    return window.text() + (more if window.last < window.total or not is_counted else "")

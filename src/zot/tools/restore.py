@@ -56,7 +56,10 @@ class Restorer:
             raise ToolFailed("a link leads elsewhere now")
         try:
             with self._paths.find(path, "/") as place:
-                return content_at(place)
+                found = content_at(place)
+                if found.digest is not None:
+                    place.check_writable()
+                return found
         except ToolFailed as problem:
             if isinstance(problem.__cause__, FileNotFoundError):
                 return NOTHING
@@ -66,10 +69,10 @@ class Restorer:
         if data is None:
             assert found.about is not None
             place.remove(expected=found.about)
-            self._seen.forget(place.key)
+            self._seen.forget(place.keys)
         else:
             replaced = place.replace(data, expected=found.about, mode=mode)
-            self._seen.note(place.key, version_of(data, replaced.about))
+            self._seen.note(place.keys, version_of(data, replaced.about))
 
 
 def _absolute(root: str, path: str) -> str:

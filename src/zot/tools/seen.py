@@ -6,8 +6,9 @@ import asyncio
 import os
 from typing import TypeAlias
 
-#: A file: the device and number of its directory, and its name there. It stays the same when it is replaced.
-Key: TypeAlias = tuple[int, int, str]
+#: A file, twice: the device and number of its directory, and its name there; and the path with all links resolved.
+#: The one stays the same when its directory is moved, the other when that is replaced by another one.
+Keys: TypeAlias = tuple[tuple[int, int, str], str]
 
 #: The version of a small file is its content; of a larger one what the system knows about it, which is cheaper
 #: but also changes when the same content is written again.
@@ -20,32 +21,34 @@ class Seen:
     """The version of each file that the model last read or wrote in a session."""
 
     def __init__(self) -> None:
-        self._versions: dict[Key, bytes] = {}
+        self._versions: dict[tuple[int, int, str] | str, bytes] = {}
 
-    def __contains__(self, key: Key) -> bool:
-        return key in self._versions
+    def __contains__(self, keys: Keys) -> bool:
+        return any(key in self._versions for key in keys)
 
-    def note(self, key: Key, version: bytes) -> None:
+    def note(self, keys: Keys, version: bytes) -> None:
         """Remember what the model has now seen. Of very many files the oldest are forgotten."""
-        self._versions.pop(key, None)
-        self._versions[key] = version
-        if len(self._versions) > MAX_FILES:
+        for key in keys:
+            self._versions.pop(key, None)
+            self._versions[key] = version
+        while len(self._versions) > MAX_FILES * len(keys):
             del self._versions[next(iter(self._versions))]
 
-    def forget(self, key: Key) -> None:
+    def forget(self, keys: Keys) -> None:
         """There is nothing any more that could have been seen."""
-        self._versions.pop(key, None)
+        for key in keys:
+            self._versions.pop(key, None)
 
-    def is_stale(self, key: Key, version: bytes) -> bool:
+    def is_stale(self, keys: Keys, version: bytes) -> bool:
         """Tell if the model has seen the file, and another version of it. What it never saw is not stale."""
-        return self._versions.get(key, version) != version
+        return any(self._versions.get(key, version) != version for key in keys)
 
 
 async def version(fd: int) -> bytes:
     """Return the version of an open file. Other work goes on meanwhile."""
     about = os.fstat(fd)
     if about.st_size > MAX_HASHED_BYTES:
-        return _outside(about)
+        return version_outside(about)
     from hashlib import sha256  # Loaded with the first file that is read, not at every start.
 
     digest, position = sha256(), 0
@@ -60,8 +63,9 @@ def version_of(data: bytes, about: os.stat_result) -> bytes:
     """Return the version of a file whose whole content is ``data``; the same that `version` finds."""
     from hashlib import sha256
 
-    return _outside(about) if len(data) > MAX_HASHED_BYTES else sha256(data).digest()
+    return version_outside(about) if len(data) > MAX_HASHED_BYTES else sha256(data).digest()
 
 
-def _outside(about: os.stat_result) -> bytes:
-    return f"{about.st_ino} {about.st_size} {about.st_mtime_ns}".encode()
+def version_outside(about: os.stat_result) -> bytes:
+    """Return what the system knows of a version. The last time cannot be set back, as the one before can."""
+    return f"{about.st_ino} {about.st_size} {about.st_mtime_ns} {about.st_ctime_ns}".encode()

@@ -53,7 +53,9 @@ def view(
     places |= _link(cwd, away=[place for place, mount in places.items() if mount != ("--tmpfs",)])
     # A directory before what is in it, so that nothing covers what is to be seen.
     ordered = sorted(places, key=lambda place: len(place.rstrip("/").split("/")))
-    return [*((*places[place], place) for place in ordered), ("--remount-ro", "/")]
+    # To a super-user the settings of the kernel would be open, in /proc/sys and elsewhere there.
+    last = ("/proc", "/") if os.geteuid() == 0 else ("/",)
+    return [*((*places[place], place) for place in ordered), *(("--remount-ro", place) for place in last)]
 
 
 def _system() -> dict[str, Mount]:

@@ -54,6 +54,11 @@ class Window:
         return self._phase is _Phase.COUNTING
 
     @property
+    def is_before(self) -> bool:
+        """True as long as nothing of the window was there."""
+        return self._phase is _Phase.SKIPPING
+
+    @property
     def total(self) -> int:
         """How many lines have been fed. A last one without line end counts."""
         return self._ended + self._unended
@@ -119,11 +124,13 @@ class Window:
         return position
 
     def _end_line(self) -> None:
-        if self._lines and self._bytes + len(self._kept) > MAX_BYTES:
+        # What is shown is UTF-8, in which a text may be longer than in the file.
+        shown_bytes = len(self._encoding.decode(bytes(self._kept)).encode())
+        if self._lines and self._bytes + shown_bytes > MAX_BYTES:
             self._phase = _Phase.COUNTING
             return
         self._lines.append(_Line(bytes(self._kept), self._length))
-        self._bytes += len(self._kept)
+        self._bytes += shown_bytes
         self._kept.clear()
         self._length = 0
         if len(self._lines) == self._limit:

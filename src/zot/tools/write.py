@@ -52,13 +52,15 @@ class Write:
         """Write the file and say how large it is. Raise ToolFailed, and then the file is as it was."""
         wanted = decode_args(args, WriteArgs)
         data = to_utf8(wanted.content, "content")
+        if wanted.path.rstrip("/") not in ("", wanted.path):
+            raise ToolFailed(f"cannot write {wanted.path}: that names a directory")
         with self._paths.find(wanted.path, context.cwd, make_parents=True) as place:
             known, changed = await self._look(place, wanted.path, data) if place.exists() else (None, [])
             before = content_at(place) if context.wrote is not None else NOTHING
             replaced = place.replace(data, expected=known or before.about)
             if context.wrote is not None:
                 context.wrote(wrote(wanted.path, context.cwd, before, content_of(data), replaced.about))
-            self._seen.note(place.key, version_of(data, replaced.about))
+            self._seen.note(place.keys, version_of(data, replaced.about))
         lines = data.count(b"\n") + (not data.endswith(b"\n") and data != b"")
         summary = (
             f"{'created' if replaced.created else 'replaced'} {wanted.path}: "
@@ -71,11 +73,11 @@ class Write:
 
         Raise ToolFailed if the model has not seen what is in it now.
         """
-        if place.key not in self._seen:
+        if place.keys not in self._seen:
             return None, []
         with place.open() as fd:
             about = os.fstat(fd)
-            if self._seen.is_stale(place.key, await version(fd)):
+            if self._seen.is_stale(place.keys, await version(fd)):
                 raise ToolFailed(f"{shown} has changed since you last saw it; read it again before you replace it")
             return about, _changed_form(read_at(fd, PROBE_BYTES, 0), data)
 

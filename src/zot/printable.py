@@ -1,0 +1,14 @@
+"""Text that others chose, such as the name of a file, made safe to stand in a line for a person or a model."""
+
+from __future__ import annotations
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with a backslash escape for all that would not be seen: controls, line ends, broken bytes."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else _escaped(one) for one in text)
+
+
+def _escaped(one: str) -> str:
+    if "\udc80" <= one <= "\udcff":  # a byte of a file's name that is no character
+        return f"\\x{ord(one) - 0xDC00:02x}"
+    return one.encode("unicode_escape").decode()

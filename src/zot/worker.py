@@ -1,0 +1,348 @@
+"""Who does a session's jobs: one at a time, first come first served, each to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from zot.agent.compaction import compact
+from zot.agent.hooks import Answer, Jobs, Question
+from zot.agent.loop import Agent
+from zot.agent.questions import Questions
+from zot.agent.recovery import recover
+from zot.agent.run import Run
+from zot.errors import AgentError, QueueFull, RuntimeClosed, StoreFailed, UserError
+from zot.events import Done, Error
+from zot.history import History
+from zot.job import Job
+from zot.messages import Message
+from zot.store import Configured, Row, Spliced, Store
+
+log = logging.getLogger("zot")
+
+#: How many prompts may wait behind the running one.
+MAX_QUEUE = 32
+#: How long an abort lets a session try to become its store's writer.
+_ENTER_S = 1.0
+
+
+class Worker:
+    """Owns the runs of one session: begins each, waits for it, says how it ended, and begins the next."""
+
+    def __init__(
+        self, agent: Agent, history: History, store: Store, *, jobs: Jobs, key: str, now: Callable[[], str]
+    ) -> None:
+        self._agent = agent
+        self._history = history
+        self._store = store
+        self._jobs = jobs
+        self._key = key
+        self._now = now
+        #: Whether the past may have a run that did not come to its end: until we have looked, as its only writer.
+        self._must_recover = store.shared
+        self._entering: asyncio.Timeout | None = None
+        self._run: Run | None = None
+        self._store_failure: StoreFailed | None = None
+        self._waiting: deque[Job] = deque()
+        self._steering: deque[Job] = deque()
+        self._running: Job | None = None
+        self._task: asyncio.Task[Question | None] | None = None
+        self._questions = Questions()
+        self._working: asyncio.Task[None] | None = None
+        self._aborting = False
+        self._closed = False
+
+    # What the session may ask.
+
+    @property
+    def busy(self) -> bool:
+        """True from the moment a prompt or compact is accepted until the last `done` is out."""
+        return self._running is not None and not self._running.is_quiet
+
+    @property
+    def aborting(self) -> bool:
+        """True while the running job is on its way to its end because somebody wanted it to."""
+        return self.busy and self._aborting
+
+    @property
+    def waiting(self) -> int:
+        """How many jobs wait behind the running one."""
+        return len(self._waiting)
+
+    def accept(self, job: Job) -> Job:
+        """Do ``job``, after those that came before. Raise QueueFull if too many wait, RuntimeClosed after `close`."""
+        if self._closed:
+            raise RuntimeClosed("this session is closed")
+        if self._running is not None:
+            self._check_room()
+            self._waiting.append(job)
+        elif job.replacement is not None and not self._store.shared:
+            self._replace(job.replacement)
+            job.started()
+        else:
+            self._take(job)
+            self._working = asyncio.get_running_loop().create_task(self._work(), name="zot session")
+        return job
+
+    def steer(self, job: Job) -> None:
+        """Say something to the running prompt before its next model call; when idle, it is a prompt like any other."""
+        if self._closed or self._running is None or self._running.is_compact:
+            self.accept(job)
+        else:
+            self._check_room()
+            self._steering.append(job)
+
+    def abort(self, *, queue: bool = False) -> None:
+        """End the running job, whatever it is doing; ``queue`` drops those that wait, too."""
+        if queue:
+            self.drop_waiting("dropped by an abort")
+        # Once is enough: a second cancellation would interrupt the clean-up after the first.
+        if self._running is not None and not self._aborting:
+            self._aborting = True
+            if self._task is not None:
+                self._task.cancel()
+            if self._entering is not None:
+                self._entering.reschedule(asyncio.get_running_loop().time() + _ENTER_S)
+            self._questions.give_up()
+
+    def cancel(self, job: Job) -> None:
+        """End ``job``: abort it if it runs, and what was to steer it; drop it if it waits; else leave it be."""
+        if job is self._running:
+            _drop(self._steering, "what it was to steer was cancelled")
+            self.abort()
+        elif job in self._waiting:
+            self._waiting.remove(job)
+            job.drop("cancelled before it began")
+
+    def approve(self, request_id: str, decision: str) -> None:
+        """Answer a question about a tool call. Raise UserError if nobody waits for it, or it is no decision."""
+        self._questions.answer(request_id, decision)
+
+    def approver_left(self) -> None:
+        """Hear that a subscriber can no longer approve. A question that nobody else can answer is over."""
+        if not self.can_ask():
+            self._questions.give_up()
+
+    def model_changed(self) -> None:
+        """Record what the session works with from here on, if a run is going on; else the next one does."""
+        if self._store.shared and self._run is not None:
+            self._history.amend([self.configured()])
+
+    async def finish(self) -> None:
+        """Wait until everything that was accepted has been done."""
+        while self._working is not None:
+            await asyncio.wait({self._working})
+
+    async def close(self) -> None:
+        """Abort what runs, drop what waits, and take nothing more. Any number of times."""
+        self._closed = True
+        self.drop_waiting("the session was closed")
+        self.abort()
+        await self.finish()
+
+    def store_failed(self, problem: StoreFailed) -> None:
+        """What was said has not been recorded, and was not shown: the run cannot go on."""
+        self._store_failure = problem
+        self.abort()
+
+    def drop_waiting(self, reason: str) -> None:
+        """Drop everything that has not begun."""
+        _drop(self._steering, reason)
+        _drop(self._waiting, reason)
+
+    # How jobs are done.
+
+    def _check_room(self) -> None:
+        if len(self._waiting) + len(self._steering) >= MAX_QUEUE:
+            raise QueueFull(f"{MAX_QUEUE} prompts are waiting already; wait for one to end")
+
+    def _take(self, job: Job) -> None:
+        """A job's turn has come. What nobody else can write to begins at once, so that it is acknowledged at once."""
+        self._running, self._aborting, self._store_failure = job, False, None
+        self._task = self._run = None
+        if not self._store.shared:
+            self._begin(job)
+
+    def _begin(self, job: Job) -> Run:
+        """Start a job: acknowledged and visible at once, so that an abort right behind it finds something to end."""
+        self._history.run += 1
+        run = self._run = Run(self._history, owners=(self._key, f"{self._key}/{self._history.run}"), now=self._now)
+        job.started()
+        body: Coroutine[Any, Any, Question | None]
+        if job.text is None:
+            body = compact(self._agent, run)
+        else:
+            try:
+                run.prompt(job.text, job.images)
+                body = self._agent.run(run, self._steer)
+            except StoreFailed as problem:
+                body = _fail(problem)
+        self._task = asyncio.get_running_loop().create_task(body, name="zot run")
+        if self._aborting:
+            self._task.cancel()
+        return run
+
+    async def _work(self) -> None:
+        """Own the runs: begin each, wait for it, say how it ended, start the next."""
+        try:
+            while self._running is not None:
+                if self._run is not None or await self._enter(self._running):
+                    await self._finish(self._running)
+                self._waiting.extendleft(reversed(self._steering))
+                self._steering.clear()
+                if not self._waiting:
+                    return
+                self._take(self._waiting.popleft())
+        finally:
+            self._running = self._working = None
+
+    async def _enter(self, job: Job) -> bool:
+        """Become the only writer and begin ``job``. False if that cannot be; whoever wanted it has been told."""
+        try:
+            async with asyncio.timeout(None) as self._entering:
+                others = await self._store.begin()
+                await self._catch_up([row for _, row in others])
+        except (UserError, StoreFailed) as problem:
+            job.fail(problem)
+        except TimeoutError:
+            job.drop("aborted before it began")
+        else:
+            return True
+        finally:
+            self._entering = None
+        self._store.end()
+        return False
+
+    async def _catch_up(self, others: Sequence[Row]) -> None:
+        """Know what others have recorded, and end what they could not: a dead one leaves its run without an end."""
+        self._history.learn(others)
+        self._history.run = self._store.last_run
+        if self._must_recover or others:
+            newest = await self._store.newest()
+            self._history.amend(recover(self._history.transcript, newest, now=self._now(), parks=False).rows)
+            self._must_recover = False
+        configured = self.configured()
+        if configured != self._history.configured:
+            self._history.amend([configured])
+
+    def configured(self) -> Configured:
+        """Return what the session works with now."""
+        agent = self._agent
+        return Configured(agent.provider.name, agent.model.id, agent.system, agent.reasoning, agent.cwd)
+
+    async def _finish(self, job: Job) -> None:
+        """Do what a job wants, to its end, and let others write again."""
+        try:
+            if job.errand is not None:
+                await job.errand()
+            elif job.replacement is None:
+                await self._end(self._run or self._begin(job))
+            else:
+                self._replace(job.replacement)
+                await self._history.settled()
+                job.started()
+        except StoreFailed as problem:
+            job.fail(problem)
+        finally:
+            self._store.end()
+
+    def _replace(self, messages: Sequence[Message]) -> None:
+        self._history.say([], Spliced(0, len(self._history.transcript), tuple(messages)))
+
+    async def _end(self, run: Run) -> None:
+        """Wait for a run and say how it ended."""
+        problem = await self._outcome(run)
+        if self._aborting:
+            await self._end_jobs(run)
+        job = self._running
+        assert job is not None
+        try:
+            if self._store_failure is None:
+                self._conclude(job, run, problem)
+            # The next run must not begin, nor this one seem over, before its end is on record.
+            await self._history.settled()
+            failure = self._store_failure
+        except StoreFailed as problem:
+            failure = problem
+        if failure is not None:
+            # That it is over cannot be recorded, but whoever waits for the end must hear it.
+            job.error = failure
+            self._history.announce([Error(str(failure)), Done()])
+
+    async def _end_jobs(self, run: Run) -> None:
+        """End what the tools of an aborted run left running. Its end must be heard even if that does not work."""
+        try:
+            await self._jobs.end(run.owners[-1])
+        except OSError:
+            log.exception("what an aborted run left running could not be ended")
+
+    async def _outcome(self, run: Run) -> BaseException | None:
+        """Wait until a run is over, asking a person where it cannot go on without; return what ended it early."""
+        while True:
+            task = self._task
+            assert task is not None
+            await asyncio.wait({task})
+            if task.cancelled():
+                return asyncio.CancelledError()
+            question = None if (problem := task.exception()) is not None else task.result()
+            if question is None:
+                return problem
+            try:
+                await self._ask(run, question)
+            except Exception as failure:
+                # Whatever it is, it ends this run and not the session's worker.
+                return failure
+            if self._aborting:
+                return asyncio.CancelledError()
+            self._task = asyncio.get_running_loop().create_task(self._agent.run(run, self._steer), name="zot run")
+
+    async def _ask(self, run: Run, question: Question) -> None:
+        """Let a person decide about a call, if there is one who can, and remember the answer."""
+        can_ask = self.can_ask() and not self._aborting
+        refusal = await self._questions.ask(run, question, self._agent.approver, can_ask=can_ask)
+        run.answers[question.call.id] = Answer(question, refusal)
+
+    def _conclude(self, job: Job, run: Run, problem: BaseException | None) -> None:
+        """Say how a run ended."""
+        # An abort may come after the last turn and before `done`: what the run left running has then been ended.
+        came_late = self._aborting and not job.is_compact
+        if isinstance(problem, asyncio.CancelledError) or came_late or (problem is not None and self._aborting):
+            job.aborted = True
+            run.aborted()
+        elif problem is not None:
+            job.error = _explained(problem)
+            run.failed(job.error)
+        run.done()
+
+    def _steer(self, run: Run) -> bool:
+        """Say what the user wanted said meanwhile. True if there was something."""
+        spoke = bool(self._steering)
+        while self._steering:
+            job = self._steering.popleft()
+            job.started()
+            assert job.text is not None
+            run.prompt(job.text, job.images)
+        return spoke
+
+    def can_ask(self) -> bool:
+        return any(subscriber.can_approve for subscriber in self._history.subscribers)
+
+
+def _drop(jobs: deque[Job], reason: str) -> None:
+    while jobs:
+        jobs.popleft().drop(reason)
+
+
+async def _fail(problem: AgentError) -> None:
+    raise problem
+
+
+def _explained(problem: BaseException) -> AgentError:
+    """Return the error the user may see. What we did not foresee is logged here and hidden there."""
+    if isinstance(problem, AgentError):
+        return problem
+    log.error("unexpected error in a run", exc_info=problem)
+    return AgentError(f"internal error ({type(problem).__name__}); the log has the details")
