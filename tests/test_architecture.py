@@ -61,6 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "outcome": {"messages", "events"},
     "past": {"errors", "messages", "store", "agent"},
     "worker": {"errors", "messages", "events", "store", "agent", "history", "job"},
+    "branches": {"messages", "store", "agent"},
     "checkpoints": {"errors", "messages", "store", "agent", "past"},
     "rewind": {"errors", "messages", "store", "history", "job", "checkpoints"},
     "session": {"errors", "messages", "store", "agent", "history", "job", "past", "worker", "rewind"},
@@ -87,7 +88,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "commands": {
         "errors", "version", "printable", "messages", "flags", "config", "skills", "trust", "providers/lab", "wire",
         "provision", "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors",
-        "providers/models", "providers", "doctor", "session",
+        "providers/models", "providers", "doctor", "session", "events", "store", "agent", "history", "job", "journal",
+        "branches", "rewind", "tools",
     },
     # It imports the command that was named, by name.
     "cli": {"errors", "version"},
