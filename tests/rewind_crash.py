@@ -36,11 +36,17 @@ class Doomed(Restorer):
         return done
 
 
-async def main(path: str, cwd: str, after: int) -> None:
+async def session_with(files: Restorer, path: str, cwd: str) -> Session:
+    """Open the session ``s`` with somebody of ours to put files back."""
     journal = await Journal.open(path)
     record, past = await journal.resume("s")
     agent = Agent(service(FakeTransport()), catalogue("anthropic"), model_id=None, system="", tools=[], cwd=cwd, env={})
-    session = Session(agent, record, past=Past([row for _, row in past.changes]), files=lambda: Doomed(after))
+    rows = [row for _, row in past.changes]
+    return Session(agent, record, past=Past(rows, release=journal.close), files=lambda: files)
+
+
+async def main(path: str, cwd: str, after: int) -> None:
+    session = await session_with(Doomed(after), path, cwd)
     await session.rewind(Wish(messages=0))
 
 

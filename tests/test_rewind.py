@@ -19,11 +19,15 @@ import zot
 from fakes import PATIENCE_S
 from grammar import Grammar
 from harness import Frame, Zot, environment
+from rewind_crash import session_with
 from zot import RestoredFile, RewindRefused
 from zot.errors import SessionBusy, UserError
+from zot.job import Wish
 from zot.journal.journal import Journal
 from zot.store import Wrote
 from zot.tools.checkpoint import MAX_KEPT_BYTES
+from zot.tools.paths import Anywhere
+from zot.tools.restore import Restorer
 
 
 @pytest.fixture
@@ -98,7 +102,7 @@ async def test_a_rewind_is_undone_by_another_one(runtime: Callable[..., zot.Runt
         assert files(work) == {}
 
 
-async def test_the_mode_and_what_is_read_only_are_respected(runtime: Callable[..., zot.Runtime], work: Path) -> None:
+async def test_a_file_keeps_the_mode_that_it_has_now(runtime: Callable[..., zot.Runtime], work: Path) -> None:
     async with talking(runtime(), "!write a.txt one", "!edit a.txt one two") as open_runtime:
         (work / "a.txt").chmod(0o640)
         await open_runtime.rewind(messages=4)
@@ -241,6 +245,39 @@ async def test_a_file_that_cannot_be_written_leaves_the_others_as_they_were(
         assert files(work) == {"new": b"a file where the directory was"}
 
 
+class Meddling(Restorer):
+    """Somebody else changes c.txt after everything was looked at, and b.txt after it was put back, if ``twice``."""
+
+    def __init__(self, work: Path, *, twice: bool) -> None:
+        super().__init__(Anywhere())
+        self._work = work
+        self._twice = twice
+
+    def restore(
+        self, root: str, path: str, data: bytes | None, *, now: str | None, then: str | None, mode: int
+    ) -> bool:
+        if path == "c.txt":
+            (self._work / "c.txt").write_text("by hand")
+            if self._twice:
+                (self._work / "b.txt").write_text("by hand")
+        return super().restore(root, path, data, now=now, then=then, mode=mode)
+
+
+@pytest.mark.parametrize("twice", [False, True])
+async def test_a_change_at_the_last_moment_undoes_what_was_put_back(
+    runtime: Callable[..., zot.Runtime], home: Path, work: Path, twice: bool
+) -> None:
+    async with talking(runtime(), "!write a.txt one", "!write b.txt one", "!write c.txt one"):
+        pass
+    session = await session_with(Meddling(work, twice=twice), str(home / "journal.db"), str(work))
+    with pytest.raises(RewindRefused) as refused:
+        await session.rewind(Wish(messages=0))
+    assert refused.value.files == (("c.txt", "b.txt") if twice else ("c.txt",))
+    assert files(work) == {"a.txt": b"one", "b.txt": b"by hand" if twice else b"one", "c.txt": b"by hand"}
+    assert len(session.transcript) == 12
+    await session.close()
+
+
 async def test_what_is_too_large_is_not_kept_and_so_not_put_back(
     runtime: Callable[..., zot.Runtime], work: Path
 ) -> None:
@@ -304,9 +341,11 @@ async def test_what_is_not_kept_or_in_use_cannot_be_rewound(runtime: Callable[..
 
 
 def test_a_program_without_a_loop_can_rewind(home: Path, work: Path) -> None:
-    with zot.BlockingRuntime(provider="lab", cwd=str(work), env={"ZOT_HOME": str(home)}) as runtime:
-        with pytest.raises(UserError, match="not kept"):
-            runtime.rewind(messages=0)
+    settings: dict[str, Any] = {"provider": "lab", "session": "s", "cwd": str(work), "env": {"ZOT_HOME": str(home)}}
+    with zot.BlockingRuntime(**settings) as runtime:
+        runtime.run("!write a.txt one")
+        assert runtime.rewind(messages=0).files == (RestoredFile("a.txt", "removed"),)
+        assert files(work) == {}
 
 
 # What is kept.

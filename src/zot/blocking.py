@@ -165,7 +165,7 @@ class BlockingRuntime:
 
 
 async def _make(config: Config | None, settings: dict[str, Any]) -> Runtime:
-    return Runtime(config, **settings)
+    return await Runtime(config, **settings).__aenter__()
 
 
 def run(text: str, **settings: Any) -> Answer:
