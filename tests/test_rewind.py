@@ -129,10 +129,13 @@ async def test_another_process_can_rewind_what_a_first_one_wrote(
     async with talking(runtime(), "!write a.txt one", f"!write {outside} two"):
         pass
     (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to("elsewhere")
+    async with talking(runtime(cwd=str(tmp_path / "link")), "!write a.txt first", "!write ../link/./a.txt other"):
+        pass
     # It works elsewhere now; the files are where they were.
-    async with talking(runtime(cwd=str(tmp_path / "elsewhere")), "!write a.txt other") as open_runtime:
+    async with talking(runtime(cwd=str(tmp_path))) as open_runtime:
         rewound = await open_runtime.rewind(messages=0)
-        assert {file.path for file in rewound.files} == {"a.txt", str(outside)}
+        assert [file.path for file in rewound.files] == [f"{work}/a.txt", str(outside), f"{tmp_path}/elsewhere/a.txt"]
         assert files(work) == {}
         assert not outside.exists()
         assert files(tmp_path / "elsewhere") == {}

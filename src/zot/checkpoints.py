@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -37,9 +37,10 @@ class Plan(msgspec.Struct, frozen=True):
 
     def recorded(self) -> list[Wrote]:
         """Return the rows that tell of the steps when they are made."""
-        return [Wrote(self._from_root(step), step.now, step.then, step.mode) for step in self.steps]
+        return [Wrote(self.name(step), step.now, step.then, step.mode) for step in self.steps]
 
-    def _from_root(self, step: Step) -> str:
+    def name(self, step: Step) -> str:
+        """Return the path of a file, from the directory that the session works in now; absolute if it is of another."""
         return step.path if step.root == self.root else os.path.join(step.root, step.path)
 
 
@@ -60,16 +61,19 @@ def row_of(
     return at
 
 
-def planned(changes: Sequence[tuple[int, Change]], at: int, *, cwd: str) -> Plan:
-    """Return the way back to the row ``at``. ``cwd`` is where the session works if its rows do not say."""
-    then, root = Transcript(), cwd
+def planned(changes: Sequence[tuple[int, Change]], at: int, *, cwd: str, resolved: Callable[[str], str]) -> Plan:
+    """Return the way back to the row ``at``. ``cwd`` is where the session works if its rows do not say.
+
+    ``resolved`` returns a path with all links followed: a file must have one name only.
+    """
+    then, root = Transcript(), resolved(cwd)
     steps: dict[str, Step] = {}
     for seq, change in changes:
         if seq <= at:
             then.apply(change)
         match change:
             case Configured(cwd=directory):
-                root = directory or cwd
+                root = resolved(directory or cwd)
             case Wrote(path=path) if seq > at:
                 key = os.path.join(root, path)
                 # What was there right before the first change since then: others may have had a hand in it.

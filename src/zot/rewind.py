@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
@@ -20,7 +21,7 @@ log = logging.getLogger("zot")
 
 
 class RestoredFile(msgspec.Struct, frozen=True):
-    """A file that a rewind put back. ``path`` is relative to the session's directory where it is below it."""
+    """A file that a rewind put back. ``path`` is relative to the directory that the session works in, or absolute."""
 
     path: str
     change: Literal["changed", "created", "removed"]
@@ -50,10 +51,10 @@ async def way_back(store: Store, files: Files, wish: Wish, *, cwd: str) -> Plan:
     """Return what a rewind would do. Raise UserError if there is no such point, RewindRefused if it would refuse."""
     changes = await store.changes()
     at = row_of(changes, messages=wish.messages, at=wish.at, last_seq=store.last_seq)
-    plan = planned(changes, at, cwd=cwd)
+    plan = planned(changes, at, cwd=cwd, resolved=os.path.realpath)
     if not wish.files:
         return msgspec.structs.replace(plan, steps=())
-    problems = {step.path: why for step in plan.steps if (why := await _problem(store, files, step)) is not None}
+    problems = {plan.name(step): why for step in plan.steps if (why := await _problem(store, files, step)) is not None}
     if problems:
         raise _refused(problems, "nothing was changed")
     return plan
@@ -65,9 +66,10 @@ async def rewind(history: History, store: Store, files: Files, wish: Wish, *, cw
     Files first: if we are killed before it is recorded, each of them is as it was or as it should be, and the same
     rewind finds nothing wrong with either.
     """
+    await history.settled()  # only what is safe can be read
     plan = await way_back(store, files, wish, cwd=cwd)
     undo = store.last_seq
-    await _restore(store, files, plan.steps)
+    await _restore(store, files, plan)
     changes: list[Change] = [*_spliced(history.transcript.messages, plan.messages), *plan.recorded()]
     if changes:
         history.say([], *changes)
@@ -77,7 +79,7 @@ async def rewind(history: History, store: Store, files: Files, wish: Wish, *, cw
 
 def restored(plan: Plan) -> tuple[RestoredFile, ...]:
     """Return what a plan does to files."""
-    return tuple(RestoredFile(step.path, _change(step)) for step in plan.steps)
+    return tuple(RestoredFile(plan.name(step), _change(step)) for step in plan.steps)
 
 
 def _change(step: Step) -> Literal["changed", "created", "removed"]:
@@ -99,16 +101,16 @@ async def _problem(store: Store, files: Files, step: Step) -> str | None:
     return await asyncio.to_thread(files.problem, step.root, step.path, now=step.now, then=step.then)
 
 
-async def _restore(store: Store, files: Files, steps: Sequence[Step]) -> None:
+async def _restore(store: Store, files: Files, plan: Plan) -> None:
     """Put all files back, or none: those that were are changed again if another one cannot be."""
     done: list[Step] = []
     try:
-        for step in steps:
+        for step in plan.steps:
             if await _put(store, files, step):
                 done.append(step)
     except ToolFailed as problem:
-        stuck = await _undo(store, files, done)
-        raise _refused({step.path: str(problem)} | stuck, "the others are as they were") from problem
+        stuck = {plan.name(one): why for one, why in await _undo(store, files, done)}
+        raise _refused({plan.name(step): str(problem)} | stuck, "the others are as they were") from problem
 
 
 async def _put(store: Store, files: Files, step: Step) -> bool:
@@ -120,15 +122,15 @@ async def _put(store: Store, files: Files, step: Step) -> bool:
     )
 
 
-async def _undo(store: Store, files: Files, done: Sequence[Step]) -> dict[str, str]:
+async def _undo(store: Store, files: Files, done: Sequence[Step]) -> list[tuple[Step, str]]:
     """Change files again that were put back; return those that could not be, and why."""
-    stuck: dict[str, str] = {}
+    stuck: list[tuple[Step, str]] = []
     for step in reversed(done):
         try:
             await _put(store, files, msgspec.structs.replace(step, now=step.then, then=step.now))
         except ToolFailed as problem:
             log.warning("%s was put back, and could not be changed again: %s", step.path, problem)
-            stuck[step.path] = f"it was put back, and could not be changed again: {problem}"
+            stuck.append((step, f"it was put back, and could not be changed again: {problem}"))
     return stuck
 
 

@@ -52,16 +52,15 @@ def content_at(place: Place) -> Content:
 
 
 def wrote(path: str, cwd: str, before: Content, after: Content, about: os.stat_result) -> Wrote:
-    """Return the record of a change: ``path`` is what the model called the file, ``about`` tells of it as it is now."""
-    where, mode = recorded_path(path, cwd), stat.S_IMODE(about.st_mode)
+    """Return the record of a change: ``path`` is where the file really is, ``about`` tells of it as it is now."""
+    where, mode = _from_directory(path, os.path.realpath(cwd)), stat.S_IMODE(about.st_mode)
     if has_half(where):  # a name that no text can say: it is known that the file changed, not what it was
         return Wrote(os.fsencode(where).decode("utf-8", "backslashreplace"), UNKEPT, UNKEPT, mode)
     contents = {content.digest: content.data for content in (before, after) if content.digest}
     return Wrote(where, before.digest, after.digest, mode, contents)
 
 
-def recorded_path(path: str, cwd: str) -> str:
-    """Return where ``path`` leads from ``cwd``, all links followed: relative where it is below it, else absolute."""
-    root = os.path.realpath(cwd)
-    where = os.path.realpath(os.path.join(cwd, path))
-    return where[len(root) :].lstrip("/") if where.startswith(f"{root.rstrip('/')}/") else where
+def _from_directory(path: str, root: str) -> str:
+    """Return ``path`` relative to ``root`` where it is below it, else as it is."""
+    above = f"{root.rstrip('/')}/"
+    return path[len(above) :] if path.startswith(above) else path

@@ -99,7 +99,7 @@ class Edit:
             new = apply(data, changes)
             replaced = place.replace(new, expected=about)
             if context.wrote is not None:
-                context.wrote(wrote(wanted.path, context.cwd, content_of(data), content_of(new), replaced.about))
+                context.wrote(wrote(place.path, context.cwd, content_of(data), content_of(new), replaced.about))
             if place.keys in self._seen:
                 self._seen.note(place.keys, version_of(new, replaced.about))
         return (TextBlock(shown + "".join(f"[{note}]\n" for note in replaced.notes)),)

@@ -39,7 +39,7 @@ class Place:
         self._directory = directory
         self._name = name
         self._shown = shown
-        self._path = path
+        self.path = path
 
     def __enter__(self) -> Self:
         return self
@@ -51,7 +51,7 @@ class Place:
     def keys(self) -> Keys:
         """What names this place, whichever path leads here: its directory, as long as that exists, and where it is."""
         about = os.fstat(self._directory)
-        return (about.st_dev, about.st_ino, self._name), self._path
+        return (about.st_dev, about.st_ino, self._name), self.path
 
     @contextmanager
     def open(self) -> Iterator[int]:

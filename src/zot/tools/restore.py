@@ -25,7 +25,7 @@ class Restorer:
         One that is ``then`` already can: there is nothing to overwrite.
         """
         try:
-            digest = self._look(_absolute(root, path)).digest
+            digest = self._look(os.path.join(root, path)).digest
         except ToolFailed as problem:
             return str(problem)
         if UNKEPT in (digest, now, then):
@@ -39,7 +39,7 @@ class Restorer:
 
         False if it was so already. Raise ToolFailed, and then the file is as it was.
         """
-        where = _absolute(root, path)
+        where = os.path.join(root, path)
         if self._look(where).digest == then:
             return False
         # Only a file that is to be made may need directories.
@@ -73,7 +73,3 @@ class Restorer:
         else:
             replaced = place.replace(data, expected=found.about, mode=mode)
             self._seen.note(place.keys, version_of(data, replaced.about))
-
-
-def _absolute(root: str, path: str) -> str:
-    return os.path.join(os.path.realpath(root), path)

@@ -59,7 +59,7 @@ class Write:
             before = content_at(place) if context.wrote is not None else NOTHING
             replaced = place.replace(data, expected=known or before.about)
             if context.wrote is not None:
-                context.wrote(wrote(wanted.path, context.cwd, before, content_of(data), replaced.about))
+                context.wrote(wrote(place.path, context.cwd, before, content_of(data), replaced.about))
             self._seen.note(place.keys, version_of(data, replaced.about))
         lines = data.count(b"\n") + (not data.endswith(b"\n") and data != b"")
         summary = (
