@@ -8,7 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -257,13 +257,13 @@ class Meddling(Restorer):
         self._twice = twice
 
     def restore(
-        self, root: str, path: str, data: bytes | None, *, now: str | None, then: str | None, mode: int
-    ) -> bool:
+        self, root: str, path: str, data: bytes | None, *, found: Sequence[str | None], then: str | None, mode: int
+    ) -> tuple[str | None, int] | None:
         if path == "c.txt":
             (self._work / "c.txt").write_text("by hand")
             if self._twice:
                 (self._work / "b.txt").write_text("by hand")
-        return super().restore(root, path, data, now=now, then=then, mode=mode)
+        return super().restore(root, path, data, found=found, then=then, mode=mode)
 
 
 @pytest.mark.parametrize("twice", [False, True])
@@ -392,6 +392,35 @@ async def test_a_lost_content_is_refused_and_noticed(
         assert files(work) == {"a.txt": b"two"}
 
 
+def crash(home: Path, work: Path, when: str) -> None:
+    """Let a process be killed on the way."""
+    script = Path(__file__).with_name("rewind_crash.py")
+    killed = subprocess.run(
+        [sys.executable, str(script), str(home / "journal.db"), str(work), when],
+        env=environment({}),
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("when", ["unwritten", "written"])
+async def test_a_change_that_was_cut_off_can_be_taken_back_whether_it_was_made_or_not(
+    runtime: Callable[..., zot.Runtime], home: Path, work: Path, when: str
+) -> None:
+    async with talking(runtime(), "!write a.txt one"):
+        pass
+    crash(home, work, when)
+    assert files(work) == {"a.txt": b"two" if when == "written" else b"one"}
+    async with talking(runtime()) as open_runtime:
+        rewound = await open_runtime.rewind(messages=4)
+        assert (rewound.messages, rewound.files) == (4, changed("a.txt"))
+        assert files(work) == {"a.txt": b"one"}
+        (work / "a.txt").write_text("by hand")
+        with pytest.raises(RewindRefused):
+            await open_runtime.rewind(messages=0)
+
+
 @pytest.mark.parametrize("after", range(4))
 async def test_a_rewind_that_was_killed_is_finished_by_the_same_one(
     runtime: Callable[..., zot.Runtime], home: Path, work: Path, after: int
@@ -399,14 +428,7 @@ async def test_a_rewind_that_was_killed_is_finished_by_the_same_one(
     (work / "b.txt").write_text("old")
     async with talking(runtime(), "!write a.txt one", "!write b.txt one", "!write c.txt one"):
         pass
-    script = Path(__file__).with_name("rewind_crash.py")
-    killed = subprocess.run(
-        [sys.executable, str(script), str(home / "journal.db"), str(work), str(after)],
-        env=environment({}),
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL
+    crash(home, work, str(after))
     left = [{"a.txt", "b.txt", "c.txt"}, {"b.txt", "c.txt"}, {"b.txt", "c.txt"}, {"b.txt"}]
     assert {*files(work)} == left[after]
     async with talking(runtime()) as open_runtime:

@@ -9,19 +9,23 @@ import msgspec
 
 from zot.agent.transcript import Transcript, repaired
 from zot.errors import UserError
-from zot.messages import Message
+from zot.messages import Message, ResultBlock
 from zot.past import fork_point
-from zot.store import UNKEPT, Change, Configured, Wrote
+from zot.store import UNKEPT, Change, Configured, Said, Wrote
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A file that has the content ``now`` and had ``then``: digests, as in `Wrote`. ``path`` begins at ``root``."""
+    """A file that has the content ``now`` and had ``then``: digests, as in `Wrote`. ``path`` begins at ``root``.
+
+    ``found`` are the contents that it may have now: two if nobody knows whether its last change was made.
+    """
 
     root: str
     path: str
     now: str | None
     then: str | None
     mode: int
+    found: tuple[str | None, ...]
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -34,10 +38,6 @@ class Plan(msgspec.Struct, frozen=True):
     messages: Sequence[Message]
     root: str
     steps: Sequence[Step]
-
-    def recorded(self) -> list[Wrote]:
-        """Return the rows that tell of the steps when they are made."""
-        return [Wrote(self.name(step), step.now, step.then, step.mode) for step in self.steps]
 
     def name(self, step: Step) -> str:
         """Return the path of a file, from the directory that the session works in now; absolute if it is of another."""
@@ -66,7 +66,7 @@ def planned(changes: Sequence[tuple[int, Change]], at: int, *, cwd: str, resolve
 
     ``resolved`` returns a path with all links followed: a file must have one name only.
     """
-    then, root = Transcript(), resolved(cwd)
+    then, root, unsure = Transcript(), resolved(cwd), _unsure(changes)
     steps: dict[str, Step] = {}
     for seq, change in changes:
         if seq <= at:
@@ -78,10 +78,26 @@ def planned(changes: Sequence[tuple[int, Change]], at: int, *, cwd: str, resolve
                 key = os.path.join(root, path)
                 # What was there right before the first change since then: others may have had a hand in it.
                 before = steps[key].then if key in steps else change.before
-                steps[key] = Step(root, path, change.after, before, change.mode)
+                found = (change.after, change.before) if seq in unsure else (change.after,)
+                steps[key] = Step(root, path, change.after, before, change.mode, found)
             case _:
                 pass
     return Plan(at, repaired(then.messages), root, [step for step in steps.values() if _differs(step)])
+
+
+def _unsure(changes: Sequence[tuple[int, Change]]) -> set[int]:
+    """Return the rows of changes to files that may not have been made: their calls failed, or have no result."""
+    failed: dict[str, bool] = {}
+    unsure: set[int] = set()
+    for seq, change in reversed(changes):
+        match change:
+            case Said(message=Message(role="tool", content=blocks)):
+                failed.update({block.call_id: block.is_error for block in blocks if isinstance(block, ResultBlock)})
+            case Wrote(call=str(call)) if failed.get(call, True):
+                unsure.add(seq)
+            case _:
+                pass
+    return unsure
 
 
 def _differs(step: Step) -> bool:

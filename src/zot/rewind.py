@@ -15,7 +15,7 @@ from zot.errors import RewindRefused, ToolFailed
 from zot.history import History
 from zot.job import Wish
 from zot.messages import Message
-from zot.store import Change, Spliced, Store
+from zot.store import Change, Spliced, Store, Wrote
 
 log = logging.getLogger("zot")
 
@@ -38,13 +38,16 @@ class Rewound(msgspec.Struct, frozen=True):
 class Files(Protocol):
     """Who can put files back. Both methods may take long."""
 
-    def problem(self, root: str, path: str, *, now: str | None, then: str | None) -> str | None:
-        """Return why a file cannot be changed from ``now`` to ``then``; None if it can, or is ``then`` already."""
+    def problem(self, root: str, path: str, *, found: Sequence[str | None], then: str | None) -> str | None:
+        """Return why a file, which must be one of ``found``, cannot become ``then``; None if it can, or is already."""
 
     def restore(
-        self, root: str, path: str, data: bytes | None, *, now: str | None, then: str | None, mode: int
-    ) -> bool:
-        """Make ``data`` the content of a file; None removes it. False if it was so already. Raise ToolFailed."""
+        self, root: str, path: str, data: bytes | None, *, found: Sequence[str | None], then: str | None, mode: int
+    ) -> tuple[str | None, int] | None:
+        """Make ``data`` the content of a file; None removes it. Raise ToolFailed.
+
+        Return the digest and the permissions of what was there; None if it was so already.
+        """
 
 
 async def way_back(store: Store, files: Files, wish: Wish, *, cwd: str) -> Plan:
@@ -69,8 +72,8 @@ async def rewind(history: History, store: Store, files: Files, wish: Wish, *, cw
     await history.settled()  # only what is safe can be read
     plan = await way_back(store, files, wish, cwd=cwd)
     undo = store.last_seq
-    await _restore(store, files, plan)
-    changes: list[Change] = [*_spliced(history.transcript.messages, plan.messages), *plan.recorded()]
+    wrote = await _restore(store, files, plan)
+    changes: list[Change] = [*_spliced(history.transcript.messages, plan.messages), *wrote]
     if changes:
         history.say([], *changes)
         await history.settled()
@@ -98,36 +101,41 @@ def _spliced(now: Sequence[Message], then: Sequence[Message]) -> list[Spliced]:
 async def _problem(store: Store, files: Files, step: Step) -> str | None:
     if step.then and await store.content(step.then) is None:
         return "what it was is lost"
-    return await asyncio.to_thread(files.problem, step.root, step.path, now=step.now, then=step.then)
+    return await asyncio.to_thread(files.problem, step.root, step.path, found=step.found, then=step.then)
 
 
-async def _restore(store: Store, files: Files, plan: Plan) -> None:
-    """Put all files back, or none: those that were are changed again if another one cannot be."""
+async def _restore(store: Store, files: Files, plan: Plan) -> list[Wrote]:
+    """Put all files back and return what to record; or none: if one cannot be, the others are changed again."""
     done: list[Step] = []
+    wrote: list[Wrote] = []
     try:
         for step in plan.steps:
-            if await _put(store, files, step):
-                done.append(step)
+            was = await _put(store, files, step)
+            digest, mode = was or (step.now, step.mode)
+            wrote.append(Wrote(plan.name(step), digest, step.then, mode=mode))
+            if was is not None:
+                done.append(msgspec.structs.replace(step, found=(step.then,), then=digest, mode=mode))
     except ToolFailed as problem:
         stuck = {plan.name(one): why for one, why in await _undo(store, files, done)}
         raise _refused({plan.name(step): str(problem)} | stuck, "the others are as they were") from problem
+    return wrote
 
 
-async def _put(store: Store, files: Files, step: Step) -> bool:
+async def _put(store: Store, files: Files, step: Step) -> tuple[str | None, int] | None:
     data = None
     if step.then is not None and (data := await store.content(step.then)) is None:
         raise ToolFailed("what it was is lost")
     return await asyncio.to_thread(
-        files.restore, step.root, step.path, data, now=step.now, then=step.then, mode=step.mode
+        files.restore, step.root, step.path, data, found=step.found, then=step.then, mode=step.mode
     )
 
 
 async def _undo(store: Store, files: Files, done: Sequence[Step]) -> list[tuple[Step, str]]:
-    """Change files again that were put back; return those that could not be, and why."""
+    """Change files again that were put back, with the steps that do that; return those that could not be, and why."""
     stuck: list[tuple[Step, str]] = []
     for step in reversed(done):
         try:
-            await _put(store, files, msgspec.structs.replace(step, now=step.then, then=step.now))
+            await _put(store, files, step)
         except ToolFailed as problem:
             log.warning("%s was put back, and could not be changed again: %s", step.path, problem)
             stuck.append((step, f"it was put back, and could not be changed again: {problem}"))

@@ -52,17 +52,22 @@ Digest: TypeAlias = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")]
 
 
 class Wrote(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="wrote", tag_field="type"):
-    """A file was given another content: by a tool, or by a rewind. No change of the transcript.
+    """A file gets another content: by the ``call`` of a tool, or by a rewind. No change of the transcript.
+
+    What a tool does is recorded before it is done: it has happened if the result of the call is no error, and may have
+    if it is one. What a rewind does is recorded afterwards.
 
     ``path`` is relative to the directory the session works in where it is below it, else absolute, with all links
-    followed. ``before`` and ``after`` are SHA-256 in hex, None where there is no file, or `UNKEPT`; ``mode`` has its
-    permissions. ``contents`` are those that the store may not have yet; it keeps them apart from the row.
+    followed. ``before`` and ``after`` are SHA-256 in hex, None where there is no file, or `UNKEPT`; ``mode`` has the
+    permissions of a file that was removed. ``contents`` are those that the store may not have yet; it keeps them apart
+    from the row.
     """
 
     path: str
     before: Digest | None
     after: Digest | None
-    mode: int
+    call: str | None = None
+    mode: int = 0
     contents: Mapping[str, bytes] = {}
 
 

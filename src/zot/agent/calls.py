@@ -12,7 +12,6 @@ from zot.agent.hooks import Answer, Approver, Extensions, Question
 from zot.agent.run import Run
 from zot.errors import ToolFailed
 from zot.messages import CallBlock, TextBlock
-from zot.store import Wrote
 from zot.tools.base import Output, Tool, ToolContext
 
 
@@ -97,17 +96,16 @@ class CallRunner:
     async def _run_group(self, run: Run, group: Sequence[tuple[CallBlock, Prepared]]) -> None:
         if len(group) == 1:
             ((call, prepared),) = group
-            changes: list[Wrote] = []
             context = ToolContext(
                 self._cwd,
                 self._env,
                 progress=lambda text: run.progressed(call, text),
                 owners=run.owners,
                 last_words=lambda text: run.last_words.update({call.id: text}),
-                wrote=changes.append if run.recorder.keeps else None,
+                writing=(lambda change: run.writing(call, change)) if run.recorder.keeps else None,
             )
             output, is_error = await self._outcome(prepared, context)
-            run.result(call, output, is_error=is_error, wrote=changes)
+            run.result(call, output, is_error=is_error)
             return
         for (call, _), outcome in zip(group, await self._together(run, group), strict=True):
             output, is_error = outcome

@@ -10,6 +10,8 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import msgspec
+
 from zot.agent.hooks import Answer, CallDecision, MessageDecision
 from zot.agent.transcript import Transcript
 from zot.errors import AgentError, TurnBlocked
@@ -165,10 +167,15 @@ class Run:
         self.recorder.say([ToolProgress(call.id, text)])
         await self.recorder.drain()
 
-    def result(self, call: CallBlock, output: Output, *, is_error: bool, wrote: Sequence[Wrote] = ()) -> None:
-        """A call has its result, and has written to files."""
+    async def writing(self, call: CallBlock, change: Wrote) -> None:
+        """A call is about to change a file. Waits until what the file was is safe."""
+        self.recorder.say([], msgspec.structs.replace(change, call=call.id))
+        await self.recorder.settled()
+
+    def result(self, call: CallBlock, output: Output, *, is_error: bool) -> None:
+        """A call has its result."""
         message = Message("tool", (ResultBlock(call.id, is_error, output),), self.now())
-        self.recorder.say([ToolResult(call.id, is_error, show_result_content(output))], *wrote, Said(message))
+        self.recorder.say([ToolResult(call.id, is_error, show_result_content(output))], Said(message))
 
     def spent(self, counters: Counters) -> None:
         """A model call of which nothing is shown has used this much."""

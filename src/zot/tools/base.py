@@ -18,7 +18,7 @@ class ToolContext(msgspec.Struct, frozen=True):
 
     What a call leaves running ends with the first of its ``owners``: keys for a session and a run, see `Processes`.
     A call that is cancelled may say its ``last_words``: what the model hears of it instead of that it was aborted.
-    What it changed in a file it tells ``wrote``, right afterwards, if there is somebody who keeps it.
+    What it is about to change in a file it tells ``writing``, if there is somebody who keeps it, and waits.
     """
 
     cwd: str
@@ -26,7 +26,7 @@ class ToolContext(msgspec.Struct, frozen=True):
     progress: Callable[[str], Awaitable[None]]
     owners: tuple[str, ...] = ()
     last_words: Callable[[str], None] = lambda text: None
-    wrote: Callable[[Wrote], None] | None = None
+    writing: Callable[[Wrote], Awaitable[None]] | None = None
 
 
 class Tool(Protocol):

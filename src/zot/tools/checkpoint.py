@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from typing import NamedTuple
 
 from zot.errors import ToolFailed
@@ -51,13 +50,13 @@ def content_at(place: Place) -> Content:
         raise
 
 
-def wrote(path: str, cwd: str, before: Content, after: Content, about: os.stat_result) -> Wrote:
-    """Return the record of a change: ``path`` is where the file really is, ``about`` tells of it as it is now."""
-    where, mode = _from_directory(path, os.path.realpath(cwd)), stat.S_IMODE(about.st_mode)
+def wrote(path: str, cwd: str, before: Content, after: Content) -> Wrote:
+    """Return the record of a change: ``path`` is where the file really is."""
+    where = _from_directory(path, os.path.realpath(cwd))
     if has_half(where):  # a name that no text can say: it is known that the file changed, not what it was
-        return Wrote(os.fsencode(where).decode("utf-8", "backslashreplace"), UNKEPT, UNKEPT, mode)
+        return Wrote(os.fsencode(where).decode("utf-8", "backslashreplace"), UNKEPT, UNKEPT)
     contents = {content.digest: content.data for content in (before, after) if content.digest}
-    return Wrote(where, before.digest, after.digest, mode, contents)
+    return Wrote(where, before.digest, after.digest, contents=contents)
 
 
 def _from_directory(path: str, root: str) -> str:

@@ -95,11 +95,11 @@ class Edit:
                 or "[that is what the file already had]\n"
             )
             await asyncio.sleep(0)
-            # From here on nothing waits: an abort must not tell the model that nothing has changed.
             new = apply(data, changes)
+            if context.writing is not None:
+                await context.writing(wrote(place.path, context.cwd, content_of(data), content_of(new)))
+            # From here on nothing waits: an abort must not tell the model that nothing has changed.
             replaced = place.replace(new, expected=about)
-            if context.wrote is not None:
-                context.wrote(wrote(place.path, context.cwd, content_of(data), content_of(new), replaced.about))
             if place.keys in self._seen:
                 self._seen.note(place.keys, version_of(new, replaced.about))
         return (TextBlock(shown + "".join(f"[{note}]\n" for note in replaced.notes)),)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import stat
+from collections.abc import Sequence
 
 from zot.errors import ToolFailed
 from zot.store import UNKEPT
@@ -19,8 +21,8 @@ class Restorer:
         self._paths = paths
         self._seen = Seen() if seen is None else seen
 
-    def problem(self, root: str, path: str, *, now: str | None, then: str | None) -> str | None:
-        """Return why a file cannot be changed from ``now`` to ``then``; None if it can. ``path`` begins at ``root``.
+    def problem(self, root: str, path: str, *, found: Sequence[str | None], then: str | None) -> str | None:
+        """Return why a file, which must be one of ``found``, cannot become ``then``; None if it can.
 
         One that is ``then`` already can: there is nothing to overwrite.
         """
@@ -28,27 +30,29 @@ class Restorer:
             digest = self._look(os.path.join(root, path)).digest
         except ToolFailed as problem:
             return str(problem)
-        if UNKEPT in (digest, now, then):
+        if UNKEPT in (digest, *found, then):
             return "its content was not kept"
-        return None if digest in (now, then) else "somebody else changed it"
+        return None if digest in (*found, then) else "somebody else changed it"
 
     def restore(
-        self, root: str, path: str, data: bytes | None, *, now: str | None, then: str | None, mode: int
-    ) -> bool:
-        """Make ``data``, whose digest is ``then``, the content of a file that has the content ``now``; None removes it.
+        self, root: str, path: str, data: bytes | None, *, found: Sequence[str | None], then: str | None, mode: int
+    ) -> tuple[str | None, int] | None:
+        """Make ``data``, whose digest is ``then``, the content of a file that is one of ``found``; None removes it.
 
-        False if it was so already. Raise ToolFailed, and then the file is as it was.
+        Return the digest and the permissions of what was there; None if it was so already. Raise ToolFailed, and then
+        the file is as it was.
         """
         where = os.path.join(root, path)
-        if self._look(where).digest == then:
-            return False
+        there = self._look(where)
+        if there.digest == then:
+            return None
         # Only a file that is to be made may need directories.
-        with self._paths.find(where, "/", make_parents=now is None) as place:
-            found = content_at(place)
-            if found.digest != now:
+        with self._paths.find(where, "/", make_parents=there.digest is None) as place:
+            there = content_at(place)
+            if there.digest not in found:
                 raise ToolFailed("somebody else changed it")
-            self._put(place, data, found, mode)
-        return True
+            self._put(place, data, there, mode)
+        return there.digest, mode if there.about is None else stat.S_IMODE(there.about.st_mode)
 
     def _look(self, path: str) -> Content:
         """Return what is at ``path``. Raise ToolFailed if it is no file, or somewhere else than it was."""
