@@ -21,13 +21,15 @@ from grammar import Grammar
 from harness import Frame, Zot, environment
 from rewind_crash import session_with
 from zot import RestoredFile, RewindRefused
-from zot.errors import SessionBusy, UserError
+from zot.errors import SessionBusy, ToolFailed, UserError
 from zot.job import Wish
 from zot.journal.journal import Journal
 from zot.store import Wrote
+from zot.tools.base import ToolContext
 from zot.tools.checkpoint import MAX_KEPT_BYTES
 from zot.tools.paths import Anywhere
 from zot.tools.restore import Restorer
+from zot.tools.write import Write
 
 
 @pytest.fixture
@@ -349,6 +351,25 @@ def test_a_program_without_a_loop_can_rewind(home: Path, work: Path) -> None:
         runtime.run("!write a.txt one")
         assert runtime.rewind(messages=0).files == (RestoredFile("a.txt", "removed"),)
         assert files(work) == {}
+
+
+@pytest.mark.parametrize("existed", [False, True])
+async def test_what_somebody_writes_while_a_change_is_recorded_is_not_overwritten(work: Path, existed: bool) -> None:
+    if existed:
+        (work / "a.txt").write_text("one")
+    rows = []
+
+    async def writing(row: Wrote) -> None:
+        rows.append((row.path, row.before is None, sorted(row.contents.values())))
+        (work / "a.txt").write_text("by hand")
+
+    async def progress(text: str) -> None:
+        raise AssertionError(text)
+
+    with pytest.raises(ToolFailed, match="by somebody else at the same time"):
+        await Write().run({"path": "a.txt", "content": "two"}, ToolContext(str(work), {}, progress, writing=writing))
+    assert files(work) == {"a.txt": b"by hand"}
+    assert rows == [("a.txt", not existed, [b"one", b"two"] if existed else [b"two"])]
 
 
 # What is kept.
