@@ -247,6 +247,7 @@ class SlowStore:
 
     full = False
     shared = False
+    keeps = False
     last_run = 0
 
     def __init__(self) -> None:
@@ -301,6 +302,9 @@ class SlowStore:
         raise NotImplementedError
 
     async def changes(self) -> Sequence[tuple[int, Change]]:
+        raise NotImplementedError
+
+    async def content(self, digest: str) -> bytes | None:
         raise NotImplementedError
 
     async def fork(self, new_id: str, at: int) -> None:

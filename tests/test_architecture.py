@@ -42,8 +42,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "journal": {"errors", "messages", "events", "store", "surrogates"},
     "readable": {"messages"},
     "wire": {"errors", "messages", "events", "surrogates"},
-    "tools/base": {"errors", "messages"},
-    "tools": {"errors", "printable", "messages", "tools/base", "skills"},
+    "tools/base": {"errors", "messages", "store"},
+    "tools": {"errors", "printable", "surrogates", "messages", "store", "tools/base", "skills"},
     # What a session works with: it picks the concrete tools.
     "toolbox": {"printable", "config", "skills", "trust", "tools/base", "tools"},
     # The catalogue is read before anything is answered, so it knows next to nothing.
@@ -62,7 +62,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "outcome": {"messages", "events"},
     "past": {"errors", "messages", "events", "store", "agent"},
     "worker": {"errors", "messages", "events", "store", "agent", "history", "job"},
-    "session": {"errors", "messages", "store", "agent", "history", "job", "past", "worker"},
+    "branches": {"messages", "store", "agent"},
+    "checkpoints": {"errors", "messages", "store", "agent", "past"},
+    "rewind": {"errors", "messages", "store", "history", "job", "checkpoints"},
+    "session": {"errors", "messages", "store", "agent", "history", "job", "past", "worker", "rewind"},
     # The only one that picks concrete parts.
     "runtime": {
         "errors", "messages", "store", "config", "provision", "providers/lab", "agent", "session", "toolbox",
@@ -73,10 +76,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         "providers/lab",
     },
     "sdk": {
-        "errors", "messages", "events", "config", "providers/base", "history", "job", "outcome", "session", "runtime",
+        "errors", "messages", "events", "config", "providers/base", "history", "job", "outcome", "rewind", "session",
+        "runtime",
     },
-    "blocking": {"errors", "messages", "events", "config", "providers/base", "session", "sdk"},
-    "serve": {"errors", "messages", "history", "outcome", "session", "wire"},
+    "blocking": {"errors", "messages", "events", "config", "providers/base", "rewind", "session", "sdk"},
+    "serve": {"errors", "messages", "history", "job", "outcome", "session", "wire"},
     # It looks at everything, and nobody but its command looks at it.
     "doctor": {
         "errors", "version", "config", "auth_file", "credentials", "key_command", "providers/vendors", "providers/base",
@@ -86,13 +90,14 @@ MAY_IMPORT: dict[str, set[str]] = {
         "errors", "version", "printable", "messages", "events", "flags", "config", "skills", "trust", "providers/lab",
         "wire",
         "provision", "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors",
-        "providers/models", "providers", "doctor", "session", "store", "journal", "past", "readable",
+        "providers/models", "providers", "doctor", "session", "store", "agent", "history", "job", "journal", "past",
+        "readable", "branches", "rewind", "tools",
     },
     # It imports the command that was named, by name.
     "cli": {"errors", "version"},
     "__main__": {"cli"},
     # The face of the SDK re-exports; it loads nothing until it is asked.
-    "__init__": {"errors", "version", "messages", "events", "config", "sdk", "blocking"},
+    "__init__": {"errors", "version", "messages", "events", "config", "rewind", "sdk", "blocking"},
 }  # fmt: skip
 
 

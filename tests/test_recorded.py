@@ -152,7 +152,7 @@ def test_a_fork_is_another_session_from_a_point_on(kept: Callable[..., Zot]) -> 
     ("command", "reason"),
     [
         ({"messages": 9}, "the conversation has no point after 9 messages to fork at"),
-        ({"messages": 2}, "after 2 messages a call waits for its result: it cannot be forked there"),
+        ({"messages": 2}, "after 2 messages a call waits for its result: there is no point to fork at"),
         ({"session": "s"}, "there is a session 's' already"),
     ],
 )

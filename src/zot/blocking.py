@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from zot.config import Config
 from zot.errors import RunCancelled, RuntimeClosed
@@ -14,6 +14,9 @@ from zot.messages import ImageBlock, Message
 from zot.providers.base import Model
 from zot.sdk import Answer, Events, Runtime
 from zot.session import State
+
+if TYPE_CHECKING:
+    from zot.rewind import Rewound
 
 T = TypeVar("T")
 
@@ -112,6 +115,10 @@ class BlockingRuntime:
         """Make ``messages`` the conversation."""
         self._call(lambda runtime: runtime.set_messages(messages))
 
+    def rewind(self, *, messages: int | None = None, at: int | None = None, files: bool = True) -> Rewound:
+        """Go back to an earlier point, with the files that tools have changed since."""
+        return self._wait(self._inner.rewind(messages=messages, at=at, files=files))
+
     @property
     def cost(self) -> float | None:
         """What the conversation has cost so far, in US dollars; None if a price is not known."""
@@ -162,7 +169,7 @@ class BlockingRuntime:
 
 
 async def _make(config: Config | None, settings: dict[str, Any]) -> Runtime:
-    return Runtime(config, **settings)
+    return await Runtime(config, **settings).__aenter__()
 
 
 def run(text: str, **settings: Any) -> Answer:

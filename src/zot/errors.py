@@ -48,6 +48,14 @@ class EmptySummary(UserError):
     """The model was asked to summarise a conversation and said nothing, so it stayed as it was."""
 
 
+class RewindRefused(UserError):
+    """Files cannot be put back to what they were. ``files`` names them."""
+
+    def __init__(self, message: str, *, files: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.files = files
+
+
 class RunCancelled(AgentError):
     """A prompt was ended before it was done, because somebody wanted it to."""
 

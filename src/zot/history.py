@@ -71,6 +71,11 @@ class History:
         self._safe_seq = 0
         store.watch(self._safe, self._failed)
 
+    @property
+    def keeps(self) -> bool:
+        """True if what is recorded can be had back."""
+        return self._store.keeps
+
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Let ``subscriber`` hear everything from now on; call what is returned to stop."""
         self.subscribers = (*self.subscribers, subscriber)

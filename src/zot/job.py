@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeAlias, TypeVar
+
+import msgspec
 
 from zot.agent.transcript import Transcript
 from zot.errors import AgentError, UserError
@@ -11,15 +14,49 @@ from zot.messages import ImageBlock
 from zot.store import Spliced
 from zot.surrogates import has_half
 
+T = TypeVar("T")
+
 #: Returns how a conversation is to be changed. Raise UserError if it cannot be.
 Edit: TypeAlias = Callable[[Transcript], Spliced]
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """Where a rewind goes: to the first ``messages``, or to the row ``at``. Without ``files``, these stay."""
+
+    messages: int | None = None
+    at: int | None = None
+    files: bool = True
+
+
+class Errand(Generic[T]):
+    """Work that a session lets nothing else come between; whoever wants it waits for what is ``over``."""
+
+    def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
+        self._work = work
+        self.over: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> None:
+        """Do it."""
+        try:
+            result = await self._work()
+        except Exception as problem:  # whoever waits hears it
+            self.fail(problem)
+        else:
+            if not self.over.done():
+                self.over.set_result(result)
+
+    def fail(self, problem: Exception) -> None:
+        """It cannot be done."""
+        if not self.over.done():
+            self.over.set_exception(problem)
 
 
 class Job:
     """A prompt or compact: waiting, running or over. Whoever asked hears when it starts, or that it never will.
 
-    One with an ``edit`` runs nothing: it changes the conversation, and starts when that is done. When it is over,
-    ``error`` says why it failed and ``aborted`` that somebody ended it.
+    One with an ``edit`` runs nothing: it changes the conversation, and starts when that is done. Nor does one with an
+    ``errand``, which is done instead. When it is over, ``error`` says why it failed and ``aborted`` that somebody
+    ended it.
     """
 
     def __init__(
@@ -30,9 +67,11 @@ class Job:
         started: Callable[[], None],
         dropped: Callable[[str], None],
         edit: Edit | None = None,
+        errand: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.text = text
         self.edit = edit
+        self.errand = errand
         self.images = images
         self.started = started
         self.dropped = dropped
@@ -41,7 +80,12 @@ class Job:
 
     @property
     def is_compact(self) -> bool:
-        return self.text is None and self.edit is None
+        return self.text is None and not self.is_quiet
+
+    @property
+    def is_quiet(self) -> bool:
+        """True if it runs nothing, so that there is nothing to hear of it."""
+        return self.edit is not None or self.errand is not None
 
     def fail(self, problem: AgentError) -> None:
         """It cannot run."""

@@ -31,10 +31,11 @@ def everything(changes: Iterable[Change]) -> list[Message]:
     return messages
 
 
-def fork_point(changes: Sequence[tuple[int, Change]], count: int) -> int:
+def fork_point(changes: Sequence[tuple[int, Change]], count: int, *, purpose: str = "fork at") -> int:
     """Return the number of the row at which the transcript had the first ``count`` of its messages, and no more.
 
-    Raise UserError if it never was so: they are too many, or a call would be parted from its results.
+    ``purpose`` is for errors. Raise UserError if it never was so: they are too many, or a call would be
+    parted from its results.
     """
     now = Transcript()
     for _, change in changes:
@@ -45,9 +46,9 @@ def fork_point(changes: Sequence[tuple[int, Change]], count: int) -> int:
         if list(then.messages) == wanted:
             point = seq
     if _is_open(wanted):
-        raise UserError(f"after {count} messages a call waits for its result: it cannot be forked there")
+        raise UserError(f"after {count} messages a call waits for its result: there is no point to {purpose}")
     if len(wanted) < count or (count and not point):
-        raise UserError(f"the conversation has no point after {count} messages to fork at")
+        raise UserError(f"the conversation has no point after {count} messages to {purpose}")
     return point
 
 

@@ -146,7 +146,7 @@ def open_session(
         auto_compact=AutoCompact(config.auto_compact is not False, config.compact_at),
         approver=Approvals(_policy(config), cwd=cwd, timeout_s=config.approval_timeout_s),
     )
-    return Session(agent, store, jobs=toolbox, key=key, now=_clock(config.frozen_time), past=past)
+    return Session(agent, store, jobs=toolbox, key=key, now=_clock(config.frozen_time), past=past, files=toolbox.files)
 
 
 def _policy(config: Config) -> Policy:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -13,12 +13,15 @@ from zot.config import Config
 from zot.errors import AgentError, RunCancelled, RuntimeBusy, RuntimeClosed, UserError
 from zot.events import AgentEvent, Done, Error
 from zot.history import Batch
-from zot.job import Job
+from zot.job import Job, Wish
 from zot.messages import Counters, ImageBlock, Message
 from zot.outcome import Outcome
 from zot.providers.base import Model
 from zot.runtime import checked, open_recorded, open_session
 from zot.session import Session, State
+
+if TYPE_CHECKING:
+    from zot.rewind import Rewound
 
 #: How many events may wait for a consumer before the run waits for it.
 _MAX_UNREAD = 10_000
@@ -130,6 +133,13 @@ class Runtime:
         In a kept session that takes effect before the next prompt; if it cannot be, the next call raises why.
         """
         self._open().replace_messages(messages, dropped=self._fail_later)
+
+    async def rewind(self, *, messages: int | None = None, at: int | None = None, files: bool = True) -> Rewound:
+        """Go back to the first ``messages``, or to the row ``at``; put back the files that tools have changed since.
+
+        Raise RewindRefused, and then nothing has changed, if somebody else changed one of them; UserError while busy.
+        """
+        return await self._open().rewind(Wish(messages, at, files))
 
     @property
     def cost(self) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -11,13 +12,18 @@ from zot.agent.compaction import undo_compaction
 from zot.agent.hooks import Jobs, NoJobs
 from zot.agent.loop import Agent
 from zot.agent.transcript import Transcript, repaired
-from zot.errors import RuntimeBusy, StoreFailed, UserError
+from zot.errors import RunCancelled, RuntimeBusy, StoreFailed, UserError
 from zot.history import History, Subscriber
-from zot.job import Edit, Job, checked_prompt
+from zot.job import Edit, Errand, Job, Wish, checked_prompt
 from zot.messages import ZERO, Counters, ImageBlock, Message, timestamp
 from zot.past import CONCLUSION, concluded, everything, fork_point
 from zot.store import MemoryStore, Row, Spliced, Store
 from zot.worker import Worker
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from zot.rewind import Files, Rewound
 
 
 async def _nothing() -> None:
@@ -60,10 +66,12 @@ class Session:
         key: str = "session",
         now: Callable[[], str] = timestamp,
         past: Past | None = None,
+        files: Callable[[], Files] | None = None,
     ) -> None:
         self.agent = agent
         self._store = store if store is not None else MemoryStore()
         self._jobs = jobs or NoJobs()
+        self._files = files
         self._history = History(
             self._store,
             charge=agent.charge,
@@ -203,6 +211,27 @@ class Session:
         ``started`` and ``dropped`` as for `replace_messages`; if there is nothing to undo, either that or UserError.
         """
         self._edit(undo_compaction, started, dropped)
+
+    def rewind(self, wish: Wish) -> asyncio.Future[Rewound]:
+        """Go back to an earlier point, with the files that tools have changed since. Raise UserError while busy.
+
+        The future has what came of it, or UserError, RewindRefused, StoreFailed.
+        """
+        if not self._store.keeps or self._files is None:
+            raise UserError("this conversation is not kept, so it cannot be rewound: use --session")
+        if self.busy:
+            raise RuntimeBusy("the conversation cannot be rewound while a prompt or compact is running; abort it first")
+        from zot.rewind import rewind  # Few sessions ever need it.
+
+        files = self._files()
+        errand = Errand(lambda: rewind(self._history, self._store, files, wish, cwd=self.agent.cwd))
+
+        def dropped(reason: str) -> None:
+            errand.fail(job.error or RunCancelled(reason))
+
+        job = Job(None, (), started=lambda: None, dropped=dropped, errand=errand.run)
+        self._worker.accept(job)
+        return errand.over
 
     def use_model(self, model_id: str) -> None:
         """Use another model of the same provider from the next model call on. Raise UserError if there is none."""

@@ -59,7 +59,7 @@ class Worker:
     @property
     def busy(self) -> bool:
         """True from the moment a prompt or compact is accepted until the last `done` is out."""
-        return self._running is not None and self._running.edit is None
+        return self._running is not None and not self._running.is_quiet
 
     @property
     def begins_later(self) -> bool:
@@ -259,7 +259,9 @@ class Worker:
     async def _finish(self, job: Job) -> None:
         """Do what a job wants, to its end, and let others write again."""
         try:
-            if job.edit is None:
+            if job.errand is not None:
+                await job.errand()
+            elif job.edit is None:
                 await self._end(self._run or self._begin(job))
             else:
                 self._history.say([], job.edit(self._history.transcript))

@@ -10,6 +10,8 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import msgspec
+
 from zot.agent.hooks import Answer, CallDecision, MessageDecision
 from zot.agent.transcript import Transcript
 from zot.errors import AgentError, TurnBlocked
@@ -46,7 +48,7 @@ from zot.messages import (
     timestamp,
 )
 from zot.providers.base import Reply, StreamEvent
-from zot.store import Change, Said, Spliced
+from zot.store import Change, Said, Spliced, Wrote
 from zot.tools.base import Output
 
 ABORTED_RESULT = "aborted before it finished"
@@ -68,6 +70,10 @@ class Recorder(Protocol):
     @property
     def totals(self) -> Counters:
         """What the session has used so far."""
+
+    @property
+    def keeps(self) -> bool:
+        """True if what is recorded can be had back."""
 
     async def drain(self) -> None:
         """Wait until whoever must not miss anything has caught up."""
@@ -162,6 +168,11 @@ class Run:
         """A running tool has something to show. Waits for those who must see it."""
         self.recorder.say([ToolProgress(call.id, text)])
         await self.recorder.drain()
+
+    async def writing(self, call: CallBlock, change: Wrote) -> None:
+        """A call is about to change a file. Waits until what the file was is safe."""
+        self.recorder.say([], msgspec.structs.replace(change, call=call.id))
+        await self.recorder.settled()
 
     def result(self, call: CallBlock, output: Output, *, is_error: bool) -> None:
         """A call has its result."""

@@ -11,6 +11,7 @@ import msgspec
 
 from zot import flags
 from zot.commands.asked import Request, WrongUsage, remark
+from zot.commands.session_files import REWIND_FLAGS, diff, rewind
 from zot.commands.sessions_change import delete, fork, gc, rename
 from zot.commands.sessions_move import export, import_
 from zot.commands.sessions_read import check, list_, search, show
@@ -82,6 +83,9 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         Flag("--at", "with its rows up to this number only", value="SEQ", parse=flags.positive),
         _AS,
     )),
+    "rewind": Subcommand(rewind, (1, 1), "ID", "back to an earlier point, with the files that tools have changed since",
+                         REWIND_FLAGS),
+    "diff": Subcommand(diff, (2, 2), "ID ID", "what two sessions said and wrote since they parted"),
     "rename": Subcommand(rename, (2, _MANY), "ID TITLE", "another title"),
     "delete": Subcommand(delete, (1, _MANY), "ID...", "remove sessions for good", (_YES,)),
     "gc": Subcommand(gc, (0, 0), "", "remove images that nobody shows, and give space back", (

@@ -15,7 +15,7 @@ from zot.messages import timestamp
 from zot.past import CONCLUSION, concluded, fork_point
 from zot.readable import counted, one_line, size, when
 from zot.session import new_session_id
-from zot.store import Configured, Said, Spliced
+from zot.store import Change
 
 _ALL = 1 << 62
 
@@ -79,7 +79,7 @@ async def _point(journal: Journal, session: SessionRecord, request: Request) -> 
     number, at, count = session.number, request.settings.get("at"), request.settings.get("messages")
     if count is not None:
         rows = await journal.reading(lambda connection: rows_after(connection, number, 0, _ALL, [Kind.CHANGES]))
-        at = fork_point([(seq, row) for seq, row in rows if isinstance(row, Said | Spliced | Configured)], count)
+        at = fork_point([(seq, row) for seq, row in rows if isinstance(row, Change)], count)
     if at is None:
         return await journal.reading(lambda connection: last_seq(connection, number))
     point = int(at)

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import msgspec
 
 from zot.errors import JournalDamaged, StoreFailed
-from zot.journal.chunks import images, unpack, verified
+from zot.journal.chunks import referred, unpack, verified
 from zot.journal.database import STEPS
 from zot.journal.tables import CHUNK, SessionRecord, listed
 
@@ -83,13 +83,13 @@ def _session(connection: sqlite3.Connection, session: SessionRecord, count: _Cou
             yield f"session {session.id!r}: row {chunk.first} is there twice"
         expected = max(expected, chunk.first + chunk.count)
         count.rows += len(rows)
-        for digest in {digest for row in rows for digest in images(row)}:
+        for digest in {digest for row in rows for digest in referred(row)}:
             query = "SELECT 1 FROM uses JOIN blobs USING (hash) WHERE session = ? AND hash = ?"
             if connection.execute(query, (session.number, digest)).fetchone() is None:
-                yield f"session {session.id!r}: an image near row {chunk.first} is missing"
+                yield f"session {session.id!r}: an image or file near row {chunk.first} is missing"
 
 
 def _blobs(connection: sqlite3.Connection) -> Iterator[str]:
     for digest, data in connection.execute("SELECT hash, data FROM blobs"):
         if hashlib.sha256(data).digest() != digest:
-            yield f"the image {digest.hex()[:12]} is not what was stored"
+            yield f"the image or file {digest.hex()[:12]} is not what was stored"

@@ -19,7 +19,7 @@ from msgspec import Meta
 from zot.errors import UserError
 from zot.events import AgentEvent
 from zot.journal.chunks import images
-from zot.store import Change, Configured, Row, Said, Spliced
+from zot.store import Change, Configured, Row, Said, Spliced, Wrote
 
 VERSION = 1
 MAX_LINE_BYTES = 64 << 20
@@ -90,9 +90,11 @@ class Wrong(UserError):
     """A line is not what it should be."""
 
 
-def line_of(seq: int, run: int, row: Row, *, home: str) -> EventLine | ChangeLine:
-    """Return the line of a row, in its stored form."""
+def line_of(seq: int, run: int, row: Row, *, home: str) -> EventLine | ChangeLine | None:
+    """Return the line of a row, in its stored form; None for what stays here: the files of this machine."""
     match row:
+        case Wrote():
+            return None
         case Configured(cwd=cwd):
             return ChangeLine(seq, run, msgspec.structs.replace(row, cwd=portable(cwd, home), system=""))
         case Said() | Spliced():
@@ -197,6 +199,8 @@ class _Reading:
                 local(cwd, "")
                 if reasoning not in _REASONING:
                     raise Wrong(f"reasoning must be one of {', '.join(sorted(_REASONING))}")
+            case Wrote():
+                raise Wrong("files are not moved with a session")
 
     def _end(self, rows: int) -> None:
         if rows != self._rows:

@@ -235,11 +235,16 @@ def _some(chunks: Iterator[Chunk]) -> list[Chunk]:
 def _with_blobs(connection: sqlite3.Connection, rows: list[tuple[int, Row]]) -> list[tuple[int, Row]]:
     blobs: dict[bytes, bytes] = {}
     for digest in {digest for _, row in rows for digest in images(row)}:
-        found = connection.execute("SELECT data FROM blobs WHERE hash = ?", (digest,)).fetchone()
-        # One that is not what it was is as good as lost.
-        if found is not None and hashlib.sha256(found[0]).digest() == digest:
-            blobs[digest] = found[0]
+        data = blob(connection, digest)
+        if data is not None:
+            blobs[digest] = data
     return [(seq, fetched(row, blobs)) for seq, row in rows]
+
+
+def blob(connection: sqlite3.Connection, digest: bytes) -> bytes | None:
+    """Return a blob by its hash; None if it is not there. One that is not what it was is as good as lost."""
+    found = connection.execute("SELECT data FROM blobs WHERE hash = ?", (digest,)).fetchone()
+    return found[0] if found is not None and hashlib.sha256(found[0]).digest() == digest else None
 
 
 def record_of(row: tuple[Any, ...]) -> SessionRecord:

@@ -39,8 +39,10 @@ def exported(connection: sqlite3.Connection, session: SessionRecord, *, home: st
             yield from _images(connection, shown, sent)
             # An image that is lost leaves a note, as for whoever reads the session here.
             whole = fetched(row, {digest: digest for digest in shown if digest in sent}) if shown else row
-            yield encode(line_of(seq, chunk.run, whole, home=home)) + b"\n"
-            rows += 1
+            line = line_of(seq, chunk.run, whole, home=home)
+            if line is not None:
+                yield encode(line) + b"\n"
+                rows += 1
     yield encode(EndLine(rows)) + b"\n"
 
 

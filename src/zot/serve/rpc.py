@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from zot.errors import AgentError, ProtocolError, UserError
 from zot.history import Batch
+from zot.job import Wish
 from zot.messages import ImageBlock, show
 from zot.session import Session
 from zot.wire import rpc
@@ -124,7 +125,7 @@ class RpcServer:
         match command:
             case rpc.Prompt() | rpc.Steer() | rpc.Compact() | rpc.Clear() | rpc.UndoCompact():
                 return self._session.begins_later
-            case rpc.Fork() | rpc.GetMessages(view="full"):
+            case rpc.Fork() | rpc.Rewind() | rpc.GetMessages(view="full"):
                 return True
             case _:
                 return False
@@ -162,6 +163,8 @@ class RpcServer:
                 self._later(command, self._all_messages())
             case rpc.Fork(session=new_id, messages=count):
                 self._later(command, self._fork(new_id, count))
+            case rpc.Rewind(messages=count, at=row, files=files):
+                self._later(command, session.rewind(Wish(count, row, files is not False)))
             case rpc.GetMessages():
                 messages = [show(message) for message in session.transcript.messages]
                 self._succeed(command, {"messages": messages})
@@ -190,13 +193,13 @@ class RpcServer:
     async def _fork(self, new_id: str | None, messages: int | None) -> dict[str, Any]:
         return {"session": await self._session.fork(new_id, messages=messages)}
 
-    def _later(self, command: rpc.Command, work: Coroutine[Any, Any, Any]) -> None:
+    def _later(self, command: rpc.Command, work: Awaitable[Any]) -> None:
         """Answer ``command`` with what ``work`` gives, when it does."""
         task = asyncio.get_running_loop().create_task(self._answer(command, work), name="zot answer")
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
-    async def _answer(self, command: rpc.Command, work: Coroutine[Any, Any, Any]) -> None:
+    async def _answer(self, command: rpc.Command, work: Awaitable[Any]) -> None:
         try:
             self._succeed(command, await work)
         except Exception as problem:

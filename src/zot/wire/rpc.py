@@ -127,6 +127,12 @@ class Fork(Command, tag="fork", frozen=True):
     messages: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
+class Rewind(Command, tag="rewind", frozen=True):
+    messages: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    at: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    files: bool | None = None
+
+
 AnyCommand: TypeAlias = (
     Hello
     | Prompt
@@ -146,6 +152,7 @@ AnyCommand: TypeAlias = (
     | PanelClose
     | Approve
     | Fork
+    | Rewind
 )
 _greetings: msgspec.json.Decoder[Hello | Ping] = msgspec.json.Decoder(Hello | Ping)
 _ids: msgspec.json.Decoder[str | int | float | None] = msgspec.json.Decoder(str | int | float | None)
