@@ -17,6 +17,7 @@ from zot.messages import ImageBlock, show
 from zot.session import Session
 from zot.wire import rpc
 from zot.wire.lines import TooLong
+from zot.wire.rpc_events import EventEncoder
 
 log = logging.getLogger("zot")
 
@@ -43,7 +44,7 @@ class RpcServer:
         self._session = session
         self._greeting = greeting
         self._output = output
-        self._events = rpc.EventEncoder()
+        self._events = EventEncoder()
         self._answering: set[asyncio.Task[None]] = set()
         #: How many commands are at work whose answer comes first, and what waits behind them: commands, and answers.
         self._pending = 0
