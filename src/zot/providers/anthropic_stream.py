@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias, cast, get_args
 
@@ -142,10 +141,10 @@ class _Open:
 class AnthropicDecoder:
     """Turns the bytes of one streamed reply into events."""
 
-    def __init__(self) -> None:
+    def __init__(self, ids: CallIds) -> None:
         self._sse = SseParser()
         self._open: dict[int, _Open] = {}
-        self._call_ids = CallIds()
+        self._call_ids = ids
         self._usage = _Usage()
         self._stop_reason: str | None = None
         self.progress = 0
@@ -223,7 +222,7 @@ class AnthropicDecoder:
             case _BlockStart(index=index, content_block=part):
                 self._open[index] = _Open(part)
                 if part.type == "tool_use":
-                    part.id = self._call_ids.take(acceptable_id(part.id))
+                    part.id = self._call_ids.take(part.id)
                     events.append(ToolUseStart(part.id, part.name))
                 elif part.text:
                     events.append(TextDelta(part.text))
@@ -261,8 +260,3 @@ def _finished(opened: _Open) -> TranscriptBlock | None:
             return finished_call(opened.part.id, opened.part.name, text, opened.part.input)
         case _:
             return None
-
-
-def acceptable_id(call_id: str) -> str:
-    """Return a call's id as the API takes it back: other services have ids that it refuses."""
-    return re.sub("[^a-zA-Z0-9_-]", "_", call_id)

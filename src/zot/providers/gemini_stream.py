@@ -12,8 +12,8 @@ from zot.errors import ContentRefused, ProviderError, ServiceFailed, StreamBroke
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import CallBlock, Counters, Stop, TextBlock, ThinkingBlock, TranscriptBlock
 from zot.providers.base import Reply, StreamEvent
+from zot.providers.calls import CallIds, finished_call
 from zot.providers.failures import in_stream
-from zot.providers.gemini_calls import Calls, finished_call
 from zot.providers.payload import EventReader
 from zot.providers.sse import SseParser
 
@@ -87,11 +87,11 @@ _reader: EventReader[_Chunk] = EventReader(msgspec.json.Decoder(_Chunk), kinds=(
 
 
 class GeminiDecoder:
-    """Turns the bytes of one streamed reply into events. ``calls`` are those of the conversation."""
+    """Turns the bytes of one streamed reply into events."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, ids: CallIds) -> None:
         self._sse = SseParser()
-        self._calls = calls
+        self._ids = ids
         self._blocks: list[TranscriptBlock] = []
         self._open: Literal["text", "thinking"] | None = None
         self._pieces: list[str] = []
@@ -182,14 +182,14 @@ class GeminiDecoder:
     def _take_call(self, call: _FunctionCall, signature: str, events: list[StreamEvent]) -> None:
         text = bytes(call.args).decode(errors="replace")
         text = "" if text == "null" else text
-        block = finished_call(self._new_id(call.id or ""), call.name or "unknown", text, signature)
+        block = finished_call(self._ids.take(call.id or ""), call.name or "unknown", text, signature=signature)
         self._add_call(block, text, events)
 
     def _unusable_call(self) -> list[StreamEvent]:
         sent = self._remark or self._reason
         found = _CALLED.search(sent)
         events: list[StreamEvent] = []
-        self._add_call(CallBlock(self._new_id(""), found[1] if found else "unknown", None, sent), sent, events)
+        self._add_call(CallBlock(self._ids.take(""), found[1] if found else "unknown", None, sent), sent, events)
         return events
 
     def _add_call(self, call: CallBlock, text: str, events: list[StreamEvent]) -> None:
@@ -199,14 +199,6 @@ class GeminiDecoder:
         if text:
             events.append(ToolUseArgs(call.id, text))
         events.append(ToolUseEnd(call.id))
-
-    def _new_id(self, given: str) -> str:
-        """Return an id that neither this reply nor the conversation has."""
-        taken = {block.id for block in self._blocks if isinstance(block, CallBlock)}
-        call_id = self._calls.new_id(given)
-        while call_id in taken:
-            call_id = self._calls.new_id("")
-        return call_id
 
     def _enter(self, kind: Literal["text", "thinking"]) -> None:
         if self._open != kind:

@@ -11,6 +11,7 @@ from zot.errors import ContentRefused, Overloaded, ProviderError, ServiceFailed,
 from zot.events import TextDelta, ThinkingDelta
 from zot.messages import Stop, TextBlock, ThinkingBlock, TranscriptBlock
 from zot.providers.base import Reply, StreamEvent
+from zot.providers.calls import CallIds
 from zot.providers.failures import reported
 from zot.providers.openai_chat_calls import OpenCall, OpenCalls
 from zot.providers.openai_chat_frames import CallPiece, Choice, Chunk, Delta, Part, Usage
@@ -54,11 +55,11 @@ class _Said:
 class ChatDecoder:
     """Turns the bytes of one streamed reply into events. With ``think_tags``, text may begin with a thought in tags."""
 
-    def __init__(self, *, think_tags: bool = False) -> None:
+    def __init__(self, ids: CallIds, *, think_tags: bool = False) -> None:
         self._sse = SseParser()
         self._parts: list[_Said | OpenCall] = []
         self._open: _Said | None = None
-        self._calls = OpenCalls()
+        self._calls = OpenCalls(ids)
         self._tags = ThinkTags() if think_tags else None
         self._details: list[dict[str, Any]] = []
         self._usage = Usage()

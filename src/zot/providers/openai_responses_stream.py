@@ -20,10 +20,10 @@ _O = TypeVar("_O", OpenMessage, OpenThought, OpenCall)
 class ResponsesDecoder:
     """Turns the bytes of one streamed reply into events."""
 
-    def __init__(self) -> None:
+    def __init__(self, ids: CallIds) -> None:
         self._sse = SseParser()
         self._open: dict[int, _Open] = {}
-        self._call_ids = CallIds()
+        self._call_ids = ids
         self._usage = f.Usage()
         self._begun = False
         self._ending: Literal["completed", "incomplete"] | None = None
