@@ -84,9 +84,8 @@ _CHAT = _form(
     ),
     named=False,
 )
-_USAGE = (
-    '"usageMetadata":{"promptTokenCount":10,"candidatesTokenCount":20000,"totalTokenCount":20010},"modelVersion":"m"}'
-)
+_COUNTED = '{"promptTokenCount":10,"candidatesTokenCount":20000,"totalTokenCount":20010}'
+_USAGE = f'"usageMetadata":{_COUNTED},"modelVersion":"m"}}'
 _GEMINI = _form(
     '{"candidates":[{"content":{"parts":[{"text":"%s"}],"role":"model"},"index":0}],' + _USAGE,
     end=('{"candidates":[{"content":{"parts":[{"text":""}],"role":"model"},"finishReason":"STOP"}],' + _USAGE,),

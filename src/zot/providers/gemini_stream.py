@@ -155,14 +155,23 @@ class GeminiDecoder:
             self._count(chunk.usage_metadata)
         if chunk.error is not None or chunk.prompt_feedback is not None:
             _check(chunk)
-        # Nobody asks for a second candidate.
-        for candidate in (chunk.candidates or ())[:1]:
-            if candidate.content is not None:
-                for part in candidate.content.parts or ():
+        if not chunk.candidates:
+            return
+        candidate = chunk.candidates[0]  # Nobody asks for a second one.
+        if candidate.content is not None:
+            for part in candidate.content.parts or ():
+                if (
+                    self._open == "text"
+                    and part.text
+                    and not (part.thought or part.thought_signature or part.function_call)
+                ):
+                    self._pieces.append(part.text)  # Nearly all of them are like this.
+                    events.append(TextDelta(part.text))
+                else:
                     self._take_part(part, events)
-            if candidate.finish_reason:
-                # Some servers say it with every chunk, so it is no end: the last one counts, when the body ends.
-                self._reason, self._remark = candidate.finish_reason, candidate.finish_message or ""
+        if candidate.finish_reason:
+            # Some servers say it with every chunk, so it is no end: the last one counts, when the body ends.
+            self._reason, self._remark = candidate.finish_reason, candidate.finish_message or ""
 
     def _take_part(self, part: _Part, events: list[StreamEvent]) -> None:
         if part.function_call is not None:
@@ -226,7 +235,7 @@ class GeminiDecoder:
 
     def _count(self, usage: _Usage) -> None:
         # Told with every chunk, and growing; the last number of each counter counts, once.
-        known = self._usage
+        known, self._usage = self._usage, usage
         if usage.prompt_token_count is None:
             usage.prompt_token_count = known.prompt_token_count
         if usage.cached_content_token_count is None:
@@ -237,7 +246,6 @@ class GeminiDecoder:
             usage.candidates_token_count = known.candidates_token_count
         if usage.thoughts_token_count is None:
             usage.thoughts_token_count = known.thoughts_token_count
-        self._usage = usage
 
 
 def _check(chunk: _Chunk) -> None:

@@ -116,8 +116,24 @@ class ChatDecoder:
                 raise reported(payload)
             choice = chunk.choices[0] if chunk.choices else _NOTHING
             delta = choice.delta or choice.message
-            # Some servers send empty chunks to keep the line open: those are no progress.
-            is_news = delta is not None and self._take_delta(delta, events)
+            said = self._open
+            # Nearly all of them are like this: more of the text that is being said, and nothing else.
+            if (
+                said is not None
+                and delta is not None
+                and type(text := delta.content) is str
+                and text
+                and not said.is_thought
+                and not self._tags
+                and not (delta.reasoning_content or delta.reasoning or delta.reasoning_details)
+                and not (delta.tool_calls or delta.refusal or delta.function_call)
+            ):
+                said.pieces.append(text)
+                events.append(TextDelta(text))
+                is_news = True
+            else:
+                # Some servers send empty chunks to keep the line open: those are no progress.
+                is_news = delta is not None and self._take_delta(delta, events)
             if choice.finish_reason:
                 is_news = True
                 self._end(choice.finish_reason, events)
