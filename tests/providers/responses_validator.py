@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
+from validator import read_strictly
+
 Object: TypeAlias = dict[str, Any]
 
 _TOP = {"model", "stream", "store", "input", "max_output_tokens", "prompt_cache_key"}
@@ -38,21 +40,10 @@ _MIN_OUTPUT = 16
 
 def problems(body: bytes) -> list[str]:
     """Return everything the service would refuse about a request; empty if it is fine."""
-    try:
-        request = json.loads(body.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant)
-    except ValueError as problem:
-        return [f"not strict JSON: {problem}"]
+    request = read_strictly(body)
+    if isinstance(request, str):
+        return [request]
     return [*_top(request), *_reasoning(request), *_input(request.get("input"))]
-
-
-def _object(pairs: list[tuple[str, Any]]) -> Object:
-    if len(dict(pairs)) < len(pairs):
-        raise ValueError("a repeated key")
-    return dict(pairs)
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(name)
 
 
 def _top(request: Object) -> Iterator[str]:

@@ -7,14 +7,14 @@ from typing import Any, TypeAlias, cast, get_args
 
 import msgspec
 
-from zot.errors import ContentRefused, ProviderError, StreamBroken
+from zot.errors import ContentRefused, StreamBroken
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import Counters, Stop, TextBlock, ThinkingBlock, TranscriptBlock
 from zot.providers.base import Reply, StreamEvent
 from zot.providers.calls import CallIds, finished_call
+from zot.providers.decoding import StreamDecoder
 from zot.providers.failures import in_stream
 from zot.providers.payload import EventReader
-from zot.providers.sse import SseParser
 
 _STOPS: Mapping[str, Stop] = {
     "end_turn": "end_turn",
@@ -138,28 +138,15 @@ class _Open:
         self.closed = False
 
 
-class AnthropicDecoder:
+class AnthropicDecoder(StreamDecoder):
     """Turns the bytes of one streamed reply into events."""
 
     def __init__(self, ids: CallIds) -> None:
-        self._sse = SseParser()
+        super().__init__()
         self._open: dict[int, _Open] = {}
         self._call_ids = ids
         self._usage = _Usage()
         self._stop_reason: str | None = None
-        self.progress = 0
-        self.failure: ProviderError | None = None
-
-    def feed(self, data: bytes) -> list[StreamEvent]:
-        """Return the events that ``data`` completes. Raise ProviderError for an error inside the stream."""
-        events: list[StreamEvent] = []
-        try:
-            self._feed(data, events)
-        except ProviderError as error:
-            if not events:
-                raise
-            self.failure = error  # What was said before it must be heard first.
-        return events
 
     def finish(self) -> list[StreamEvent]:
         """Raise StreamBroken if the reply is not whole, ContentRefused if the model would not give one."""

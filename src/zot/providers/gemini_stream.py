@@ -8,14 +8,14 @@ from typing import Literal
 
 import msgspec
 
-from zot.errors import ContentRefused, ProviderError, ServiceFailed, StreamBroken
+from zot.errors import ContentRefused, ServiceFailed, StreamBroken
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import CallBlock, Counters, Stop, TextBlock, ThinkingBlock, TranscriptBlock
 from zot.providers.base import Reply, StreamEvent
 from zot.providers.calls import CallIds, finished_call
+from zot.providers.decoding import StreamDecoder
 from zot.providers.failures import in_stream
 from zot.providers.payload import EventReader
-from zot.providers.sse import SseParser
 
 _STOPS: Mapping[str, Stop] = {"MAX_TOKENS": "length"}
 _REFUSED = frozenset(
@@ -86,11 +86,11 @@ class _Chunk(msgspec.Struct, gc=False, rename="camel"):
 _reader: EventReader[_Chunk] = EventReader(msgspec.json.Decoder(_Chunk), kinds=("",))
 
 
-class GeminiDecoder:
+class GeminiDecoder(StreamDecoder):
     """Turns the bytes of one streamed reply into events."""
 
     def __init__(self, ids: CallIds) -> None:
-        self._sse = SseParser()
+        super().__init__()
         self._ids = ids
         self._blocks: list[TranscriptBlock] = []
         self._open: Literal["text", "thinking"] | None = None
@@ -98,19 +98,6 @@ class GeminiDecoder:
         self._usage = _Usage()
         self._reason = ""
         self._remark = ""
-        self.progress = 0
-        self.failure: ProviderError | None = None
-
-    def feed(self, data: bytes) -> list[StreamEvent]:
-        """Return the events that ``data`` completes. Raise ProviderError for an error inside the stream."""
-        events: list[StreamEvent] = []
-        try:
-            self._feed(data, events)
-        except ProviderError as error:
-            if not events:
-                raise
-            self.failure = error  # What was said before it must be heard first.
-        return events
 
     def finish(self) -> list[StreamEvent]:
         """Return a call that the service itself could not read: the model must hear of it.

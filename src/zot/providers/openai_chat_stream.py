@@ -12,12 +12,12 @@ from zot.events import TextDelta, ThinkingDelta
 from zot.messages import Stop, TextBlock, ThinkingBlock, TranscriptBlock
 from zot.providers.base import Reply, StreamEvent
 from zot.providers.calls import CallIds
+from zot.providers.decoding import StreamDecoder
 from zot.providers.failures import reported
 from zot.providers.openai_chat_calls import OpenCall, OpenCalls
 from zot.providers.openai_chat_frames import CallPiece, Choice, Chunk, Delta, Part, Usage
 from zot.providers.payload import EventReader
 from zot.providers.reasoning_details import sealed, thought_in
-from zot.providers.sse import SseParser
 from zot.providers.think_tags import ThinkTags
 
 _STOPS: Mapping[str, Stop] = {
@@ -52,11 +52,11 @@ class _Said:
         return ThinkingBlock(text) if self.is_thought else TextBlock(text)
 
 
-class ChatDecoder:
+class ChatDecoder(StreamDecoder):
     """Turns the bytes of one streamed reply into events. With ``think_tags``, text may begin with a thought in tags."""
 
     def __init__(self, ids: CallIds, *, think_tags: bool = False) -> None:
-        self._sse = SseParser()
+        super().__init__()
         self._parts: list[_Said | OpenCall] = []
         self._open: _Said | None = None
         self._calls = OpenCalls(ids)
@@ -65,19 +65,6 @@ class ChatDecoder:
         self._usage = Usage()
         self._refused = False
         self._stop_reason = ""
-        self.progress = 0
-        self.failure: ProviderError | None = None
-
-    def feed(self, data: bytes) -> list[StreamEvent]:
-        """Return the events that ``data`` completes. Raise ProviderError for an error inside the stream."""
-        events: list[StreamEvent] = []
-        try:
-            self._feed(data, events)
-        except ProviderError as error:
-            if not events:
-                raise
-            self.failure = error  # What was said before it must be heard first.
-        return events
 
     def finish(self) -> list[StreamEvent]:
         """Return what was still open. Raise StreamBroken if the reply is not whole, and what ended it by force."""
