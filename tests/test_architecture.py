@@ -49,10 +49,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The catalogue is read before anything is answered, so it knows next to nothing.
     "providers/vendors": {"errors"},
     "providers/models": {"errors", "messages", "providers/vendors"},
-    "providers/base": {"errors", "messages", "events", "providers/models"},
+    "providers/images": {"messages", "providers/vendors"},
+    "providers/base": {"errors", "messages", "events", "providers/models", "providers/images"},
     "providers": {
         "errors", "surrogates", "version", "messages", "events", "providers/vendors", "providers/models",
-        "providers/base",
+        "providers/base", "providers/images",
     },
     # lab is a service at the other end of a line: it knows what a transport is, and none of our decoders.
     "providers/lab": {"errors", "messages", "events", "providers/base"},
@@ -106,7 +107,7 @@ def part_of(name: str) -> str:
     first, *rest = name.removeprefix("zot").removeprefix(".").split(".")
     if not first:
         return "__init__"
-    if first in ("providers", "tools") and rest and rest[0] in ("base", "lab", "models", "vendors"):
+    if rest and f"{first}/{rest[0]}" in MAY_IMPORT:
         return f"{first}/{rest[0]}"
     return first
 

@@ -11,6 +11,7 @@ import msgspec
 from zot.errors import ProviderError
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import CallBlock, Counters, Message, Stop, ThinkingBlock, ToolSpec, TranscriptBlock
+from zot.providers.images import ShownImages
 from zot.providers.models import Catalogue as Catalogue  # noqa: PLC0414
 from zot.providers.models import Model as Model  # noqa: PLC0414 -- the agent sees no other file of ours
 from zot.providers.models import Price as Price  # noqa: PLC0414
@@ -96,6 +97,8 @@ class EncodedMessages:
         self._after: list[tuple[int, str]] = []
         self._text = bytearray()
         self._encode: EncodeMessage | None = None
+        #: Which images of it are still sent.
+        self.images = ShownImages()
 
     def text(self, messages: Sequence[Message], encode: EncodeMessage) -> tuple[bytearray, str]:
         """Return what ``encode`` makes of the messages, joined, and the role left open. The text is ours: copy it."""
@@ -217,7 +220,8 @@ class Api(Protocol):
     def request(self, request: Request, key: str) -> HttpRequest:
         """Return the HTTP request that asks for one streamed reply. ``key`` may be empty where none is needed."""
 
-    def decoder(self) -> Decoder: ...
+    def decoder(self, request: Request) -> Decoder:
+        """Return a decoder for the reply to a request."""
 
 
 #: Where a service's key comes from; asked before each call, because some are made by a command and expire.
