@@ -315,7 +315,7 @@ async def test_a_lock_holds_for_a_rewind_too(runtime: Callable[..., zot.Runtime]
     [
         ({}, "a rewind needs either messages"),
         ({"messages": 1, "at": 1}, "a rewind needs either messages"),
-        ({"messages": 2}, "the conversation has no point after 2 messages to rewind to"),
+        ({"messages": 2}, "after 2 messages a call waits for its result: there is no point to rewind to"),
         ({"messages": 9}, "the conversation has no point after 9 messages to rewind to"),
         ({"at": 999}, "the session has no row 999 to rewind to"),
     ],

@@ -144,8 +144,7 @@ class Worker:
         """End the run that a dead process left without an end, if there is one and nobody else runs the session."""
         if not self._must_recover or self._running is not None:
             return
-        newest = await self._store.newest()
-        if not recover(self._history.transcript, newest, now=self._now()).rows:
+        if not recover(self._history.transcript, await self._store.newest(), now="").rows:
             return
         try:
             self._history.learn([row for _, row in await self._store.begin()])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from itertools import groupby
 from typing import Any
 
@@ -197,11 +198,11 @@ def chunks_after(
     )
     query = " UNION ALL ".join([one] * len(kinds)) + " ORDER BY first"
     values = [value for kind in kinds for value in (number, kind, number, kind, after + 1)]
-    cursor = connection.execute(query, values)
-    while found := cursor.fetchmany(_FETCH):
-        for chunk in verified_all(found):
-            if chunk.first + chunk.count - 1 > after:
-                yield chunk
+    with closing(connection.execute(query, values)) as cursor:  # also if it is not read to its end
+        while found := cursor.fetchmany(_FETCH):
+            for chunk in verified_all(found):
+                if chunk.first + chunk.count - 1 > after:
+                    yield chunk
 
 
 def rows_after(
