@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import groupby
 from typing import Any
@@ -189,7 +189,7 @@ def _last_chunks(connection: sqlite3.Connection, number: int) -> Iterator[Chunk]
 
 def chunks_after(
     connection: sqlite3.Connection, number: int, after: int, kinds: Sequence[Kind] = tuple(Kind)
-) -> Iterator[Chunk]:
+) -> Generator[Chunk, None, None]:
     """Yield the chunks that have rows above ``after``, in order. Raise JournalDamaged."""
     # Each kind is in order by itself; SQLite merges the two without sorting.
     one = (
@@ -198,7 +198,7 @@ def chunks_after(
     )
     query = " UNION ALL ".join([one] * len(kinds)) + " ORDER BY first"
     values = [value for kind in kinds for value in (number, kind, number, kind, after + 1)]
-    with closing(connection.execute(query, values)) as cursor:  # also if it is not read to its end
+    with closing(connection.execute(query, values)) as cursor:
         while found := cursor.fetchmany(_FETCH):
             for chunk in verified_all(found):
                 if chunk.first + chunk.count - 1 > after:
@@ -210,14 +210,15 @@ def rows_after(
 ) -> list[tuple[int, Row]]:
     """Return up to ``limit`` rows above ``after``, with their numbers. Raise JournalDamaged."""
     found: list[tuple[int, Row]] = []
-    for _, group in groupby(chunks_after(connection, number, after, kinds), lambda chunk: chunk.kind):
-        while limit > len(found) and (chunks := _some(group)):
-            rows = unpack_all(chunks)
-            if may_have_images(chunks):
-                rows = _with_blobs(connection, rows)
-            found += rows[max(0, after + 1 - chunks[0].first) :]
-        if len(found) >= limit:
-            break
+    with closing(chunks_after(connection, number, after, kinds)) as every:  # it may not be read to its end
+        for _, group in groupby(every, lambda chunk: chunk.kind):
+            while limit > len(found) and (chunks := _some(group)):
+                rows = unpack_all(chunks)
+                if may_have_images(chunks):
+                    rows = _with_blobs(connection, rows)
+                found += rows[max(0, after + 1 - chunks[0].first) :]
+            if len(found) >= limit:
+                break
     return found[:limit] if len(found) > limit else found
 
 
