@@ -11,6 +11,7 @@ import msgspec
 from apis import APIS
 
 from fakes import PNG, FakeTool, kinds, no_sleep, open_session, read_key, talk
+from zot.agent.relief import AutoCompact
 from zot.errors import ProviderError
 from zot.events import AgentEvent, ToolUseEnd, encode
 from zot.messages import ImageBlock, TextBlock
@@ -53,7 +54,7 @@ class Conversation:
         service.errors = self.errors
         self.session: Session = open_session(
             service, tools=[self._tool(name) for name in ("bash", "read", "look")],
-            models=[PRICED], model="lab-1", reasoning="low",
+            models=[PRICED], model="lab-1", reasoning="low", auto_compact=AutoCompact(on=False),
         )  # fmt: skip
 
     async def say(self, text: str, *images: ImageBlock) -> list[AgentEvent]:

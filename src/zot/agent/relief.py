@@ -66,9 +66,12 @@ class Relief:
         if self._run.relieved:
             if not isinstance(refusal, ContextTooLong):
                 raise refusal
-            raise self._exhausted(need) from refusal
+            raise self._exhausted(need, refusal) from refusal
         self._run.relieved = True
-        await self._free(need, need // 2)
+        try:
+            await self._free(need, need // 2)
+        except ContextExhausted:
+            raise self._exhausted(need, refusal) from refusal
 
     async def _free(self, need: int, limit: int) -> None:
         """Make the conversation so short that it takes ``limit`` tokens instead of ``need``, or much less than it did.
@@ -122,11 +125,11 @@ class Relief:
     def _window(self) -> int:
         return self._agent.gauge.window(self._agent.model)
 
-    def _exhausted(self, need: int) -> ContextExhausted:
-        window = self._window()
+    def _exhausted(self, need: int, refusal: ProviderError | None = None) -> ContextExhausted:
+        window, said = self._window(), "" if refusal is None else f" ({refusal})"
         return ContextExhausted(
             f"context exhausted: the next request takes about {need} tokens, too much for the model, and hardly "
-            "anything more can be left out of it; clear the conversation, or use a model that holds more",
+            f"anything more can be left out of it; clear the conversation, or use a model that holds more{said}",
             needed=need,
             window=window,
         )
