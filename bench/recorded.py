@@ -37,7 +37,7 @@ async def main() -> None:
         figures["latencies"] = await _latencies(record)
         await _flood(MemoryStore())  # the first pays for the imports
         pairs = [
-            (await _flood(MemoryStore()), await _flood(await _begun(journal, f"flood {number}"))) for number in range(3)
+            (await _flood(MemoryStore()), await _flood(await journal.record(f"flood {number}"))) for number in range(3)
         ]
         figures["agent, memory"], figures["agent, journal"] = map(min, zip(*pairs, strict=True))
         await journal.close()

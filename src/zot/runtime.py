@@ -54,7 +54,17 @@ def check(config: Config) -> str:
 
 #: Settings that have a say in the system prompt: without them, a session that goes on keeps the one it had.
 _PROMPTING = frozenset(
-    {"system_prompt", "append_system_prompt", "no_instructions", "output_schema", "skills", "no_skill", "tools", "cwd"}
+    {
+        "system_prompt",
+        "append_system_prompt",
+        "no_instructions",
+        "output_schema",
+        "skills",
+        "no_skill",
+        "tools",
+        "no_tools",
+        "cwd",
+    }
 )
 
 

@@ -78,9 +78,10 @@ class Session:
             observe=agent.extensions.observe,
             on_failure=self._store_failed,
         )
-        self._past = past or Past()
-        self._history.learn(self._past.rows)
-        self._history.totals = self._past.totals
+        past = past or Past()
+        self._history.learn(past.rows)
+        self._history.totals = past.totals
+        self._release = past.release
         self._worker = Worker(agent, self._history, self._store, jobs=self._jobs, key=key, now=now)
 
     @property
@@ -265,7 +266,7 @@ class Session:
         await self._worker.close()
         await self._jobs.close()
         await self.agent.provider.close()
-        await self._past.release()
+        await self._release()
 
     def _edit(self, edit: Edit, started: Callable[[], None], dropped: Callable[[str], None]) -> None:
         if self.busy:

@@ -325,7 +325,9 @@ class Worker:
     async def _ask(self, run: Run, question: Question) -> None:
         """Let a person decide about a call, if there is one who can, and remember the answer."""
         can_ask = self.can_ask() and not self._aborting
-        refusal = await self._questions.ask(run, question, self._agent.approver, can_ask=can_ask)
+        refusal = await self._questions.ask(
+            run, question, self._agent.approver, number=self._history.run, can_ask=can_ask
+        )
         run.answers[question.call.id] = Answer(question, refusal)
 
     def _conclude(self, job: Job, run: Run, problem: BaseException | None) -> None:

@@ -73,7 +73,7 @@ async def test_what_is_allowed_once_runs_and_is_asked_about_again() -> None:
     house = House("make")
     requests = house.on_request("allow_once", "reject")
     assert await house.results() == ["ran", "not run: the user refused this call"]
-    assert (house.ran, [request.id for request in requests]) == (["make"], ["approval_1", "approval_2"])
+    assert (house.ran, [request.id for request in requests]) == (["make"], ["approval_1_1", "approval_1_2"])
 
 
 async def test_a_request_tells_what_would_run_and_until_when() -> None:
@@ -131,7 +131,7 @@ async def test_the_first_answer_counts_and_a_stale_one_is_an_error() -> None:
         with pytest.raises(UserError, match="is waiting"):
             house.session.approve(request_id, "reject")
     with pytest.raises(UserError, match="is not a decision"):
-        house.session.approve("approval_1", "yes")
+        house.session.approve("approval_1_1", "yes")
 
 
 async def test_an_abort_ends_the_wait_and_the_call_does_not_run() -> None:
@@ -140,7 +140,7 @@ async def test_an_abort_ends_the_wait_and_the_call_does_not_run() -> None:
     assert await house.results() == ["aborted before it finished"] * 2
     assert (house.ran, kinds(house.listener.events)[-2:]) == ([], ["turn_end aborted", "done"])
     with pytest.raises(UserError):
-        house.session.approve("approval_1", "allow_once")
+        house.session.approve("approval_1_1", "allow_once")
 
 
 async def test_a_person_is_shown_what_an_extension_made_of_the_call_and_that_runs() -> None:

@@ -27,12 +27,15 @@ class Questions:
         #: The request, and what was decided about it; None when nobody can decide any more.
         self._waiting: tuple[str, asyncio.Future[Decision | None]] | None = None
 
-    async def ask(self, run: Run, question: Question, approver: Approver, *, can_ask: bool) -> str | None:
-        """Ask a person about a call and return why it must not run, None to let it."""
+    async def ask(self, run: Run, question: Question, approver: Approver, *, number: int, can_ask: bool) -> str | None:
+        """Ask a person about a call and return why it must not run, None to let it.
+
+        ``number`` is the run's: with it, an answer to a question of an earlier life of the session answers no other.
+        """
         if not can_ask:
             return _NOBODY
         self._asked += 1
-        request_id = f"approval_{self._asked}"
+        request_id = f"approval_{number}_{self._asked}"
         answer: asyncio.Future[Decision | None] = asyncio.get_running_loop().create_future()
         self._waiting = (request_id, answer)
         try:

@@ -87,19 +87,21 @@ async def _serve(
     output = Writer(outgoing)
     lifetime = Lifetime(outgoing)
     output.on_broken(lifetime.end)
-    session = await opening()
-    greeting.provider = session.agent.provider.name
-    greeting.model = lambda: session.agent.model.id
-    server = RpcServer(session, greeting, output)
+    session: Session | None = None
 
     async def serve() -> None:
+        nonlocal session
+        session = opened = await opening()
+        greeting.provider = opened.agent.provider.name
+        greeting.model = lambda: opened.agent.model.id
+        server = RpcServer(opened, greeting, output)
         for line in waiting:
             server.take(line)
         await pump(read_chunks(incoming), lines, server.take, output)
         lifetime.input_ended = True
         server.end_input()
         await server.finish()
-        await session.finish()
+        await opened.finish()
         await output.drained()
 
     code = 0
@@ -108,6 +110,7 @@ async def _serve(
     except Unwelcome as problem:
         sys.stderr.write(f"zot: rpc: {problem}\n")
         code = 1
-    await wind_down(session, output)
+    if session is not None:
+        await wind_down(session, output)
     output.close()
     return code if output.problem is None else unwritten(output.problem)

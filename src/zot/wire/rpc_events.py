@@ -25,8 +25,8 @@ _GATED: Final[dict[type, str]] = {
     ApprovalRequest: "approvals",
     ExtNotify: "extensions",
 }
-#: What also happens when nobody asked for it, and is then shown only with the feature `compaction`.
-_MAYBE_AUTO: Final[frozenset[type]] = frozenset({Usage, CompactDone})
+#: What is not shown to everybody, or not to everybody in the same way.
+_SPECIAL: Final[frozenset[type]] = frozenset({*_GATED, Usage, CompactDone})
 
 
 class EventEncoder:
@@ -37,11 +37,9 @@ class EventEncoder:
 
     def lines(self, events: Sequence[AgentEvent], features: frozenset[str], *, run: int) -> bytes:
         """Return the lines for ``events`` of a run, each ending in LF."""
-        shown = [event for event in events if _GATED.get(type(event)) is None or _GATED[type(event)] in features]
-        if "compaction" not in features and not _MAYBE_AUTO.isdisjoint(map(type, shown)):
-            shown = [event for event in shown if not (isinstance(event, Usage | CompactDone) and event.auto)]
-        if "prices" not in features:
-            shown = [_as_first_published(event) if type(event) is Usage else event for event in shown]
+        shown = events
+        if not _SPECIAL.isdisjoint(map(type, events)):  # Most batches are text alone.
+            shown = _by_features(events, features)
         return self._numbered(shown, run) if "seq" in features else encode_lines(shown)
 
     def _numbered(self, events: Iterable[AgentEvent], run: int) -> bytes:
@@ -50,6 +48,16 @@ class EventEncoder:
             self._seq += 1
             lines.append(b'%s,"seq":%d,"run":%d}\n' % (encode(event)[:-1], self._seq, run))
         return b"".join(lines)
+
+
+def _by_features(events: Sequence[AgentEvent], features: frozenset[str]) -> list[AgentEvent]:
+    """Return what a client with these features gets to see of events, and how."""
+    shown = [event for event in events if _GATED.get(type(event)) is None or _GATED[type(event)] in features]
+    if "compaction" not in features:
+        shown = [event for event in shown if not (isinstance(event, Usage | CompactDone) and event.auto)]
+    if "prices" not in features:
+        shown = [_as_first_published(event) if type(event) is Usage else event for event in shown]
+    return shown
 
 
 def _as_first_published(event: Usage) -> Usage:
