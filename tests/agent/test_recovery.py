@@ -167,6 +167,6 @@ async def test_a_question_of_a_real_session_is_parked_at_the_moment_it_is_asked(
         while not isinstance(store.rows[-1], ApprovalRequest):
             await asyncio.sleep(0)
         assert recovered(store.rows).parked == store.rows[-1]
-        session.approve("approval_1", "allow_once")
+        session.approve("approval_1_1", "allow_once")
         await finish(session)
     assert kinds(listener.events)[-1] == "done"

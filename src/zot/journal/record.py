@@ -11,11 +11,11 @@ import msgspec
 
 from zot.errors import NoSuchSession, SessionBusy, StoreFailed
 from zot.journal import tables
-from zot.journal.chunks import Kind, pack
+from zot.journal.chunks import pack
 from zot.journal.lease import Leases
 from zot.journal.owner import Owner, boot_id, host_name, ourselves
 from zot.journal.summary import summarise
-from zot.journal.tables import SessionRecord, find, last_run, last_seq, rows_after
+from zot.journal.tables import SessionRecord, all_changes, find, last_run, last_seq, rows_after
 from zot.journal.writer import Parcel, Writer
 from zot.messages import timestamp
 from zot.store import Change, Row
@@ -252,7 +252,7 @@ class Record:
 
     async def changes(self) -> Sequence[tuple[int, Change]]:
         """Return all changes of the transcript, whoever made them. Raise JournalDamaged."""
-        rows = await self._files.reading(lambda it: rows_after(it, self.number, 0, _ALL, [Kind.CHANGES]))
+        rows = await self._files.reading(lambda connection: all_changes(connection, self.number))
         return [(seq, row) for seq, row in rows if isinstance(row, Change)]
 
     async def content(self, digest: str) -> bytes | None:
@@ -268,7 +268,7 @@ class Record:
         upto = self.last_seq
 
         def look(connection: sqlite3.Connection) -> Past:
-            changes = rows_after(connection, self.number, 0, _ALL, [Kind.CHANGES])
+            changes = all_changes(connection, self.number)
             run, first = last_run(connection, self.number)
             rows = rows_after(connection, self.number, first - 1, _ALL) if first else []
             if rows and rows[-1][0] > upto:  # others go on writing

@@ -222,6 +222,21 @@ def rows_after(
     return found[:limit] if len(found) > limit else found
 
 
+def all_changes(connection: sqlite3.Connection, number: int) -> list[tuple[int, Row]]:
+    """Return all changes of a session's transcript, with their numbers. Raise JournalDamaged.
+
+    The same as `rows_after`, without what makes that fit for readers who want little: whoever opens a session waits.
+    """
+    query = f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? ORDER BY first"
+    chunks = iter(verified_all(connection.execute(query, (number, Kind.CHANGES)).fetchall()))
+    has_blobs = connection.execute("SELECT 1 FROM uses WHERE session = ? LIMIT 1", (number,)).fetchone() is not None
+    found: list[tuple[int, Row]] = []
+    while some := _some(chunks):
+        rows = unpack_all(some)
+        found += _with_blobs(connection, rows) if has_blobs and may_have_images(some) else rows
+    return found
+
+
 def _some(chunks: Iterator[Chunk]) -> list[Chunk]:
     """Take as many chunks as are decoded in one go: many, but not so many that others wait for the interpreter."""
     some: list[Chunk] = []
