@@ -70,6 +70,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "instructions", "schema", "journal",
     },
     "provision": {
+        "errors",
         "config", "credentials", "key_command", "providers/vendors", "providers/models", "providers/base", "providers",
         "providers/lab",
     },

@@ -21,10 +21,14 @@ _LOOK_AGAIN_S = 0.02
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is stored for one provider. If it has a key and a command, the key counts."""
+    """What is stored for one provider. If it has a key and a command, the key counts.
+
+    It is for the server at ``base_url``, and for no other; without one, for the vendor's own.
+    """
 
     key: str = ""
     command: str = ""
+    base_url: str = ""
 
     def __repr__(self) -> str:
         """Say what kind it is, and nothing else."""

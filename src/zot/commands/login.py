@@ -14,13 +14,15 @@ from zot.auth_file import Entry, path_in, store
 from zot.config import keyless_environment, zot_home
 from zot.credentials import checked
 from zot.errors import ConfigError
-from zot.providers.vendors import VENDORS, Vendor, endpoint
+from zot.providers.address import split_url
+from zot.providers.vendors import VENDORS, Endpoint, Vendor, endpoint
 
 if TYPE_CHECKING:
     from zot.providers.probe import Probed
 
 _FLAGS = (
     flags.Flag("--command", "store this command, which prints the key, instead of a key", value="LINE"),
+    flags.Flag("--base-url", "for this server, which speaks the provider's API, and for no other", value="URL"),
     flags.Flag("--no-probe", "store it without asking the service about it"),
 )
 _SUMMARY = """\
@@ -41,19 +43,22 @@ def main(argv: Sequence[str]) -> int:
         sys.stderr.write(f"zot: {problem}\n")
         return 2
     try:
-        return _login(vendor, settings.get("command"), is_probed=not settings.get("no_probe"))
+        where = endpoint(vendor, api=None, base_url=settings.get("base_url"), env=os.environ)
+        split_url(where.base_url)  # Which says what is wrong with it, before anything is asked.
+        return _login(vendor, where, settings.get("command"), is_probed=not settings.get("no_probe"))
     except KeyboardInterrupt:
         sys.stderr.write("zot: interrupted; nothing was stored\n")
         return 1
 
 
-def _login(vendor: Vendor, command: str | None, *, is_probed: bool) -> int:
+def _login(vendor: Vendor, where: Endpoint, command: str | None, *, is_probed: bool) -> int:
     home = home_to_store_in()
-    entry = _entry(vendor, command)
-    if is_probed and not _is_welcome(vendor, entry):
+    entry = _entry(vendor, command, where.base_url if where.elsewhere else "")
+    if is_probed and not _is_welcome(vendor, where, entry):
         return 1
     store(home, vendor.name, entry)
-    sys.stdout.write(f"stored for {vendor.name} in {path_in(home)}\n")
+    place = f" at {entry.base_url}" if entry.base_url else ""
+    sys.stdout.write(f"stored for {vendor.name}{place} in {path_in(home)}\n")
     if name := next((name for name in vendor.key_names if os.environ.get(name)), None):
         sys.stderr.write(f"zot: {name} is set, and wins over what is stored\n")
     return 0
@@ -79,19 +84,19 @@ def home_to_store_in() -> str:
     return home
 
 
-def _entry(vendor: Vendor, command: str | None) -> Entry:
+def _entry(vendor: Vendor, command: str | None, base_url: str) -> Entry:
     if command is None:
-        return Entry(key=_ask(vendor.name))
+        return Entry(key=_ask(vendor.name), base_url=base_url)
     if not command.strip():
         raise ConfigError("--command needs a command line that prints the key")
-    return Entry(command=command)
+    return Entry(command=command, base_url=base_url)
 
 
-def _is_welcome(vendor: Vendor, entry: Entry) -> bool:
+def _is_welcome(vendor: Vendor, where: Endpoint, entry: Entry) -> bool:
     """Say what the service thinks of the key; False if it refuses it."""
     import asyncio
 
-    probed = asyncio.run(_probe(vendor, entry))
+    probed = asyncio.run(_probe(vendor, where, entry))
     if probed.outcome == "refused":
         sys.stderr.write(f"zot: refused: {vendor.name}: {probed.detail}; nothing was stored\n")
         return False
@@ -103,7 +108,7 @@ def _is_welcome(vendor: Vendor, entry: Entry) -> bool:
     return True
 
 
-async def _probe(vendor: Vendor, entry: Entry) -> Probed:
+async def _probe(vendor: Vendor, where: Endpoint, entry: Entry) -> Probed:
     from zot.key_command import KeyCommand
     from zot.providers.http import HttpTransport
     from zot.providers.probe import probe
@@ -111,7 +116,7 @@ async def _probe(vendor: Vendor, entry: Entry) -> Probed:
     key = entry.key or await KeyCommand(vendor.name, entry.command, keyless_environment(os.environ)).read()
     transport = HttpTransport(os.environ)
     try:
-        return await probe(vendor, endpoint(vendor, api=None, base_url=None, env=os.environ), key, transport)
+        return await probe(vendor, where, key, transport)
     finally:
         await transport.close()
 
