@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "messages": {"errors"},
     "events": {"errors", "messages", "surrogates"},
     "flags": {"errors"},
-    "config": {"errors", "flags", "providers/vendors"},
+    "config": {"errors", "regular", "flags", "providers/vendors"},
     "auth_file": {"errors"},
     "credentials": {"errors", "config", "auth_file", "providers/vendors"},
     # A command that prints a key is kept as tools keep theirs.
@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "skills": {"errors", "regular"},
     "instructions": set(),
     "patterns": set(),
-    "schema": {"errors", "patterns"},
+    "schema": {"errors", "regular", "patterns"},
     "trust": {"errors", "messages", "fingerprint"},
     "store": {"errors", "messages", "events"},
     "journal": {"errors", "messages", "events", "store", "surrogates"},
@@ -52,11 +52,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "providers/models": {"errors", "messages", "providers/vendors"},
     "providers/base": {"errors", "messages", "events", "providers/models"},
     "providers": {
-        "errors", "surrogates", "version", "messages", "events", "providers/vendors", "providers/models",
+        "errors", "surrogates", "version", "regular", "messages", "events", "providers/vendors", "providers/models",
         "providers/base",
     },
     # lab is a service at the other end of a line: it knows what a transport is, and none of our decoders.
-    "providers/lab": {"errors", "messages", "events", "providers/base"},
+    "providers/lab": {"errors", "regular", "messages", "events", "providers/base"},
     "agent": {"errors", "printable", "messages", "events", "store", "schema", "providers/base", "tools/base"},
     "history": {"errors", "messages", "events", "store", "agent"},
     "job": {"errors", "surrogates", "messages"},
@@ -66,7 +66,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "session": {"errors", "messages", "store", "agent", "history", "job", "past", "worker"},
     # The only one that picks concrete parts.
     "runtime": {
-        "errors", "messages", "store", "config", "provision", "providers/lab", "agent", "session", "toolbox",
+        "errors", "regular", "messages", "store", "config", "provision", "providers/lab", "agent", "session", "toolbox",
         "instructions", "schema", "journal",
     },
     "provision": {

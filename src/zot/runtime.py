@@ -199,10 +199,11 @@ def _own_words(home: str | None) -> str | None:
     """Return what the user wrote to take the place of our words; None if there is no such file."""
     if home is None:
         return None
+    from zot.regular import content
+
     path = os.path.join(home, "SYSTEM.md")
     try:
-        with open(path, "rb") as file:
-            return file.read().decode("utf-8-sig").strip()
+        return content(path).decode("utf-8-sig").strip()
     except FileNotFoundError:
         return None
     except OSError as problem:

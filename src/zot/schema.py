@@ -13,6 +13,7 @@ import msgspec
 
 from zot.errors import ConfigError
 from zot.patterns import MAX_TEXT, compiled
+from zot.regular import content
 
 Schema: TypeAlias = Mapping[str, Any] | bool
 
@@ -33,8 +34,7 @@ class Problem(msgspec.Struct, frozen=True):
 def load(path: str) -> Schema:
     """Read a schema from a file. Raise ConfigError, with the place, if it is none or more than we can check."""
     try:
-        with open(path, "rb") as file:
-            schema = msgspec.json.decode(file.read())
+        schema = msgspec.json.decode(content(path))
     except OSError as problem:
         raise ConfigError(f"{path}: {problem.strerror}") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
