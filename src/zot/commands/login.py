@@ -13,7 +13,7 @@ from zot import flags
 from zot.auth_file import Entry, path_in, store
 from zot.config import keyless_environment, zot_home
 from zot.credentials import checked
-from zot.errors import ConfigError
+from zot.errors import ConfigError, UsageError
 from zot.providers.address import split_url
 from zot.providers.vendors import VENDORS, Endpoint, Vendor, endpoint
 
@@ -33,15 +33,11 @@ _MAX_KEY_BYTES = 16 * 1024
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code: 2 for wrong usage, 1 if nothing was stored."""
-    try:
-        settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
-        if settings.pop("help", False):
-            sys.stdout.write(flags.usage("zot login PROVIDER", _SUMMARY, _FLAGS) + "\n")
-            return 0
-        vendor = one_provider("login", words)
-    except ConfigError as problem:
-        sys.stderr.write(f"zot: {problem}\n")
-        return 2
+    settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
+    if settings.pop("help", False):
+        sys.stdout.write(flags.usage("zot login PROVIDER", _SUMMARY, _FLAGS) + "\n")
+        return 0
+    vendor = one_provider("login", words)
     try:
         where = endpoint(vendor, api=None, base_url=settings.get("base_url"), env=os.environ)
         split_url(where.base_url)  # Which says what is wrong with it, before anything is asked.
@@ -65,14 +61,14 @@ def _login(vendor: Vendor, where: Endpoint, command: str | None, *, is_probed: b
 
 
 def one_provider(command: str, words: Sequence[str]) -> Vendor:
-    """Return the provider that was named. Raise ConfigError if it was not, or has no key."""
+    """Return the provider that was named. Raise UsageError if it was not, or has no key."""
     known = ", ".join(name for name, vendor in VENDORS.items() if vendor.key_names)
     if len(words) != 1:
-        raise ConfigError(f"say which provider: zot {command} PROVIDER; known: {known}")
+        raise UsageError(f"say which provider: zot {command} PROVIDER; known: {known}")
     vendor = VENDORS.get(words[0])
     if vendor is None or not vendor.key_names:
         # Not what was said: it may be a key that was typed in the wrong place.
-        raise ConfigError(f"no such provider has a key; known: {known}")
+        raise UsageError(f"no such provider has a key; known: {known}")
     return vendor
 
 
