@@ -25,11 +25,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "surrogates": set(),
     "printable": set(),
     "regular": set(),
+    "private": set(),
     "messages": {"errors"},
     "events": {"errors", "messages", "surrogates"},
     "flags": {"errors"},
     "config": {"errors", "regular", "flags", "providers/vendors"},
-    "auth_file": {"errors"},
+    "auth_file": {"errors", "private"},
     "credentials": {"errors", "config", "auth_file", "providers/vendors"},
     # A command that prints a key is kept as tools keep theirs.
     "key_command": {"errors", "credentials", "tools"},
@@ -38,13 +39,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "instructions": set(),
     "patterns": set(),
     "schema": {"errors", "regular", "patterns"},
-    "trust": {"errors", "messages", "fingerprint"},
+    "trust": {"errors", "private", "messages", "fingerprint"},
     "store": {"errors", "messages", "events"},
     "journal": {"errors", "messages", "events", "store", "surrogates"},
     "readable": {"messages"},
     "wire": {"errors", "messages", "events", "surrogates"},
     "tools/base": {"errors", "messages"},
-    "tools": {"errors", "printable", "messages", "tools/base", "skills"},
+    "tools": {"errors", "printable", "private", "messages", "tools/base", "skills"},
     # What a session works with: it picks the concrete tools.
     "toolbox": {"printable", "config", "skills", "trust", "tools/base", "tools"},
     # The catalogue is read before anything is answered, so it knows next to nothing.
@@ -88,7 +89,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "errors", "version", "printable", "messages", "events", "flags", "config", "skills", "trust", "providers/lab",
         "wire",
         "provision", "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors",
-        "providers/models", "providers", "doctor", "session", "store", "journal", "past", "readable",
+        "providers/models", "providers", "doctor", "session", "store", "journal", "past", "readable", "schema",
     },
     # It imports the command that was named, by name.
     "cli": {"errors", "version"},

@@ -128,6 +128,7 @@ def _write(path: str, entries: Mapping[str, msgspec.Raw]) -> None:
     try:
         descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
+            os.fchmod(descriptor, 0o600)
             with open(descriptor, "wb") as file:
                 file.write(data)
                 file.flush()
@@ -143,8 +144,10 @@ def _write(path: str, entries: Mapping[str, msgspec.Raw]) -> None:
 @contextmanager
 def _exclusive(home: str) -> Iterator[None]:
     """Let nobody else change the file meanwhile. Raise ConfigError if somebody does not stop doing so."""
+    from zot.private import make_directory  # Only who changes the file needs it.
+
     try:
-        os.makedirs(home, mode=0o700, exist_ok=True)
+        make_directory(home)
         descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as problem:
         raise ConfigError(f"{home}: {problem.strerror}") from None
