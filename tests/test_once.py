@@ -188,6 +188,20 @@ def test_an_answer_that_does_not_fit_is_asked_for_again(tmp_path: Path) -> None:
     assert frames.count({"type": "done"}) == 1
 
 
+@pytest.mark.parametrize("fence", ["```json\\n", "```\\n", "\\n```JSON \\n "])
+def test_a_fence_around_the_answer_is_taken_away(tmp_path: Path, fence: str) -> None:
+    (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
+    (tmp_path / "s.lab").write_text(f'say "{fence}{{\\"n\\": 7}}\\n```\\n"')
+    assert ask(tmp_path, "-p", "x", "--script", "s.lab", "--output-schema", "schema.json") == ('{"n": 7}\n', "", 0)
+
+
+def test_the_built_in_script_does_not_begin_again_when_it_is_corrected(tmp_path: Path) -> None:
+    (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
+    out, _, code = ask(tmp_path, "--json", "hello", "--output-schema", "schema.json")
+    said = [frame["content"] for frame in events(out, judged=True) if frame["type"] == "assistant_message"]
+    assert (code, said[-2:]) == (1, [[{"type": "text", "text": "{}"}]] * 2)
+
+
 def test_an_answer_that_never_fits_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
     (tmp_path / "s.lab").write_text("say '{}'\nrepeat")

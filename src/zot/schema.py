@@ -53,6 +53,14 @@ def checked(schema: Any) -> Schema:
     return schema
 
 
+def unfenced(text: str) -> str:
+    """Return what a code fence around the whole of a text has in it; the text itself if there is none."""
+    first, _, rest = text.strip().partition("\n")
+    if first.rstrip().lower() not in ("```", "```json") or not rest.endswith("```"):
+        return text
+    return rest.removesuffix("```").strip()
+
+
 def problems(schema: Schema, value: Any) -> list[Problem]:
     """Return what is wrong with ``value``, at most the first few; nothing if it is as the schema wants it."""
     try:

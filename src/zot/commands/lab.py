@@ -29,7 +29,7 @@ _FLAGS = (
 )
 _CHECK_SUMMARY = "Look for mistakes in a lab script, and play nothing. The first one is reported with its line."
 _SUMMARY = """\
-Serve a scripted model that speaks Anthropic Messages, OpenAI Chat Completions and OpenAI Responses.
+Serve a scripted model that speaks Anthropic Messages, OpenAI Chat Completions, OpenAI Responses and Gemini.
 The base URL is printed on standard output. `zot lab check --script FILE` only looks for mistakes in a script."""
 
 

@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.write(flags.usage("zot -p PROMPT", _SUMMARY, _FLAGS) + "\n")
         return 0
     how = {name: settings.pop(name, None) for name in ("print", "json", "features", "stdin_wait")}
-    how["resume"] = settings.get("resume")
+    how |= {"resume": settings.get("resume"), "form": _form(settings)}
     if how["print"] and how["json"]:
         raise UsageError("--print and --json exclude each other")
     _check_words(words)
@@ -78,6 +78,15 @@ def _check_words(words: Sequence[str]) -> None:
         raise UsageError("the prompt is not UTF-8") from None
 
 
+def _form(settings: dict[str, Any]) -> Callable[[str], str]:
+    """Return what makes of an answer what is printed: where JSON is wanted, models like to put a fence around it."""
+    if "output_schema" not in settings:
+        return str
+    from zot.schema import unfenced
+
+    return unfenced
+
+
 def _earlier(settings: dict[str, Any]) -> str | None:
     """Take away the flags that ask for an earlier session; return its id, "" for the newest, None without them."""
     asked = [name for name in ("session", "continue", "resume", "no_session") if name in settings]
@@ -99,7 +108,7 @@ async def _answer(
 
     output, lifetime = Writer(outgoing), Lifetime(outgoing)
     output.on_broken(lifetime.end)
-    face = EventLines(output, frozenset(how["features"] or ())) if how["json"] else LastWords(output)
+    face = EventLines(output, frozenset(how["features"] or ())) if how["json"] else LastWords(output, how["form"])
     session: Session | None = None
     problem: AgentError | None = None
 
