@@ -84,6 +84,7 @@ async def open_recorded(config: Config, given: Collection[str], *, own_process: 
         system = None
         if recorded is not None:
             config = resumed(config, {name: getattr(recorded, name) for name in RECORDED}, given)
+            _check_left(recorded.cwd, given)
             # One that came from elsewhere left its system prompt there: it is made anew.
             system = None if _PROMPTING.intersection(given) else recorded.system or None
         return open_session(
@@ -96,6 +97,12 @@ async def open_recorded(config: Config, given: Collection[str], *, own_process: 
     except BaseException:
         await journal.close()
         raise
+
+
+def _check_left(cwd: str, given: Collection[str]) -> None:
+    """Raise ConfigError if a session's directory is gone, and no other was given."""
+    if "cwd" not in given and not os.path.isdir(cwd):
+        raise ConfigError(f"{cwd}, where this session works, is gone; --cwd DIR names another place")
 
 
 def journal_path(config: Config) -> str:
