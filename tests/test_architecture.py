@@ -25,25 +25,27 @@ MAY_IMPORT: dict[str, set[str]] = {
     "surrogates": set(),
     "printable": set(),
     "regular": set(),
+    "private": set(),
     "messages": {"errors"},
     "events": {"errors", "messages", "surrogates"},
     "flags": {"errors"},
-    "config": {"errors", "flags", "providers/vendors"},
-    "auth_file": {"errors"},
+    "config": {"errors", "regular", "flags", "providers/vendors"},
+    "auth_file": {"errors", "private"},
     "credentials": {"errors", "config", "auth_file", "providers/vendors"},
     # A command that prints a key is kept as tools keep theirs.
     "key_command": {"errors", "credentials", "tools"},
     "fingerprint": {"errors", "regular"},
     "skills": {"errors", "regular"},
     "instructions": set(),
-    "schema": {"errors"},
-    "trust": {"errors", "messages", "fingerprint"},
+    "patterns": set(),
+    "schema": {"errors", "regular", "patterns"},
+    "trust": {"errors", "private", "messages", "fingerprint"},
     "store": {"errors", "messages", "events"},
     "journal": {"errors", "messages", "events", "store", "surrogates"},
     "readable": {"messages"},
     "wire": {"errors", "messages", "events", "surrogates"},
     "tools/base": {"errors", "messages", "store"},
-    "tools": {"errors", "printable", "surrogates", "messages", "store", "tools/base", "skills"},
+    "tools": {"errors", "printable", "private", "surrogates", "messages", "store", "tools/base", "skills"},
     # What a session works with: it picks the concrete tools.
     "toolbox": {"printable", "config", "skills", "trust", "tools/base", "tools"},
     # The catalogue is read before anything is answered, so it knows next to nothing.
@@ -52,11 +54,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "providers/images": {"messages", "providers/vendors"},
     "providers/base": {"errors", "messages", "events", "providers/models", "providers/images"},
     "providers": {
-        "errors", "surrogates", "version", "messages", "events", "providers/vendors", "providers/models",
+        "errors", "surrogates", "version", "regular", "messages", "events", "providers/vendors", "providers/models",
         "providers/base", "providers/images",
     },
     # lab is a service at the other end of a line: it knows what a transport is, and none of our decoders.
-    "providers/lab": {"errors", "messages", "events", "providers/base"},
+    "providers/lab": {"errors", "regular", "messages", "events", "providers/base"},
     "agent": {"errors", "printable", "messages", "events", "store", "schema", "providers/base", "tools/base"},
     "history": {"errors", "messages", "events", "store", "agent"},
     "job": {"errors", "surrogates", "messages", "store", "agent"},
@@ -69,10 +71,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "session": {"errors", "messages", "store", "agent", "history", "job", "past", "worker", "rewind"},
     # The only one that picks concrete parts.
     "runtime": {
-        "errors", "messages", "store", "config", "provision", "providers/lab", "agent", "session", "toolbox",
+        "errors", "regular", "messages", "store", "config", "provision", "providers/lab", "agent", "session", "toolbox",
         "instructions", "schema", "journal",
     },
     "provision": {
+        "errors",
         "config", "credentials", "key_command", "providers/vendors", "providers/models", "providers/base", "providers",
         "providers/lab",
     },
@@ -92,7 +95,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "wire",
         "provision", "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors",
         "providers/models", "providers", "doctor", "session", "store", "agent", "history", "job", "journal", "past",
-        "readable", "branches", "rewind", "tools",
+        "readable", "branches", "rewind", "tools", "schema",
     },
     # It imports the command that was named, by name.
     "cli": {"errors", "version"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -87,3 +88,79 @@ def test_a_skill_of_a_project_is_used_once_it_is_trusted_and_not_after_it_change
     assert "How to rob." not in skills("list")
     assert "no longer trusted" in skills("untrust", str(skill))
     assert "was not trusted" in skills("untrust", str(skill))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "rpc --frobnicate", "rpc --model", "rpc --max-steps none", "rpc --no-tools=1", "rpc word", "rpc --ext x",
+        "rpc --session a --no-session", "-p hi --frobnicate", "-p --json hi", "-p -c --no-session hi",
+        "-p --provider lab </dev/null",
+        "--json hi --features seq,frobnication", "models word", "models --live", "prompt word", "doctor word", "login",
+        "logout --frobnicate", "lab", "lab serve --port x", "skills list --frobnicate", "sessions list --frobnicate",
+        "sessions", "--provider lab hi", "--model x rpc"
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_exit_code_two_everywhere(words: str) -> None:
+    done = zot(words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("zot: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("--provider lab hi", "say what to do with it: zot -p PROMPT answers a prompt, with the flags before or behind "
+         "it"),
+        ("--model x rpc", "the command comes first: zot rpc --model ..."),
+        ("--json hi --features seq,more", "--features seq,more: there is no feature 'more'; known: seq, thinking, "
+         "retries, prices, approvals"),
+        ("""-p "$(printf 'a\\377')" """, "the prompt is not UTF-8"),
+    ],
+)  # fmt: skip
+def test_a_line_that_is_misread_is_answered_with_a_hint(words: str, hint: str) -> None:
+    assert zot(words).stderr.split("\n")[0] == f"zot: {hint}"
+
+
+@pytest.mark.parametrize("words", ["--version", "models", "prompt", "-p hi --provider lab", "--json hi --provider lab"])
+def test_without_a_standard_output_nothing_is_done(words: str) -> None:
+    done = zot(words, redirect=">&-")
+    assert (done.returncode, done.stderr) == (1, "zot: standard output is closed\n")
+    assert zot(words, redirect=">&- 2>&-").returncode == 1
+
+
+@pytest.mark.parametrize("words", ["-p hi", "models", "prompt", "doctor", "sessions list"])
+def test_who_is_interrupted_at_the_start_says_nothing(words: str) -> None:
+    """The signal comes while the first module behind the command line is loaded."""
+    code = (
+        "import os, signal, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'zot.errors':\n"
+        "            sys.meta_path.remove(self)\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        f"sys.argv = ['zot', *{words.split()!r}]\n"
+        "from zot.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_people_at_a_terminal_are_told_what_rpc_is() -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "zot", "rpc", "--provider", "lab"],
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    first = process.stderr.readline()
+    os.write(ours, b"\x04")
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    os.close(ours)
+    os.close(theirs)
+    hint = b"zot: this speaks JSON, one object a line, and Ctrl-D ends it; zot -p PROMPT answers people\n"
+    assert (process.returncode, first, errors) == (0, hint, b"")

@@ -25,8 +25,8 @@ def write(home: Path, content: Any, *, mode: int = 0o600) -> Path:
     return path
 
 
-def found(home: Path, given: str | None = None, *, foreign: bool = False, **env: str) -> Credential | None:
-    return find(ANTHROPIC, given, {"ZOT_HOME": str(home), **env}, foreign=foreign)
+def found(home: Path, given: str | None = None, *, base_url: str = "", **env: str) -> Credential | None:
+    return find(ANTHROPIC, given, {"ZOT_HOME": str(home), **env}, base_url=base_url)
 
 
 def test_what_was_given_wins_then_the_environment_then_the_file(tmp_path: Path) -> None:
@@ -63,8 +63,18 @@ def test_lab_needs_no_key_and_no_file(tmp_path: Path) -> None:
 
 def test_what_is_stored_for_a_provider_does_not_go_to_another_server(tmp_path: Path) -> None:
     write(tmp_path, {"anthropic": {"key": "k3"}})
-    assert found(tmp_path, foreign=True) is None
-    assert found(tmp_path, foreign=True, ANTHROPIC_API_KEY="k2") == Credential("ANTHROPIC_API_KEY", key="k2")
+    there = "https://proxy.example"
+    assert found(tmp_path, base_url=there) is None
+    assert found(tmp_path, base_url=there, ANTHROPIC_API_KEY="k2") == Credential("ANTHROPIC_API_KEY", key="k2")
+    assert found(tmp_path, "k1", base_url=there) == Credential("--api-key", key="k1")
+    assert found(tmp_path, base_url="https://api.anthropic.com/v1/") == Credential("auth.json", key="k3")
+
+
+def test_what_is_stored_for_another_server_goes_there_and_nowhere_else(tmp_path: Path) -> None:
+    write(tmp_path, {"anthropic": {"key": "k3", "base_url": "https://proxy.example/claude/"}})
+    assert found(tmp_path, base_url="https://proxy.example/claude") == Credential("auth.json", key="k3")
+    assert found(tmp_path, base_url="https://proxy.example") is None
+    assert found(tmp_path) is None
 
 
 @pytest.mark.parametrize("key", ["sk-ö", "sk-1\n", "sk\x00", "sk\r\nx: y"])

@@ -54,6 +54,29 @@ def test_what_a_session_worked_with_goes_on(shell: Shell) -> None:
     assert str(shell.cwd) in result["content"][0]["content"][0]["text"]
 
 
+def test_a_session_whose_directory_is_gone_says_what_helps(shell: Shell) -> None:
+    gone = shell.user / "gone"
+    gone.mkdir()
+    shell.ask("!echo one", "--session", "s", "--cwd", str(gone))
+    gone.rmdir()
+    told = f"zot: {gone}, where this session works, is gone; --cwd DIR names another place\n"
+    assert shell.ask("!echo two", "--session", "s") == ("", told, 1)
+    assert shell.ask("!echo two", "--session", "s", "--cwd", str(shell.user)) == ("two\n", "", 0)
+
+
+def test_what_is_kept_is_ours_alone_and_usable_whatever_the_umask(shell: Shell) -> None:
+    before = os.umask(0o777)
+    try:
+        shell.ask("!echo one", "--session", "s")
+        shell.run("login", "anthropic", "--no-probe", "--command", "echo k")
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (shell.home, *shell.home.iterdir())}
+    assert modes[shell.home.name] == 0o700
+    assert {mode for name, mode in modes.items() if name != shell.home.name} == {0o600}
+    assert {"journal.db", "journal.db.lock", "auth.json"} <= modes.keys()
+
+
 def test_only_sessions_of_the_directory_are_continued(shell: Shell) -> None:
     nothing = f"zot: there is no session of {shell.cwd} to go on with; zot sessions list --all shows the others\n"
     assert shell.ask("!echo one", "--continue") == ("", nothing, 1)
@@ -65,13 +88,13 @@ def test_only_sessions_of_the_directory_are_continued(shell: Shell) -> None:
 
 def test_nothing_is_kept_without_a_prompt_or_against_the_users_will(shell: Shell) -> None:
     assert shell.ask("!echo one", "--no-session") == ("one\n", "", 0)
-    assert shell.run("-p", *LAB).code == 1
+    assert shell.run("-p", *LAB).code == 2
     assert not shell.home.exists()
 
 
 def test_a_prompt_that_was_taken_for_an_id_is_told(shell: Shell) -> None:
     told = "there is no prompt: give it as words, or on standard input; 'go on' was taken for the id of a session"
-    assert shell.run("-p", "-r", "go on", *LAB) == ("", f"zot: {told}\n", 1)
+    assert shell.run("-p", "-r", "go on", *LAB) == ("", f"zot: {told}\n", 2)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +108,8 @@ def test_a_prompt_that_was_taken_for_an_id_is_told(shell: Shell) -> None:
 )
 def test_what_is_wrong_is_said_in_one_line(shell: Shell, flags: tuple[str, ...], message: str) -> None:
     shell.ask("!echo one", "--session", "first")
-    assert shell.ask("!echo two", *flags) == ("", f"zot: {message}\n", 1)
+    code = 2 if "exclude" in message else 1
+    assert shell.ask("!echo two", *flags) == ("", f"zot: {message}\n", code)
 
 
 def test_where_nothing_can_be_kept_there_is_still_an_answer(shell: Shell) -> None:

@@ -129,6 +129,8 @@ def home_with(tmp_path: Path, line: str) -> str:
 
 
 def talk(zot: Callable[..., Zot], home: str, url: str, **env: str) -> Zot:
+    file = Path(home, "auth.json")
+    file.write_text(json.dumps({"anthropic": {**json.loads(file.read_text())["anthropic"], "base_url": url}}))
     return zot("--provider", "anthropic", "--base-url", url, env={"ZOT_HOME": home, **env})
 
 

@@ -88,7 +88,7 @@ def test_an_input_that_is_open_but_silent_keeps_nobody_waiting(tmp_path: Path) -
 @pytest.mark.parametrize("typed", [None, b"", b" \n"])
 def test_without_a_prompt_there_is_nothing_to_do(tmp_path: Path, typed: bytes | None) -> None:
     told = "zot: there is no prompt: give it as words, or on standard input\n"
-    assert ask(tmp_path, "-p", typed=typed) == ("", told, 1)
+    assert ask(tmp_path, "-p", typed=typed) == ("", told, 2)
 
 
 def test_more_input_than_we_take_is_refused(tmp_path: Path) -> None:
@@ -130,15 +130,15 @@ def test_without_an_answer_the_exit_code_says_so(tmp_path: Path, prompt: str, me
 
 
 @pytest.mark.parametrize(
-    ("argv", "message"),
+    ("argv", "message", "code"),
     [
-        (("-p", "--json", "x"), "--print and --json exclude each other"),
-        (("-p", "x", "--model", "nope"), "unknown model 'nope' (provider 'lab'); known: lab-1"),
-        (("-p", "x", "--wat"), "unknown flag '--wat'; --help lists the known ones"),
+        (("-p", "--json", "x"), "--print and --json exclude each other", 2),
+        (("-p", "x", "--model", "nope"), "unknown model 'nope' (provider 'lab'); known: lab-1", 1),
+        (("-p", "x", "--wat"), "unknown flag '--wat'; --help lists the known ones", 2),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, argv: tuple[str, ...], message: str) -> None:
-    assert ask(tmp_path, *argv) == ("", f"zot: {message}\n", 1)
+def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, argv: tuple[str, ...], message: str, code: int) -> None:
+    assert ask(tmp_path, *argv) == ("", f"zot: {message}\n", code)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -186,6 +186,20 @@ def test_an_answer_that_does_not_fit_is_asked_for_again(tmp_path: Path) -> None:
         f"{wrong}: $.n: must be integer, is string. {again}",
     ]
     assert frames.count({"type": "done"}) == 1
+
+
+@pytest.mark.parametrize("fence", ["```json\\n", "```\\n", "\\n```JSON \\n "])
+def test_a_fence_around_the_answer_is_taken_away(tmp_path: Path, fence: str) -> None:
+    (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
+    (tmp_path / "s.lab").write_text(f'say "{fence}{{\\"n\\": 7}}\\n```\\n"')
+    assert ask(tmp_path, "-p", "x", "--script", "s.lab", "--output-schema", "schema.json") == ('{"n": 7}\n', "", 0)
+
+
+def test_the_built_in_script_does_not_begin_again_when_it_is_corrected(tmp_path: Path) -> None:
+    (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
+    out, _, code = ask(tmp_path, "--json", "hello", "--output-schema", "schema.json")
+    said = [frame["content"] for frame in events(out, judged=True) if frame["type"] == "assistant_message"]
+    assert (code, said[-2:]) == (1, [[{"type": "text", "text": "{}"}]] * 2)
 
 
 def test_an_answer_that_never_fits_is_a_failure(tmp_path: Path) -> None:

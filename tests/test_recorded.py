@@ -368,7 +368,7 @@ def test_all_that_was_asked_before_the_input_ended_is_answered(kept: Callable[..
     frames = process.finish()
     answers = [(frame["command"], frame["success"]) for frame in frames if frame["type"] == "response"]
     assert answers == [("prompt", True), ("clear", False), ("fork", True), ("ping", True)]
-    assert frames[-1]["type"] == "done"
+    assert {"type": "done"} in frames
 
 
 def test_what_a_killed_process_left_is_whole_as_soon_as_it_is_opened(kept: Callable[..., Zot]) -> None:

@@ -77,6 +77,10 @@ UNCHECKED: list[tuple[Any, str]] = [
     ({"minLength": True}, "#/minLength: is of the wrong type"),
     ({"items": [{}]}, "#/items: a schema is an object, true or false"),
     ({"pattern": "("}, "#/pattern: '('"),
+    ({"pattern": r"(a)\1"}, r"#/pattern: '(a)\\1': groupref cannot be checked in bounded time"),
+    ({"pattern": "(?=a)b"}, r"#/pattern: '(?=a)b': assert cannot be checked in bounded time"),
+    ({"pattern": "(?i)a"}, "#/pattern: '(?i)a': flags cannot be used"),
+    ({"patternProperties": {"((a{9}){9}){99}": True}}, "it is too large"),
     ({"$ref": "https://example.com/x"}, "only references inside the schema"),
     ({"$ref": "#/$defs/nowhere"}, "leads nowhere"),
     ({"multipleOf": 0}, "must be above 0"),
@@ -118,3 +122,11 @@ def test_a_file_that_is_no_schema_is_named(tmp_path: Path, content: bytes | None
         load(str(file))
     assert str(caught.value).startswith(f"{file}: ")
     assert reason in str(caught.value)
+
+
+def test_a_pattern_that_would_take_for_ever_is_checked_at_once() -> None:
+    schema = checked({"pattern": "^(a+)+$", "patternProperties": {"^(b|b)*$": True}, "additionalProperties": False})
+    assert [str(problem) for problem in problems(schema, "a" * 9_999 + "!")] == ["$: must match ^(a+)+$"]
+    long = "$: must have at most 10000 characters to be matched"
+    assert [str(problem) for problem in problems(schema, "a" * 10_001)] == [long]
+    assert problems(schema, {"b" * 9_999: 1}) == []

@@ -53,7 +53,8 @@ class Site:
 
     def store(self, entry: Mapping[str, str]) -> None:
         file = self.home / "auth.json"
-        file.write_text(json.dumps({"anthropic": entry, "groq": {"key": SECRETS["stored for another"]}}))
+        here = {**entry, "base_url": BASE_URL}
+        file.write_text(json.dumps({"anthropic": here, "groq": {"key": SECRETS["stored for another"]}}))
         file.chmod(0o600)
 
     def env(self, *without: str) -> dict[str, str]:

@@ -21,10 +21,14 @@ _LOOK_AGAIN_S = 0.02
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is stored for one provider. If it has a key and a command, the key counts."""
+    """What is stored for one provider. If it has a key and a command, the key counts.
+
+    It is for the server at ``base_url``, and for no other; without one, for the vendor's own.
+    """
 
     key: str = ""
     command: str = ""
+    base_url: str = ""
 
     def __repr__(self) -> str:
         """Say what kind it is, and nothing else."""
@@ -124,6 +128,7 @@ def _write(path: str, entries: Mapping[str, msgspec.Raw]) -> None:
     try:
         descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
+            os.fchmod(descriptor, 0o600)
             with open(descriptor, "wb") as file:
                 file.write(data)
                 file.flush()
@@ -139,8 +144,10 @@ def _write(path: str, entries: Mapping[str, msgspec.Raw]) -> None:
 @contextmanager
 def _exclusive(home: str) -> Iterator[None]:
     """Let nobody else change the file meanwhile. Raise ConfigError if somebody does not stop doing so."""
+    from zot.private import make_directory  # Only who changes the file needs it.
+
     try:
-        os.makedirs(home, mode=0o700, exist_ok=True)
+        make_directory(home)
         descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as problem:
         raise ConfigError(f"{home}: {problem.strerror}") from None

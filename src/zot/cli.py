@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 _OBJECTS_PER_COLLECTION = 30_000
+_INTERRUPTED = 130
 _USAGE = """\
 usage: zot COMMAND [flags]
 
@@ -34,23 +35,39 @@ def main() -> None:
     # What is imported is no garbage: looking for some as often as usual would take a twentieth of every start.
     gc.set_threshold(_OBJECTS_PER_COLLECTION)
     try:
+        _check_output(sys.argv[1:])
         code = run(sys.argv[1:])
         if sys.stdout is not None:
             sys.stdout.flush()
+    except KeyboardInterrupt:
+        # Before a command listens for it, and in those that have nothing to wind down.
+        _exit(_INTERRUPTED)
     except OSError as problem:
         # Only our own output is written without care: the reader went away, or there is no room for it.
         _leave(problem)
     sys.exit(code)
 
 
+def _check_output(argv: Sequence[str]) -> None:
+    """Leave if nothing that is printed could be: only who speaks a protocol can do without."""
+    if sys.stdout is None and argv[:1] not in (["rpc"], ["--rpc"]):
+        if sys.stderr is not None:
+            sys.stderr.write("zot: standard output is closed\n")
+        _exit(1)
+
+
 def _leave(problem: OSError) -> NoReturn:
+    if isinstance(problem, BrokenPipeError):
+        _exit(0)
+    sys.stderr.write(f"zot: {problem}\n")
+    _exit(1)
+
+
+def _exit(code: int) -> NoReturn:
     """Exit without the interpreter's attempt to flush once more what cannot be written."""
     import os
 
-    if isinstance(problem, BrokenPipeError):
-        os._exit(0)
-    sys.stderr.write(f"zot: {problem}\n")
-    os._exit(1)
+    os._exit(code)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -68,9 +85,21 @@ def run(argv: Sequence[str]) -> int:
     if command is None and _asks_once(argv):
         return _run("once", argv)
     if command is None:
-        sys.stderr.write(f"zot: unknown command {word!r}\n{_USAGE}\n" if word else f"{_USAGE}\n")
+        sys.stderr.write(f"zot: {_misread(argv)}\n{_USAGE}\n" if word else f"{_USAGE}\n")
         return 2
     return _run(command, rest)
+
+
+def _misread(argv: Sequence[str]) -> str:
+    """Return what is wrong with a line that names no command where one should be."""
+    if not argv[0].startswith("-"):
+        return f"unknown command {argv[0]!r}"
+    # A provider may have the name of a command.
+    named = (word for at, word in enumerate(argv) if word in _COMMANDS and argv[at - 1] != "--provider")
+    command = next(named, None)
+    if command is None:
+        return "say what to do with it: zot -p PROMPT answers a prompt, with the flags before or behind it"
+    return f"the command comes first: zot {command} {argv[0]} ..."
 
 
 #: Each is a module of `zot.commands`, imported only when it is the one.
@@ -94,12 +123,12 @@ def _asks_once(argv: Sequence[str]) -> bool:
 
 
 def _run(command: str, argv: Sequence[str]) -> int:
-    from zot.errors import AgentError
+    from zot.errors import AgentError, UsageError
 
     try:
         # Without importlib, which alone would take as long as the rest of this file.
         code: int = __import__(f"zot.commands.{command}", fromlist=["main"]).main(argv)
     except AgentError as problem:
         sys.stderr.write(f"zot: {problem}\n")
-        return 1
+        return 2 if isinstance(problem, UsageError) else 1
     return code

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
-from zot.errors import ConfigError
+from zot.errors import ConfigError, UsageError
 from zot.flags import MAX_SECONDS, Flag, choice, dollars, positive, seconds, switch
 from zot.providers.vendors import KEY_NAMES, VENDORS, ApiName
 
@@ -167,7 +167,7 @@ def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None) -
     given = dict(settings)
     for flag in LATER_FLAGS:
         if flag.key in given:
-            raise ConfigError(f"{flag.name} is not available in this version of zot")
+            raise UsageError(f"{flag.name} is not available in this version of zot")
     if (named := given.pop("config_dir", None)) is not None and not os.path.isdir(named):
         raise ConfigError(f"--config-dir {named}: no such directory")
     directory = named or zot_home(os.environ if env is None else env)
@@ -175,7 +175,7 @@ def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None) -
         given["tools"] = ()
     given.pop("no_ext", None)
     if given.pop("no_session", False) and "session" in given:
-        raise ConfigError("--session and --no-session exclude each other")
+        raise UsageError("--session and --no-session exclude each other")
     stored = _from_file(directory)
     # What the file says still holds where no flag says otherwise.
     given["policy"] = (*given.get("policy", ()), *stored.get("policy", ()))
@@ -255,11 +255,12 @@ def _from_file(directory: str | None) -> dict[str, Any]:
     if directory is None:
         return {}
     path = os.path.join(directory, "config.toml")
-    try:
-        with open(path, "rb") as file:
-            text = file.read()
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return {}
+    from zot.regular import content
+
+    try:
+        text = content(path)
     except OSError as problem:
         raise ConfigError(f"{path}: {problem.strerror}") from None
     import tomllib  # Only who has a configuration file pays for reading it.

@@ -8,7 +8,7 @@ import msgspec
 
 from zot.config import zot_home
 from zot.errors import ConfigError
-from zot.providers.vendors import Vendor
+from zot.providers.vendors import Vendor, same_address
 
 
 class Credential(msgspec.Struct, frozen=True):
@@ -23,10 +23,10 @@ class Credential(msgspec.Struct, frozen=True):
         return f"Credential({self.origin})"
 
 
-def find(vendor: Vendor, given: str | None, env: Mapping[str, str], *, foreign: bool = False) -> Credential | None:
+def find(vendor: Vendor, given: str | None, env: Mapping[str, str], *, base_url: str = "") -> Credential | None:
     """Return the key for ``vendor``; None if there is none. Runs no command. Raise ConfigError for an unusable one.
 
-    At a ``foreign`` address another server answers: what was stored for ``vendor`` is not for it.
+    What was stored goes only to the address for which it was: the vendor's own, unless it was stored with another.
     """
     if given:
         return Credential("--api-key", key=checked(vendor.name, given))
@@ -34,12 +34,12 @@ def find(vendor: Vendor, given: str | None, env: Mapping[str, str], *, foreign: 
     if name is not None:
         return Credential(name, key=checked(vendor.name, env[name]))
     home = zot_home(env)
-    if foreign or home is None or not vendor.key_names:
+    if home is None or not vendor.key_names:
         return None
     from zot.auth_file import stored
 
     entry = stored(home, vendor.name)
-    if entry is None:
+    if entry is None or not same_address(base_url or vendor.base_url, entry.base_url or vendor.base_url):
         return None
     if entry.key:
         return Credential("auth.json", key=checked(vendor.name, entry.key))

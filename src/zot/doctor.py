@@ -87,10 +87,10 @@ async def _provider(vendor: Vendor, config: Config, transport: Transport, *, is_
     used = " (the one that is used)" if is_used else ""
     try:
         where = _where(vendor, config)
-        found = find(vendor, config.api_key if is_used else None, config.environment, foreign=where.foreign)
+        found = find(vendor, config.api_key if is_used else None, config.environment, base_url=where.base_url)
     except ConfigError as problem:
         return Check(vendor.name, "fail" if is_used else "warn", f"{problem}{used}")
-    if found is None and vendor.needs_key and not where.foreign:
+    if found is None and vendor.needs_key and not where.elsewhere:
         advice = f"no key: set {' or '.join(vendor.key_names)}, or run `zot login {vendor.name}`"
         return Check(vendor.name, "fail" if is_used else "none", f"{advice}{used}")
     source = f"needs no key{used}" if found is None else f"key from {found.origin}{used}"

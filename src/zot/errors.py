@@ -15,6 +15,10 @@ class ConfigError(UserError):
     """A flag, file or environment variable does not make sense."""
 
 
+class UsageError(ConfigError):
+    """A command line that no configuration and no file could make right: exit code 2."""
+
+
 class RuntimeBusy(UserError):
     """A prompt or compact is running on this Runtime, and it takes one at a time."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from zot.errors import ConfigError
+from zot.errors import UsageError
 
 #: A year: longer waits are none, and some clocks cannot tell their end.
 MAX_SECONDS = 366 * 24 * 3600
@@ -34,7 +34,7 @@ class Flag(msgspec.Struct, frozen=True):
 
 
 def parse(argv: Sequence[str], flags: Sequence[Flag]) -> tuple[dict[str, Any], list[str]]:
-    """Return what the flags say, and the words that are no flags. Raise ConfigError for a wrong one."""
+    """Return what the flags say, and the words that are no flags. Raise UsageError for a wrong one."""
     table = {name: flag for flag in flags for name in (flag.name, flag.short) if name}
     settings: dict[str, Any] = {}
     words: list[str] = []
@@ -49,17 +49,17 @@ def parse(argv: Sequence[str], flags: Sequence[Flag]) -> tuple[dict[str, Any], l
         name, given, inline = word.partition("=")
         flag = table.get(name)
         if flag is None:
-            raise ConfigError(f"unknown flag {name!r}; --help lists the known ones")
+            raise UsageError(f"unknown flag {name!r}; --help lists the known ones")
         if not flag.value:
             if given:
-                raise ConfigError(f"{name} takes no value")
+                raise UsageError(f"{name} takes no value")
             settings[flag.key] = True
             continue
         if flag.value.startswith("[") and not given and (not rest or rest[-1].startswith("-")):
             settings[flag.key] = ""
             continue
         if not given and not rest:
-            raise ConfigError(f"{name} needs a value: {name} {flag.value}")
+            raise UsageError(f"{name} needs a value: {name} {flag.value}")
         value = _value(flag, inline if given else rest.pop())
         settings[flag.key] = (*settings.get(flag.key, ()), value) if flag.many else value
     return settings, words
@@ -124,4 +124,4 @@ def _value(flag: Flag, text: str) -> Any:
     try:
         return flag.parse(text)
     except ValueError as problem:
-        raise ConfigError(f"{flag.name} {text}: {problem}") from None
+        raise UsageError(f"{flag.name} {text}: {problem}") from None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from zot.config import PROXY_NAMES, Config, keyless_environment, zot_home
 from zot.credentials import Credential, find, missing
+from zot.errors import AuthFailed, ConfigError
 from zot.providers.models import Catalogue, Model, catalogue
 from zot.providers.vendors import COMPATIBLE, VENDORS, ApiName, Endpoint, endpoint
 
@@ -35,9 +36,9 @@ def models_of(config: Config) -> Catalogue:
 
 def credential_of(config: Config, model: Model | None = None) -> Credential | None:
     """Return the key, or how to get it; None if there is none and none is needed. Raise ConfigError."""
-    vendor, is_foreign = VENDORS[config.provider], _endpoint(config, model).foreign
-    found = find(vendor, config.api_key, config.environment, foreign=is_foreign)
-    if found is None and vendor.needs_key and not is_foreign:
+    vendor, where = VENDORS[config.provider], _endpoint(config, model)
+    found = find(vendor, config.api_key, config.environment, base_url=where.base_url)
+    if found is None and vendor.needs_key and not where.elsewhere:
         raise missing(vendor)
     return found
 
@@ -121,8 +122,14 @@ def _recorded(config: Config) -> Header:
 
 
 def _key(config: Config, model: Model | None) -> tuple[ReadKey, RenewKey]:
-    """Return what reads the key before each call, and what is told when it was refused."""
-    found = credential_of(config, model)
+    """Return what reads the key before each call, and what is told when it was refused.
+
+    That there is none is said when it is wanted: a model at an address of its own may never want it.
+    """
+    try:
+        found = credential_of(config, model)
+    except ConfigError as problem:
+        return _none(str(problem)), lambda _: False
     if found is not None and found.command:
         from zot.key_command import KeyCommand
 
@@ -134,6 +141,13 @@ def _key(config: Config, model: Model | None) -> tuple[ReadKey, RenewKey]:
         return key
 
     return read, lambda _: False
+
+
+def _none(reason: str) -> ReadKey:
+    async def read() -> str:
+        raise AuthFailed(reason)
+
+    return read
 
 
 def _address_secrets(config: Config, where: Endpoint) -> tuple[str, ...]:

@@ -94,6 +94,7 @@ async def open_recorded(config: Config, given: Collection[str], *, own_process: 
         system = None
         if recorded is not None:
             config = resumed(config, {name: getattr(recorded, name) for name in RECORDED}, given)
+            _check_left(recorded.cwd, given)
             # One that came from elsewhere left its system prompt there: it is made anew.
             system = None if _PROMPTING.intersection(given) else recorded.system or None
         session = open_session(
@@ -108,6 +109,12 @@ async def open_recorded(config: Config, given: Collection[str], *, own_process: 
         await journal.close()
         raise
     return session
+
+
+def _check_left(cwd: str, given: Collection[str]) -> None:
+    """Raise ConfigError if a session's directory is gone, and no other was given."""
+    if "cwd" not in given and not os.path.isdir(cwd):
+        raise ConfigError(f"{cwd}, where this session works, is gone; --cwd DIR names another place")
 
 
 def journal_path(config: Config) -> str:
@@ -213,10 +220,11 @@ def _own_words(home: str | None) -> str | None:
     """Return what the user wrote to take the place of our words; None if there is no such file."""
     if home is None:
         return None
+    from zot.regular import content
+
     path = os.path.join(home, "SYSTEM.md")
     try:
-        with open(path, "rb") as file:
-            return file.read().decode("utf-8-sig").strip()
+        return content(path).decode("utf-8-sig").strip()
     except FileNotFoundError:
         return None
     except OSError as problem:

@@ -5,7 +5,6 @@ A schema that uses a keyword we do not check is refused: an answer that was not 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeAlias
@@ -13,6 +12,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from zot.errors import ConfigError
+from zot.patterns import MAX_TEXT, compiled
+from zot.regular import content
 
 Schema: TypeAlias = Mapping[str, Any] | bool
 
@@ -33,8 +34,7 @@ class Problem(msgspec.Struct, frozen=True):
 def load(path: str) -> Schema:
     """Read a schema from a file. Raise ConfigError, with the place, if it is none or more than we can check."""
     try:
-        with open(path, "rb") as file:
-            schema = msgspec.json.decode(file.read())
+        schema = msgspec.json.decode(content(path))
     except OSError as problem:
         raise ConfigError(f"{path}: {problem.strerror}") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
@@ -51,6 +51,14 @@ def checked(schema: Any) -> Schema:
         raise ConfigError("a schema is an object, true or false")
     _check(schema, schema, "#")
     return schema
+
+
+def unfenced(text: str) -> str:
+    """Return what a code fence around the whole of a text has in it; the text itself if there is none."""
+    first, _, rest = text.strip().partition("\n")
+    if first.rstrip().lower() not in ("```", "```json") or not rest.endswith("```"):
+        return text
+    return rest.removesuffix("```").strip()
 
 
 def problems(schema: Schema, value: Any) -> list[Problem]:
@@ -127,7 +135,7 @@ def _pattern_properties(
 ) -> Iterator[Problem]:
     if isinstance(value, dict):
         for pattern, inner in wanted.items():
-            for name in (name for name in value if re.search(pattern, name)):
+            for name in (name for name in value if _matches(pattern, name)):
                 yield from _problems(inner, value[name], look.at(f".{name}"))
 
 
@@ -135,7 +143,7 @@ def _additional(schema: Mapping[str, Any], wanted: Schema, value: Any, look: _Lo
     if isinstance(value, dict):
         patterns = schema.get("patternProperties", {})
         for name in value:
-            named = name in schema.get("properties", {}) or any(re.search(pattern, name) for pattern in patterns)
+            named = name in schema.get("properties", {}) or any(_matches(pattern, name) for pattern in patterns)
             if not named and wanted is False:
                 yield look.wrong(f"has {name!r}, which is not allowed")
             elif not named:
@@ -199,7 +207,9 @@ def _not(schema: Mapping[str, Any], wanted: Schema, value: Any, look: _Look) -> 
 
 
 def _pattern(schema: Mapping[str, Any], wanted: str, value: Any, look: _Look) -> Iterator[Problem]:
-    if isinstance(value, str) and not re.search(wanted, value):
+    if isinstance(value, str) and len(value) > MAX_TEXT:
+        yield look.wrong(f"must have at most {MAX_TEXT} characters to be matched")
+    elif isinstance(value, str) and not _matches(wanted, value):
         yield look.wrong(f"must match {wanted}")
 
 
@@ -224,6 +234,10 @@ def _exclusive(word: str, beyond: Callable[[float, float], bool]) -> _Check:
             yield look.wrong(f"must be {word} {wanted}")
 
     return check
+
+
+def _matches(pattern: str, text: str) -> bool:
+    return len(text) <= MAX_TEXT and compiled(pattern).is_in(text)
 
 
 def _fits(schema: Schema, value: Any, look: _Look) -> bool:
@@ -341,8 +355,8 @@ def _check_value(keyword: str, wanted: Any, root: Schema, place: str) -> None:
         _resolved(root, wanted)
     for pattern in [wanted] if keyword == "pattern" else wanted if keyword == "patternProperties" else ():
         try:
-            re.compile(pattern)
-        except re.error as problem:
+            compiled(pattern)
+        except ValueError as problem:
             raise ConfigError(f"{place}: {pattern!r}: {problem}") from None
 
 

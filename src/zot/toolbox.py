@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -107,7 +108,15 @@ class Toolbox:
         self._processes = open_processes(protected=self._own_process)
         if self._home is not None:
             self._spills = Spills(os.path.join(self._home, "spill"), self._key)
-        return Bash(self._processes, spills=self._spills, lock=self._config.lock, hidden=self._hidden, shown=shown)
+        return Bash(
+            self._processes,
+            spills=self._spills,
+            lock=self._config.lock,
+            hidden=self._hidden,
+            shown=shown,
+            # Where time stands still nothing takes any: the model is told the same in every run.
+            clock=time.monotonic if self._config.frozen_time is None else lambda: 0.0,
+        )
 
     def _skills(self) -> tuple[SkillFile, ...]:
         from zot.printable import printable

@@ -13,6 +13,7 @@ import msgspec
 from zot.errors import ConfigError, UserError
 from zot.fingerprint import fingerprint
 from zot.messages import timestamp
+from zot.private import make_directory
 
 _VERSION = 1
 _FILE_NAME = "trust.json"
@@ -100,6 +101,7 @@ class TrustStore:
         try:
             fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
+                os.fchmod(fd, 0o600)
                 with open(fd, "wb") as file:
                     file.write(data)
                     file.flush()
@@ -115,7 +117,7 @@ class TrustStore:
     def _exclusive(self) -> Iterator[None]:
         """Let nobody else change the file meanwhile."""
         try:
-            os.makedirs(self._home, mode=0o700, exist_ok=True)
+            make_directory(self._home)
             fd = os.open(self._home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as problem:
             raise ConfigError(f"{self._home}: {problem.strerror}") from None

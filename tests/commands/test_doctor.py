@@ -81,8 +81,8 @@ def store(home: Path, **entries: dict[str, str]) -> None:
 
 
 def test_a_key_is_tried_and_where_it_comes_from_is_said(home: Path) -> None:
-    store(home, openai={"key": "sk-wrong"}, gemini={"command": "echo sk-right"})
     with guarding("sk-right") as gate:
+        store(home, openai={"key": "sk-wrong"}, gemini={"command": "echo sk-right", "base_url": gate.url})
         place = f"127.0.0.1:{gate.server_port}"
         addresses = {"OPENAI_BASE_URL": gate.url, "ANTHROPIC_BASE_URL": gate.url, "GEMINI_BASE_URL": gate.url}
         doctor = Doctor(home, ANTHROPIC_API_KEY="sk-right", **addresses)
@@ -129,8 +129,8 @@ def test_a_command_that_fails_is_said(home: Path) -> None:
 
 
 def test_offline_nobody_is_asked_and_no_command_is_run(home: Path, tmp_path: Path) -> None:
-    store(home, anthropic={"command": f"touch {tmp_path}/ran"})
     with guarding() as gate:
+        store(home, anthropic={"command": f"touch {tmp_path}/ran", "base_url": gate.url})
         doctor = Doctor(home, "--offline", ANTHROPIC_BASE_URL=gate.url, OPENAI_API_KEY="k", OPENAI_BASE_URL=gate.url)
     detail = "key from a command in auth.json (the one that is used); not asked"
     assert (doctor.code, doctor["anthropic"]) == (0, ("ok", detail))

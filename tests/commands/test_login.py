@@ -40,7 +40,8 @@ class Home:
         if not path.exists():
             return None
         found: dict[str, dict[str, str]] = json.loads(path.read_text())
-        return found
+        # For which server it is has a test of its own.
+        return {name: {key: entry[key] for key in entry if key != "base_url"} for name, entry in found.items()}
 
     def run(self, *words: str, given: str = "", **env: str) -> tuple[int, str, str]:
         done = subprocess.run(
@@ -59,12 +60,30 @@ def test_a_key_from_a_pipe_is_tried_once_and_stored(home: Home, gate: Gatekeeper
     file = home.path / "auth.json"
     assert home.run("login", "anthropic", given="  sk-right\r\nmore\n") == (
         0,
-        f"ok: anthropic: it takes the key\nstored for anthropic in {file}\n",
+        f"ok: anthropic: it takes the key\nstored for anthropic at {gate.url} in {file}\n",
         "",
     )
     assert home.stored == {"anthropic": {"key": "sk-right"}}
     assert (home.path.stat().st_mode & 0o777, file.stat().st_mode & 0o777) == (0o700, 0o600)
     assert gate.asked == ["GET /v1/models?limit=1"]
+
+
+def test_a_key_is_stored_for_the_server_that_was_asked(home: Home, gate: Gatekeeper) -> None:
+    file = home.path / "auth.json"
+    assert home.run("login", "groq", "--base-url", gate.url, given="sk-right") == (
+        0,
+        f"ok: groq: it takes the key\nstored for groq at {gate.url} in {file}\n",
+        "",
+    )
+    home.run("login", "anthropic", given="sk-right")
+    home.run("login", "mistral", "--no-probe", "--base-url", "https://api.mistral.ai/v1", given="k")
+    assert json.loads(file.read_text()) == {
+        "groq": {"key": "sk-right", "base_url": gate.url},
+        "anthropic": {"key": "sk-right", "base_url": gate.url},
+        "mistral": {"key": "k"},
+    }
+    code, _, errors = home.run("login", "xai", "--base-url", "https://me:pw@x.example", given="k")
+    assert (code, "pw" in errors) == (1, False)
 
 
 def test_a_key_that_is_refused_is_not_stored(home: Home) -> None:
@@ -80,7 +99,7 @@ def test_without_a_probe_nobody_is_asked(home: Home, gate: Gatekeeper) -> None:
 
 def test_a_service_that_cannot_be_reached_keeps_nobody_from_storing(home: Home) -> None:
     code, said, errors = home.run("login", "anthropic", given="sk-right", ANTHROPIC_BASE_URL="http://127.0.0.1:9")
-    assert (code, said) == (0, f"stored for anthropic in {home.path / 'auth.json'}\n")
+    assert (code, said) == (0, f"stored for anthropic at http://127.0.0.1:9 in {home.path / 'auth.json'}\n")
     assert errors.startswith("zot: unreachable: anthropic: the connection to 127.0.0.1:9 was refused")
     assert errors.endswith("; stored without having been tried\n")
     assert home.stored == {"anthropic": {"key": "sk-right"}}

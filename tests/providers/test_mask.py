@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from zot.providers.mask import Mask, userinfo
+from zot.providers.mask import Mask, StreamMask, userinfo
 
 
 def test_a_secret_is_found_as_it_is_and_percent_encoded() -> None:
@@ -33,3 +33,37 @@ def test_what_is_too_short_to_be_a_secret_is_left_alone(secret: str) -> None:
 )
 def test_the_secrets_of_an_address_are_known_as_a_header_has_them(url: str, secrets: list[str]) -> None:
     assert list(userinfo(url)) == secrets
+
+
+SECRET = "sk-abab-123456"
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (f"a {SECRET} b {SECRET}{SECRET}", "a [key] b [key][key]"),
+        ("sk-abab-12345 sk- s", "sk-abab-12345 sk- s"),
+        (f"sk-ab{SECRET}", "sk-ab[key]"),
+        (f"\u00fc{SECRET}\U0001f600", "\u00fc[key]\U0001f600"),
+        (f"cut off {SECRET[:-1]}", "cut off [key]"),
+        ("cut off sk-abab", "cut off sk-abab"),
+    ],
+)
+def test_in_bytes_a_secret_is_found_however_they_are_cut(said: str, shown: str) -> None:
+    data = said.encode()
+    for size in range(1, len(data) + 1):
+        mask = StreamMask(Mask([SECRET, "never"]))
+        pieces = [mask.feed(data[at : at + size]) for at in range(0, len(data), size)]
+        assert (b"".join(pieces) + mask.finish()).decode() == shown
+
+
+def test_in_bytes_too_the_longest_is_replaced_first() -> None:
+    for size in range(1, 20):
+        mask, data = StreamMask(Mask(["sk-1", "sk-123456", "3456"])), b"sk-123456 sk-1 3456"
+        pieces = [mask.feed(data[at : at + size]) for at in range(0, len(data), size)]
+        assert b"".join(pieces) + mask.finish() == b"[key] [key] [key]"
+
+
+def test_bytes_that_are_no_secret_are_not_held_back() -> None:
+    mask = StreamMask(Mask([SECRET]))
+    assert [mask.feed(piece) for piece in (b"\xff\xfe", b"abc", b"a sk", b"y")] == [b"\xff\xfe", b"abc", b"a ", b"sky"]

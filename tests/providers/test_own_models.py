@@ -148,6 +148,18 @@ def test_an_address_that_is_given_wins_over_the_models_own(tmp_path: Path, zot: 
         process.finish()
 
 
+def test_a_model_with_an_address_of_its_own_needs_no_key_of_the_vendor(tmp_path: Path, zot: Callable[..., Zot]) -> None:
+    with serving(saying("here")) as here:
+        write(tmp_path, {"providers": {"anthropic": {"models": [{"id": "a", "baseUrl": here}]}}})
+        process = zot("--provider", "anthropic", "--model", "a", env={"ZOT_HOME": str(tmp_path)})
+        assert said(process) == "here"
+        process.ask({"type": "set_model", "model": "claude-sonnet-4-5"})
+        process.send({"type": "prompt", "message": "hi"})
+        [error] = [frame["message"] for frame in process.until(type="done") if frame["type"] == "error"]
+        assert error.startswith("anthropic: no key for anthropic: set ANTHROPIC_API_KEY")
+        process.finish()
+
+
 def said(process: Zot) -> str:
     process.send({"type": "prompt", "message": "hi"})
     return text_of(process.until(type="done"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,11 @@ from fakes import PATIENCE_S
 from harness import Zot, serving
 from zot.errors import ConfigError
 from zot.events import AgentEvent, Error, encode
+from zot.providers.base import Deadlines, HttpRequest
 from zot.providers.lab.script import Script
+from zot.providers.lab.transport import LabTransport
+from zot.providers.recorder import RecordingTransport
+from zot.providers.recording import Header, Recording
 
 KEY = "sk-ant-planted-0123456789"
 NOON = "2026-01-31T12:00:00Z"
@@ -206,3 +211,63 @@ async def test_when_recording_is_not_possible_any_more_the_run_goes_on(
     events = await say(["!words 2000"], provider="lab", record="/dev/full", cwd=str(work))
     assert not any(isinstance(event, Error) for event in events)
     assert [record.message for record in caplog.records] == ["/dev/full: recording ends here: No space left on device"]
+
+
+async def test_a_key_in_an_answer_is_not_kept_however_it_comes(tmp_path: Path, work: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    script = f"""chunk 7\nsay "Your key is {KEY}, \\ud83d\\ude00 {KEY}"\n---\nchunk 1\nsay "\\u00fc{KEY}" """
+    events = await recorded(script, file, work, ["hi", "ho"])
+    assert KEY.encode() in b"".join(told(events))
+    whole = Recording.load(str(file))
+    assert b"Your key is [key]," in b"".join(chunk.data for chunk in whole.exchanges[0].chunks)
+    assert b"[key]" in b"".join(chunk.data for chunk in whole.exchanges[1].chunks)
+    for exchange in whole.exchanges:
+        assert KEY.encode() not in b"".join(chunk.data for chunk in exchange.chunks)
+
+
+async def test_a_key_in_any_header_is_not_kept(tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    inner = LabTransport(Script.parse(f"status 500 x-quoted={KEY}", "test"))
+    recorder = RecordingTransport(inner, str(file), Header(1, "lab", "anthropic", "lab-1"))
+    headers = {"x-api-key": KEY, "user-agent": f"me/{KEY}"}
+    body = b'{"model":"lab-1","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"hi"}]}'
+    response = await recorder.send(HttpRequest("http://lab.invalid/v1/messages", headers, body), Deadlines())
+    response.close()
+    await recorder.close()
+    [exchange] = Recording.load(str(file)).exchanges
+    assert exchange.asked.headers == {"x-api-key": "[secret]", "user-agent": "me/[key]"}
+    assert exchange.answered is not None
+    assert exchange.answered.headers["x-quoted"] == "[key]"
+    assert KEY not in file.read_text()
+
+
+async def test_an_older_recording_that_others_could_read_is_ours_alone_then(tmp_path: Path, work: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    await recorded('say "Yes."', file, work, ["hi"])
+    file.chmod(0o644)
+    await recorded('say "Yes."', file, work, ["hi"])
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_recording_into_a_pipe_is_refused_at_once(tmp_path: Path, read: bool) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK) if read else None
+    with pytest.raises(ConfigError, match=r"--record .*pipe: not a regular file"):
+        zot.run("hi", provider="lab", record=str(pipe))
+    if reader is not None:
+        os.close(reader)
+
+
+async def test_a_checked_replay_does_not_mind_how_long_commands_took_nor_their_numbers(
+    tmp_path: Path, work: Path
+) -> None:
+    file, script = tmp_path / "run.jsonl", tmp_path / "run.lab"
+    script.write_text("""call bash {"command": "sleep 0.2; sleep 30 & seq 9999"}\n---\nsay "Done." """)
+    settings: dict[str, Any] = {"provider": "lab", "cwd": str(work), "env": {"ZOT_HOME": str(tmp_path / "home")}}
+    first = await say(["go"], script=str(script), record=str(file), **settings)
+    assert b"/spill/" in b"".join(told(first))
+    assert b"[still running: " in b"".join(told(first))
+    assert b"Took 0.0s" in b"".join(told(first))
+    assert faults(await say(["go"], replay=str(file), replay_checked=True, **settings)) == []

@@ -11,14 +11,20 @@ from zot.providers.vendors import VENDORS, ApiName, Endpoint, endpoint
 @pytest.mark.parametrize(
     ("vendor", "api", "base_url", "env", "expected"),
     [
-        ("openai", "chat", None, {}, Endpoint("chat", "https://api.openai.com", False)),
-        ("openai", "chat", "https://api.openai.com/v1", {}, Endpoint("chat", "https://api.openai.com/v1", False)),
-        ("openai", None, "http://localhost:1", {}, Endpoint("chat", "http://localhost:1", True)),
-        ("openai", None, None, {"OPENAI_BASE_URL": "http://a:1"}, Endpoint("chat", "http://a:1", True)),
-        ("openai", None, "http://b:1", {"OPENAI_BASE_URL": "http://a:1"}, Endpoint("chat", "http://b:1", True)),
-        ("openai", "responses", "http://b:1", {}, Endpoint("responses", "http://b:1", True)),
-        ("groq", None, "http://proxy:1", {}, Endpoint("chat", "http://proxy:1", False)),
-        ("lab", "chat", None, {}, Endpoint("chat", "http://lab.invalid", False)),
+        ("openai", "chat", None, {}, Endpoint("chat", "https://api.openai.com", False, False)),
+        (
+            "openai",
+            "chat",
+            "https://api.openai.com/v1",
+            {},
+            Endpoint("chat", "https://api.openai.com/v1", False, False),
+        ),
+        ("openai", None, "http://localhost:1", {}, Endpoint("chat", "http://localhost:1", True, True)),
+        ("openai", None, None, {"OPENAI_BASE_URL": "http://a:1"}, Endpoint("chat", "http://a:1", True, True)),
+        ("openai", None, "http://b:1", {"OPENAI_BASE_URL": "http://a:1"}, Endpoint("chat", "http://b:1", True, True)),
+        ("openai", "responses", "http://b:1", {}, Endpoint("responses", "http://b:1", True, True)),
+        ("groq", None, "http://proxy:1", {}, Endpoint("chat", "http://proxy:1", False, True)),
+        ("lab", "chat", None, {}, Endpoint("chat", "http://lab.invalid", False, False)),
     ],
 )
 def test_an_address_decides_where_and_how(

@@ -52,6 +52,9 @@ WRONG = {
     "a wrong setting": (["--config-dir", "wrong"], r"config\.toml: .*max_steps"),
     "a configuration that is not text": (["--config-dir", "binary"], r"config\.toml: "),
 }
+#: What no file and no service could make right.
+MISUSED = [WRONG[name][1] for name in ("an unknown flag", "a word", "a flag without its value", "a switch with a value",
+                                       "no steps", "steps that are no number", "unknown reasoning")]  # fmt: skip
 FILES = {
     "broken/config.toml": b"agents = [",
     "unknown/config.toml": b'[agents.default]\nprovider = "lab"\ncolour = "red"\n',
@@ -77,7 +80,7 @@ def test_what_is_wrong_is_said_in_one_line(directory: Path, flags: list[str], re
     errors = done.stderr.decode()
     assert re.search(rf"\Azot: .*{reason}.*\n\Z", errors), errors
     assert errors.count("\n") == 1
-    assert (done.returncode, done.stdout) == (1, b"")
+    assert (done.returncode, done.stdout) == (2 if reason in MISUSED else 1, b"")
 
 
 def test_a_script_that_does_not_read_is_said_to(directory: Path) -> None:

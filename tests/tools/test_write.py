@@ -88,6 +88,15 @@ async def test_through_a_dangling_link_its_target_is_created(context: ToolContex
     assert (tmp_path / "sub" / "real.txt").read_text() == "new"
 
 
+async def test_a_directory_that_was_removed_is_not_made_anew(context: ToolContext, tmp_path: Path) -> None:
+    gone = msgspec.structs.replace(context, cwd=str(tmp_path / "gone"))
+    for path in ("a.txt", "b/a.txt", str(tmp_path / "gone" / "a.txt")):
+        refused = await refusal(Write(), {"path": path, "content": "x"}, gone)
+        assert refused == f"cannot write {path}: the cwd {tmp_path / 'gone'} no longer exists"
+    assert not (tmp_path / "gone").exists()
+    assert "created" in await write(str(tmp_path / "new" / "a.txt"), "x", gone)
+
+
 async def test_below_a_dangling_link_its_target_is_made_a_directory(context: ToolContext, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("real/deep")
     for paths in (Anywhere(), Lock(str(tmp_path))):

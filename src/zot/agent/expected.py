@@ -7,7 +7,7 @@ import msgspec
 from zot.agent.transcript import Transcript
 from zot.errors import AnswerRejected
 from zot.messages import text_of
-from zot.schema import Schema, problems
+from zot.schema import Schema, problems, unfenced
 
 #: How often the model may try again.
 _CHANCES = 2
@@ -42,7 +42,7 @@ class Expected:
 
     def _wrong(self, text: str) -> str | None:
         try:
-            value = msgspec.json.decode(text)
+            value = msgspec.json.decode(unfenced(text))
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
             return f"it is not JSON ({problem})"
         return "; ".join(map(str, problems(self._schema, value))) or None

@@ -19,10 +19,6 @@ from zot.readable import one_line
 _NAMED = 5
 
 
-class WrongUsage(ConfigError):
-    """The words and flags make no sense together."""
-
-
 class Request(msgspec.Struct, frozen=True):
     """The words behind the subcommand, and what the flags say."""
 

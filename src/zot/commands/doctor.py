@@ -11,7 +11,7 @@ import msgspec
 from zot import flags
 from zot.config import AGENT_FLAGS, Config, resolve
 from zot.doctor import Check, Report, examine
-from zot.errors import ConfigError
+from zot.errors import ConfigError, UsageError
 
 _FLAGS = (
     *AGENT_FLAGS,
@@ -25,13 +25,9 @@ The exit code is 0 if the provider that would be used works. The flags of zot rp
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    try:
-        settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
-        if words:
-            raise ConfigError("zot doctor takes no words, only flags")
-    except ConfigError as problem:
-        sys.stderr.write(f"zot: {problem}\n")
-        return 2
+    settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
+    if words:
+        raise UsageError("zot doctor takes no words, only flags")
     if settings.pop("help", False):
         sys.stdout.write(flags.usage("zot doctor", _SUMMARY, _FLAGS) + "\n")
         return 0

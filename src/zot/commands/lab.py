@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from zot import flags
-from zot.errors import ConfigError
+from zot.errors import UsageError
 from zot.providers.lab.script import Script, demo
 
 
@@ -29,7 +29,7 @@ _FLAGS = (
 )
 _CHECK_SUMMARY = "Look for mistakes in a lab script, and play nothing. The first one is reported with its line."
 _SUMMARY = """\
-Serve a scripted model that speaks Anthropic Messages, OpenAI Chat Completions and OpenAI Responses.
+Serve a scripted model that speaks Anthropic Messages, OpenAI Chat Completions, OpenAI Responses and Gemini.
 The base URL is printed on standard output. `zot lab check --script FILE` only looks for mistakes in a script."""
 
 
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.write(_usage(words) + "\n")
         return 0
     if words not in (["serve"], ["check"]):
-        raise ConfigError("say what lab should do: zot lab serve, or zot lab check --script FILE")
+        raise UsageError("say what lab should do: zot lab serve, or zot lab check --script FILE")
     script = Script.load(settings["script"]) if "script" in settings else demo()
     if words == ["check"]:
         return 0

@@ -13,14 +13,16 @@ from zot import flags
 from zot.auth_file import Entry, path_in, store
 from zot.config import keyless_environment, zot_home
 from zot.credentials import checked
-from zot.errors import ConfigError
-from zot.providers.vendors import VENDORS, Vendor, endpoint
+from zot.errors import ConfigError, UsageError
+from zot.providers.address import split_url
+from zot.providers.vendors import VENDORS, Endpoint, Vendor, endpoint
 
 if TYPE_CHECKING:
     from zot.providers.probe import Probed
 
 _FLAGS = (
     flags.Flag("--command", "store this command, which prints the key, instead of a key", value="LINE"),
+    flags.Flag("--base-url", "for this server, which speaks the provider's API, and for no other", value="URL"),
     flags.Flag("--no-probe", "store it without asking the service about it"),
 )
 _SUMMARY = """\
@@ -31,43 +33,42 @@ _MAX_KEY_BYTES = 16 * 1024
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code: 2 for wrong usage, 1 if nothing was stored."""
+    settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
+    if settings.pop("help", False):
+        sys.stdout.write(flags.usage("zot login PROVIDER", _SUMMARY, _FLAGS) + "\n")
+        return 0
+    vendor = one_provider("login", words)
     try:
-        settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
-        if settings.pop("help", False):
-            sys.stdout.write(flags.usage("zot login PROVIDER", _SUMMARY, _FLAGS) + "\n")
-            return 0
-        vendor = one_provider("login", words)
-    except ConfigError as problem:
-        sys.stderr.write(f"zot: {problem}\n")
-        return 2
-    try:
-        return _login(vendor, settings.get("command"), is_probed=not settings.get("no_probe"))
+        where = endpoint(vendor, api=None, base_url=settings.get("base_url"), env=os.environ)
+        split_url(where.base_url)  # Which says what is wrong with it, before anything is asked.
+        return _login(vendor, where, settings.get("command"), is_probed=not settings.get("no_probe"))
     except KeyboardInterrupt:
         sys.stderr.write("zot: interrupted; nothing was stored\n")
         return 1
 
 
-def _login(vendor: Vendor, command: str | None, *, is_probed: bool) -> int:
+def _login(vendor: Vendor, where: Endpoint, command: str | None, *, is_probed: bool) -> int:
     home = home_to_store_in()
-    entry = _entry(vendor, command)
-    if is_probed and not _is_welcome(vendor, entry):
+    entry = _entry(vendor, command, where.base_url if where.elsewhere else "")
+    if is_probed and not _is_welcome(vendor, where, entry):
         return 1
     store(home, vendor.name, entry)
-    sys.stdout.write(f"stored for {vendor.name} in {path_in(home)}\n")
+    place = f" at {entry.base_url}" if entry.base_url else ""
+    sys.stdout.write(f"stored for {vendor.name}{place} in {path_in(home)}\n")
     if name := next((name for name in vendor.key_names if os.environ.get(name)), None):
         sys.stderr.write(f"zot: {name} is set, and wins over what is stored\n")
     return 0
 
 
 def one_provider(command: str, words: Sequence[str]) -> Vendor:
-    """Return the provider that was named. Raise ConfigError if it was not, or has no key."""
+    """Return the provider that was named. Raise UsageError if it was not, or has no key."""
     known = ", ".join(name for name, vendor in VENDORS.items() if vendor.key_names)
     if len(words) != 1:
-        raise ConfigError(f"say which provider: zot {command} PROVIDER; known: {known}")
+        raise UsageError(f"say which provider: zot {command} PROVIDER; known: {known}")
     vendor = VENDORS.get(words[0])
     if vendor is None or not vendor.key_names:
         # Not what was said: it may be a key that was typed in the wrong place.
-        raise ConfigError(f"no such provider has a key; known: {known}")
+        raise UsageError(f"no such provider has a key; known: {known}")
     return vendor
 
 
@@ -79,19 +80,19 @@ def home_to_store_in() -> str:
     return home
 
 
-def _entry(vendor: Vendor, command: str | None) -> Entry:
+def _entry(vendor: Vendor, command: str | None, base_url: str) -> Entry:
     if command is None:
-        return Entry(key=_ask(vendor.name))
+        return Entry(key=_ask(vendor.name), base_url=base_url)
     if not command.strip():
         raise ConfigError("--command needs a command line that prints the key")
-    return Entry(command=command)
+    return Entry(command=command, base_url=base_url)
 
 
-def _is_welcome(vendor: Vendor, entry: Entry) -> bool:
+def _is_welcome(vendor: Vendor, where: Endpoint, entry: Entry) -> bool:
     """Say what the service thinks of the key; False if it refuses it."""
     import asyncio
 
-    probed = asyncio.run(_probe(vendor, entry))
+    probed = asyncio.run(_probe(vendor, where, entry))
     if probed.outcome == "refused":
         sys.stderr.write(f"zot: refused: {vendor.name}: {probed.detail}; nothing was stored\n")
         return False
@@ -103,7 +104,7 @@ def _is_welcome(vendor: Vendor, entry: Entry) -> bool:
     return True
 
 
-async def _probe(vendor: Vendor, entry: Entry) -> Probed:
+async def _probe(vendor: Vendor, where: Endpoint, entry: Entry) -> Probed:
     from zot.key_command import KeyCommand
     from zot.providers.http import HttpTransport
     from zot.providers.probe import probe
@@ -111,7 +112,7 @@ async def _probe(vendor: Vendor, entry: Entry) -> Probed:
     key = entry.key or await KeyCommand(vendor.name, entry.command, keyless_environment(os.environ)).read()
     transport = HttpTransport(os.environ)
     try:
-        return await probe(vendor, endpoint(vendor, api=None, base_url=None, env=os.environ), key, transport)
+        return await probe(vendor, where, key, transport)
     finally:
         await transport.close()
 

@@ -9,22 +9,17 @@ from collections.abc import Sequence
 from zot import flags
 from zot.auth_file import path_in, remove
 from zot.commands.login import home_to_store_in, one_provider
-from zot.errors import ConfigError
 
 _SUMMARY = "Forget the key of PROVIDER, or the command that prints it, in $ZOT_HOME/auth.json."
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code: 2 for wrong usage, 1 if nothing was stored."""
-    try:
-        settings, words = flags.parse(argv, (flags.Flag("--help", "this text", short="-h"),))
-        if settings:
-            sys.stdout.write(f"usage: zot logout PROVIDER\n\n{_SUMMARY}\n")
-            return 0
-        vendor = one_provider("logout", words)
-    except ConfigError as problem:
-        sys.stderr.write(f"zot: {problem}\n")
-        return 2
+    settings, words = flags.parse(argv, (flags.Flag("--help", "this text", short="-h"),))
+    if settings:
+        sys.stdout.write(f"usage: zot logout PROVIDER\n\n{_SUMMARY}\n")
+        return 0
+    vendor = one_provider("logout", words)
     home = home_to_store_in()
     if not remove(home, vendor.name):
         sys.stderr.write(f"zot: nothing is stored for {vendor.name} in {path_in(home)}\n")

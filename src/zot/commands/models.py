@@ -10,7 +10,7 @@ import msgspec
 
 from zot import flags
 from zot.config import AGENT_FLAGS, Config, resolve
-from zot.errors import ConfigError
+from zot.errors import UsageError
 from zot.providers.models import Model, Price, Rate
 from zot.providers.vendors import VENDORS
 from zot.provision import models_of
@@ -46,10 +46,10 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.write(flags.usage("zot models", _SUMMARY, _FLAGS) + "\n")
         return 0
     if words:
-        raise ConfigError(f"zot models takes no words, only flags: {words[0]!r}")
+        raise UsageError(f"zot models takes no words, only flags: {words[0]!r}")
     as_json, live = settings.pop("json", False), settings.pop("live", False)
     if live and "provider" not in settings:
-        raise ConfigError("say whom to ask: zot models --live --provider NAME")
+        raise UsageError("say whom to ask: zot models --live --provider NAME")
     found = _ask(resolve(settings)) if live else [(model, None) for model in _all(settings)]
     sys.stdout.write("".join(_json(found) if as_json else _table(found, live=live)))
     return 0

@@ -10,18 +10,28 @@ from typing import TYPE_CHECKING, Any
 from zot import flags
 from zot.commands.kept import open_earlier, open_kept
 from zot.config import AGENT_FLAGS, LATER_FLAGS, RESUME_FLAGS, resolve
-from zot.errors import AgentError, ConfigError
+from zot.errors import AgentError, UsageError
 from zot.runtime import check, open_any
 from zot.serve.stdio import claim, leave, leave_on_signals
 
 if TYPE_CHECKING:
     from zot.session import Session
 
+
+def _features(text: str) -> tuple[str, ...]:
+    from zot.wire.rpc import FEATURES
+
+    names = tuple(filter(None, text.split(",")))
+    if unknown := [name for name in names if name not in FEATURES]:
+        raise ValueError(f"there is no feature {unknown[0]!r}; known: {', '.join(FEATURES)}")
+    return names
+
+
 _FLAGS = (
     flags.Flag("--print", "print the last message of the answer", short="-p"),
     flags.Flag("--json", "print every event as a line of JSON, `done` last"),
     flags.Flag("--features", "what events may say beyond version 1, such as seq,thinking", value="LIST",
-               parse=lambda text: tuple(filter(None, text.split(",")))),
+               parse=_features),
     flags.Flag("--stdin-wait", "how long standard input may be silent before it is left alone (3)", value="SECONDS",
                parse=flags.seconds),
     *RESUME_FLAGS,
@@ -40,15 +50,16 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.write(flags.usage("zot -p PROMPT", _SUMMARY, _FLAGS) + "\n")
         return 0
     how = {name: settings.pop(name, None) for name in ("print", "json", "features", "stdin_wait")}
-    how["resume"] = settings.get("resume")
+    how |= {"resume": settings.get("resume"), "form": _form(settings)}
     if how["print"] and how["json"]:
-        raise ConfigError("--print and --json exclude each other")
+        raise UsageError("--print and --json exclude each other")
+    _check_words(words)
     earlier = _earlier(settings)
     keep = "no_session" not in settings
     config = resolve(settings)
     if config.session is None and earlier is None:
         check(config)  # What one that is there works with is known only when it has been opened.
-    leave_on_signals()
+    leave_on_signals(as_failure=True)
     incoming, outgoing = claim()
     import asyncio
 
@@ -60,12 +71,28 @@ def main(argv: Sequence[str]) -> int:
     leave(asyncio.run(_answer(opening, words, how, incoming, outgoing)))
 
 
+def _check_words(words: Sequence[str]) -> None:
+    try:
+        " ".join(words).encode()
+    except UnicodeEncodeError:
+        raise UsageError("the prompt is not UTF-8") from None
+
+
+def _form(settings: dict[str, Any]) -> Callable[[str], str]:
+    """Return what makes of an answer what is printed: where JSON is wanted, models like to put a fence around it."""
+    if "output_schema" not in settings:
+        return str
+    from zot.schema import unfenced
+
+    return unfenced
+
+
 def _earlier(settings: dict[str, Any]) -> str | None:
     """Take away the flags that ask for an earlier session; return its id, "" for the newest, None without them."""
     asked = [name for name in ("session", "continue", "resume", "no_session") if name in settings]
     if len(asked) > 1:
         first, second = (f"--{name.replace('_', '-')}" for name in asked[:2])
-        raise ConfigError(f"{first} and {second} exclude each other")
+        raise UsageError(f"{first} and {second} exclude each other")
     newest = "" if settings.pop("continue", False) else None
     named: str | None = settings.pop("resume", newest)
     return named
@@ -81,7 +108,7 @@ async def _answer(
 
     output, lifetime = Writer(outgoing), Lifetime(outgoing)
     output.on_broken(lifetime.end)
-    face = EventLines(output, frozenset(how["features"] or ())) if how["json"] else LastWords(output)
+    face = EventLines(output, frozenset(how["features"] or ())) if how["json"] else LastWords(output, how["form"])
     session: Session | None = None
     problem: AgentError | None = None
 
@@ -104,11 +131,15 @@ async def _answer(
         return unwritten(output.problem)
     if problem is not None:
         sys.stderr.write(f"zot: {problem}\n")
-    return lifetime.exit_code if not finished else 0 if problem is None else 1
+    return lifetime.exit_code if not finished else _exit_code(problem)
+
+
+def _exit_code(problem: AgentError | None) -> int:
+    return 0 if problem is None else 2 if isinstance(problem, UsageError) else 1
 
 
 async def _prompt(words: Sequence[str], incoming: int, how: dict[str, Any]) -> str:
-    """Return the prompt: the words, and behind them what is piped in. Raise ConfigError if there is neither."""
+    """Return the prompt: the words, and behind them what is piped in. Raise UsageError if there is neither."""
     from zot.serve.once import read_piped
 
     wait_s = how["stdin_wait"] or _STDIN_WAIT_S
@@ -118,5 +149,5 @@ async def _prompt(words: Sequence[str], incoming: int, how: dict[str, Any]) -> s
         sys.stderr.write(f"zot: standard input is open, but silent for {wait_s:g} s: going on without it\n")
     if not text.strip() and not (piped or "").strip():
         taken = f"; {how['resume']!r} was taken for the id of a session" if how["resume"] else ""
-        raise ConfigError(f"there is no prompt: give it as words, or on standard input{taken}")
+        raise UsageError(f"there is no prompt: give it as words, or on standard input{taken}")
     return "\n\n".join(filter(None, (text, (piped or "").rstrip("\n"))))

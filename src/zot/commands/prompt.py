@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from zot import flags
 from zot.config import AGENT_FLAGS, resolve
-from zot.errors import ConfigError
+from zot.errors import UsageError
 from zot.runtime import prompt_of
 
 _SUMMARY = "Print the system prompt that these flags, files and this directory make. Asks no model and needs no key."
@@ -20,6 +20,6 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.write(flags.usage("zot prompt", _SUMMARY, AGENT_FLAGS) + "\n")
         return 0
     if words:
-        raise ConfigError(f"zot prompt takes no words, only flags: {words[0]!r}")
+        raise UsageError(f"zot prompt takes no words, only flags: {words[0]!r}")
     sys.stdout.buffer.write(prompt_of(resolve(settings)).encode("utf-8", "replace") + b"\n")
     return 0

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from zot import flags
 from zot.config import AGENT_FLAGS, LATER_FLAGS, RESUME_FLAGS, Config, resolve
-from zot.errors import ConfigError
+from zot.errors import UsageError
 from zot.runtime import check, open_any
 from zot.serve.early import answer_early
 from zot.serve.stdio import claim, leave, leave_on_signals
@@ -38,20 +38,23 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.write(flags.usage("zot rpc", _SUMMARY, _FLAGS) + "\n")
         return 0
     if words:
-        raise ConfigError(f"zot rpc takes no words, only flags: {words[0]!r}")
+        raise UsageError(f"zot rpc takes no words, only flags: {words[0]!r}")
     for flag in RESUME_FLAGS:  # Clients pass them to other modes, too; here only --session keeps anything.
         settings.pop(flag.key, None)
     limit = settings.pop("max_line_bytes", MAX_LINE_BYTES)
     token = os.environ.pop("ZOTCORE_RPC_TOKEN", "")
     config = _as_first_published(resolve(settings))
     model = check(config) if config.session is None else ""
+    if os.isatty(0):
+        sys.stderr.write("zot: this speaks JSON, one object a line, and Ctrl-D ends it; zot -p PROMPT answers people\n")
     leave_on_signals()
     incoming, outgoing = claim()
     greeting = Greeting(version=__version__, provider=config.provider, model=lambda: model, token=token)
     lines = LineSplitter(max_line_bytes=limit)
     try:
-        # Which model a session goes on with is known only when it has been opened.
-        waiting = [] if config.session is not None else answer_early(incoming, outgoing, greeting, lines)
+        # Which model a session goes on with is known only when it has been opened; a terminal says its end only once.
+        is_late = config.session is not None or os.isatty(incoming)
+        waiting = [] if is_late else answer_early(incoming, outgoing, greeting, lines)
     except (BrokenPipeError, ConnectionResetError):
         return 0  # Nobody reads us: there is nobody to tell, either.
     except OSError as problem:

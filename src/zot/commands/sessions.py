@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from zot import flags
-from zot.commands.asked import Request, WrongUsage, remark
+from zot.commands.asked import Request, remark
 from zot.commands.session_files import REWIND_FLAGS, diff, rewind
 from zot.commands.sessions_change import delete, fork, gc, rename
 from zot.commands.sessions_move import export, import_
 from zot.commands.sessions_read import check, list_, search, show
 from zot.config import Config
-from zot.errors import ConfigError, NoSuchSession
+from zot.errors import NoSuchSession, UsageError
 from zot.flags import Flag
 from zot.runtime import journal_path
 
@@ -106,13 +106,13 @@ def main(argv: Sequence[str]) -> int:
     subcommand = SUBCOMMANDS.get(name)
     try:
         if subcommand is None:
-            raise ConfigError(f"zot sessions cannot {name!r}" if name else "say what zot sessions should do")
+            raise UsageError(f"zot sessions cannot {name!r}" if name else "say what zot sessions should do")
         settings, words = flags.parse(rest, (*subcommand.flags, _JSON, _HELP))
         if settings.get("help"):
             sys.stdout.write(_usage_of(name, subcommand) + "\n")
             return 0
         _check_words(name, subcommand, words)
-    except ConfigError as problem:
+    except UsageError as problem:
         return _misused(problem)
     import asyncio
     import signal
@@ -121,7 +121,7 @@ def main(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         return asyncio.run(_run(name, subcommand, Request(words, settings)))
-    except WrongUsage as problem:
+    except UsageError as problem:
         return _misused(problem)
 
 
@@ -145,7 +145,7 @@ async def _run(name: str, subcommand: Subcommand, request: Request) -> int:
         await journal.close()
 
 
-def _misused(problem: ConfigError) -> int:
+def _misused(problem: UsageError) -> int:
     remark(f"{problem}; zot sessions --help tells more")
     return 2
 
@@ -153,7 +153,7 @@ def _misused(problem: ConfigError) -> int:
 def _check_words(name: str, subcommand: Subcommand, words: Sequence[str]) -> None:
     least, most = subcommand.words
     if not least <= len(words) <= most or not all(words):
-        raise ConfigError(f"zot sessions {name} takes {subcommand.takes or 'no words'}")
+        raise UsageError(f"zot sessions {name} takes {subcommand.takes or 'no words'}")
 
 
 def _usage() -> str:

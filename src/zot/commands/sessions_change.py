@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 
-from zot.commands.asked import Request, WrongUsage, aligned, chosen, confirmed, remark, write, write_json
-from zot.errors import SessionBusy
+from zot.commands.asked import Request, aligned, chosen, confirmed, remark, write, write_json
+from zot.errors import SessionBusy, UsageError
 from zot.journal.chunks import Kind
 from zot.journal.journal import Journal
 from zot.journal.record import busy
@@ -25,7 +25,7 @@ async def rename(journal: Journal, request: Request) -> int:
     name, *words = request.words
     title = " ".join(words)
     if not title.strip():
-        raise WrongUsage("a title must not be blank")
+        raise UsageError("a title must not be blank")
     session = await chosen(journal, name)
     await journal.rename(session.id, title)
     renamed = await journal.find(session.id)
@@ -63,7 +63,7 @@ async def _delete(journal: Journal, sessions: list[SessionRecord], request: Requ
 async def fork(journal: Journal, request: Request) -> int:
     """Make another session that begins as this one does."""
     if "messages" in request.settings and "at" in request.settings:
-        raise WrongUsage("--messages and --at exclude each other")
+        raise UsageError("--messages and --at exclude each other")
     session = await chosen(journal, request.words[0])
     at = await _point(journal, session, request)
     made = await journal.fork(session.id, request.settings.get("as") or new_session_id(), at=at)

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from zot.commands.asked import Request, WrongUsage, aligned, chosen, directory, remark, write, write_json
+from zot.commands.asked import Request, aligned, chosen, directory, remark, write, write_json
+from zot.errors import UsageError
 from zot.events import Error, TurnEnd
 from zot.journal.check import look_at
 from zot.journal.journal import Journal
@@ -28,7 +29,7 @@ async def list_(journal: Journal, request: Request) -> int:
     """Show which sessions there are."""
     everywhere = bool(request.settings.get("all"))
     if everywhere and "cwd" in request.settings:
-        raise WrongUsage("--all and --cwd exclude each other")
+        raise UsageError("--all and --cwd exclude each other")
     cwd = None if everywhere else directory(request.settings.get("cwd"))
     sessions = await journal.sessions(cwd=cwd)
     if request.json:

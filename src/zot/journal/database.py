@@ -64,7 +64,13 @@ def prepare(path: str) -> None:
     """Make the file, and the directories to it, where they are missing: for their owner's eyes only."""
     _make_directories(os.path.dirname(path))
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_CLOEXEC, 0o600))
+        try:
+            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            descriptor = os.open(path, os.O_CREAT | os.O_CLOEXEC, 0o600)
+        else:
+            os.fchmod(descriptor, 0o600)  # Whatever the umask says.
+        os.close(descriptor)
     except OSError as problem:
         raise StoreFailed(f"the journal {path} cannot be opened: {problem.strerror}") from problem
 
@@ -172,6 +178,7 @@ def _make_directories(path: str) -> None:
     _make_directories(os.path.dirname(path))
     try:
         os.mkdir(path, 0o700)
+        os.chmod(path, 0o700)
     except FileExistsError:  # somebody was faster, or it is no directory: opening the file will tell
         return
     except OSError as problem:

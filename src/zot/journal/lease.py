@@ -98,10 +98,16 @@ class Leases:
                 self._descriptor = -1
 
     def _open(self) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         try:
-            return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                made = os.open(self._path, flags | os.O_EXCL, 0o600)
+            except FileExistsError:
+                return os.open(self._path, flags, 0o600)
+            os.fchmod(made, 0o600)  # Whatever the umask says.
         except OSError as problem:
             raise StoreFailed(f"the lock file {self._path} cannot be opened: {problem.strerror}") from problem
+        return made
 
     def _follow_the_file(self) -> None:
         """Somebody may have removed the lock file: two processes that lock different files exclude nobody."""

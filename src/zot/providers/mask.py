@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 #: Shorter ones would be found everywhere, and are no secrets.
 _SHORTEST = 4
 _SHOWN = "[key]"
+#: So much of the beginning of one is more than how all keys of a service begin.
+_TELLING = 8
 
 
 class Mask:
@@ -21,11 +23,53 @@ class Mask:
 
     def __call__(self, text: str) -> str:
         """Return ``text`` without them."""
-        forms = {form for secret in self._secrets for form in _forms(secret) if len(form) >= _SHORTEST}
-        # The longest first: a part of one may be another.
-        for form in sorted(forms, key=len, reverse=True):
+        for form in self.forms():
             text = text.replace(form, _SHOWN)
         return text
+
+    def forms(self) -> list[str]:
+        """Return all that must not be shown, the longest first: a part of one may be another."""
+        forms = {form for secret in self._secrets for form in _forms(secret) if len(form) >= _SHORTEST}
+        return sorted(forms, key=len, reverse=True)
+
+
+class StreamMask:
+    """Replaces secrets in bytes that come in pieces. What may be the beginning of one waits for the next piece."""
+
+    def __init__(self, mask: Mask) -> None:
+        self._forms = [form.encode() for form in mask.forms()]
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """Return what can be shown by now."""
+        data = self._held + data
+        cut = len(data) - self._begun(data)
+        while (earlier := min((self._across(data, form, cut) for form in self._forms), default=cut)) < cut:
+            cut = earlier
+        self._held = data[cut:]
+        return self._masked(data[:cut])
+
+    def finish(self) -> bytes:
+        """Return the rest. A good part of a secret that was cut off is not shown, either."""
+        rest = self._masked(self._held)
+        self._held = b""
+        begun = self._begun(rest)
+        return rest[:-begun] + _SHOWN.encode() if begun >= _TELLING else rest
+
+    def _begun(self, data: bytes) -> int:
+        """Return how many of the last bytes may be the beginning of a secret."""
+        lengths = (n for form in self._forms for n in range(len(form) - 1, 0, -1) if data.endswith(form[:n]))
+        return max(lengths, default=0)
+
+    def _across(self, data: bytes, form: bytes, cut: int) -> int:
+        """Return where a secret begins that a cut would go through; the cut itself if it goes through none."""
+        found = data.find(form, max(0, cut - len(form) + 1), cut + len(form) - 1)
+        return found if 0 <= found < cut else cut
+
+    def _masked(self, data: bytes) -> bytes:
+        for form in self._forms:
+            data = data.replace(form, _SHOWN.encode())
+        return data
 
 
 def userinfo(url: str) -> Iterator[str]:

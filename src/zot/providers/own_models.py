@@ -8,6 +8,7 @@ import msgspec
 
 from zot.errors import ConfigError
 from zot.providers.models import Catalogue, Model, Price, unknown_model
+from zot.regular import content
 
 _Count = Annotated[int, msgspec.Meta(ge=1)]
 _Dollars = Annotated[float, msgspec.Meta(ge=0)]
@@ -64,8 +65,7 @@ def load(path: str) -> dict[str, tuple[OwnModel, ...]]:
     Raise ConfigError, with the file and the field, for what is wrong.
     """
     try:
-        with open(path, "rb") as file:
-            parsed = msgspec.json.decode(file.read(), type=_File)
+        parsed = msgspec.json.decode(content(path), type=_File)
     except FileNotFoundError:
         return {}
     except OSError as problem:

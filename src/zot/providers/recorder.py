@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
+import stat
 from collections.abc import Iterable, Mapping
 
 from zot.errors import ConfigError, ProviderError
 from zot.events import encode
 from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
-from zot.providers.mask import Mask
+from zot.providers.mask import Mask, StreamMask
 from zot.providers.recording import Answered, Asked, Chunk, Ended, Header, Line, header_of, plain_headers
 
 log = logging.getLogger("zot")
 
 #: What of an answer's head says more about the account than about the answer.
 _PRIVATE = frozenset({"set-cookie", "authorization", "openai-organization", "anthropic-organization-id"})
+
+#: Without waiting for the reader of a pipe, which is refused, and without taking a terminal for ours.
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_NO_FILE = "not a regular file"
 
 
 class RecordingTransport:
@@ -38,7 +44,7 @@ class RecordingTransport:
         self._exchange += 1
         mask = Mask([*self._secrets, *request.secrets()])
         story = _Story(self, self._exchange, mask)
-        headers = plain_headers(request.headers, request.secret_headers)
+        headers = _masked(plain_headers(request.headers, request.secret_headers), mask)
         body = mask(request.body.decode("utf-8", "replace"))
         self.write(Asked(story.exchange, request.method, mask(_without_password(request.url)), headers, body))
         try:
@@ -49,7 +55,8 @@ class RecordingTransport:
         except BaseException:
             story.end("closed")
             raise
-        self.write(Answered(story.exchange, story.now(), response.status, plain_headers(response.headers, _PRIVATE)))
+        headers = _masked(plain_headers(response.headers, _PRIVATE), mask)
+        self.write(Answered(story.exchange, story.now(), response.status, headers))
         return _RecordedResponse(response, story)
 
     async def close(self) -> None:
@@ -80,6 +87,7 @@ class _Story:
         self._recorder = recorder
         self.exchange = exchange
         self._mask = mask
+        self._bytes = StreamMask(mask)
         self._began_s = asyncio.get_running_loop().time()
         self._ended = False
 
@@ -88,16 +96,19 @@ class _Story:
         return round((asyncio.get_running_loop().time() - self._began_s) * 1000, 3)
 
     def chunk(self, data: bytes) -> None:
-        """Write bytes of the answer; if they have a key in them, without it."""
-        chunk = Chunk.of(self.exchange, self.now(), data)
-        masked = self._mask(chunk.text)
-        self._recorder.write(chunk if masked == chunk.text else Chunk(self.exchange, chunk.at_ms, text=masked))
+        """Write bytes of the answer; if they have a key in them, without it, also if it comes in two pieces."""
+        self._write(self._bytes.feed(data))
 
     def end(self, error: str = "", message: str = "") -> None:
         """Write how it ended; only the first time."""
         if not self._ended:
             self._ended = True
+            self._write(self._bytes.finish())
             self._recorder.write(Ended(self.exchange, self.now(), error, self._mask(message)))
+
+    def _write(self, data: bytes) -> None:
+        if data:
+            self._recorder.write(Chunk.of(self.exchange, self.now(), data))
 
 
 class _RecordedResponse:
@@ -106,7 +117,7 @@ class _RecordedResponse:
     def __init__(self, inner: HttpResponse, story: _Story) -> None:
         self._inner = inner
         self._story = story
-        self._refusal = b""
+        self._refused = False
 
     @property
     def status(self) -> int:
@@ -125,22 +136,22 @@ class _RecordedResponse:
             raise
         if not data:
             self._end()
-        elif self.status == 200:
-            self._story.chunk(data)
         else:
-            self._refusal += data  # Whole, so that a key it quotes is found even if it came in two pieces.
+            self._refused = self.status != 200
+            self._story.chunk(data)
         return data
 
     def close(self) -> None:
         """Let go of it; before its end, that is an end of its own."""
-        self._end("" if self._refusal else "closed")
+        self._end("" if self._refused else "closed")
         self._inner.close()
 
     def _end(self, error: str = "", message: str = "") -> None:
-        if self._refusal:
-            self._story.chunk(self._refusal)
-            self._refusal = b""
         self._story.end(error, message)
+
+
+def _masked(headers: Mapping[str, str], mask: Mask) -> dict[str, str]:
+    return {name: mask(value) for name, value in headers.items()}
 
 
 def _created(path: str) -> int:
@@ -148,11 +159,29 @@ def _created(path: str) -> int:
     try:
         if os.path.exists(path) and os.path.getsize(path):
             header_of(path)
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        fd = os.open(path, _CREATE, 0o600)
     except ConfigError:
         raise ConfigError(f"--record {path}: there is a file that is not a recording; it is not overwritten") from None
     except OSError as problem:
+        reason = _NO_FILE if problem.errno == errno.ENXIO else problem.strerror
+        raise ConfigError(f"--record {path}: {reason}") from None
+    try:
+        _take(fd)
+    except OSError as problem:
+        os.close(fd)
         raise ConfigError(f"--record {path}: {problem.strerror}") from None
+    return fd
+
+
+def _take(fd: int) -> None:
+    """Make what was opened empty, and ours alone whatever its mode was. Raise OSError if it is a pipe or the like."""
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        os.fchmod(fd, 0o600)
+        os.ftruncate(fd, 0)
+    elif not stat.S_ISCHR(mode):
+        raise OSError(errno.EINVAL, _NO_FILE)
+    os.set_blocking(fd, True)
 
 
 def _without_password(url: str) -> str:

@@ -10,6 +10,7 @@ import msgspec
 
 from zot.errors import ConfigError
 from zot.providers.vendors import ApiName
+from zot.regular import content, slices
 
 VERSION = 1
 
@@ -96,8 +97,7 @@ class Recording(msgspec.Struct, frozen=True):
     def load(cls, path: str) -> Recording:
         """Read a file. Raise ConfigError, with file and line, if it is none; a last line cut short is left out."""
         try:
-            with open(path, "rb") as file:
-                lines = file.read().split(b"\n")
+            lines = content(path).split(b"\n")
         except OSError as problem:
             raise ConfigError(f"{path}: {problem.strerror}") from None
         whole = [(number, line) for number, line in enumerate(lines[:-1], 1) if line.strip()]
@@ -117,8 +117,7 @@ class Recording(msgspec.Struct, frozen=True):
 def header_of(path: str) -> Header:
     """Read only the first line of a recording. Raise ConfigError if it is none."""
     try:
-        with open(path, "rb") as file:
-            first = file.read(64 * 1024).partition(b"\n")[0]
+        first = next(slices(path), b"").partition(b"\n")[0]
     except OSError as problem:
         raise ConfigError(f"{path}: {problem.strerror}") from None
     line = _decoded(path, 1, first)

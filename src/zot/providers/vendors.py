@@ -208,11 +208,15 @@ KEY_NAMES = frozenset(name for vendor in _ALL for name in vendor.key_names)
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """Where and how a service is asked. At a ``foreign`` address another server speaks its API, with its own models."""
+    """Where and how a service is asked. ``elsewhere`` is not the vendor's own address: it may need no key, or another.
+
+    At a ``foreign`` one, another server speaks its API, with its own models.
+    """
 
     api: ApiName
     base_url: str
     foreign: bool
+    elsewhere: bool
 
 
 def endpoint(vendor: Vendor, *, api: ApiName | None, base_url: str | None, env: Mapping[str, str]) -> Endpoint:
@@ -220,10 +224,15 @@ def endpoint(vendor: Vendor, *, api: ApiName | None, base_url: str | None, env: 
     if api is not None and api not in vendor.apis:
         raise ConfigError(f"{vendor.name} does not speak the API {api!r}; it speaks: {', '.join(vendor.apis)}")
     address = _whole(base_url or next((env[name] for name in vendor.base_url_names if env.get(name)), ""), vendor)
-    elsewhere = bool(address) and address.rstrip("/").removesuffix("/v1") != vendor.base_url
+    elsewhere = bool(address) and not same_address(address, vendor.base_url)
     foreign = elsewhere and vendor.compatible is not None
     usual = vendor.compatible if foreign else None
-    return Endpoint(api or usual or vendor.apis[0], address or vendor.base_url, foreign)
+    return Endpoint(api or usual or vendor.apis[0], address or vendor.base_url, foreign, elsewhere)
+
+
+def same_address(one: str, other: str) -> bool:
+    """True if two base URLs mean the same place."""
+    return one.rstrip("/").removesuffix("/v1") == other.rstrip("/").removesuffix("/v1")
 
 
 def _whole(address: str, vendor: Vendor) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+from collections.abc import Callable
 from typing import Protocol
 
 from zot.errors import AgentError, RunCancelled, UserError
@@ -43,16 +44,17 @@ class EventLines:
 
 
 class LastWords:
-    """Shows only the text of the last message."""
+    """Shows only the text of the last message, in the form that ``form`` gives it."""
 
-    def __init__(self, output: Writer) -> None:
+    def __init__(self, output: Writer, form: Callable[[str], str] = str) -> None:
         self._output = output
+        self._form = form
 
     def show(self, batch: Batch) -> None:
         pass
 
     def finish(self, outcome: Outcome) -> None:
-        text = outcome.text.encode("utf-8", "replace")
+        text = self._form(outcome.text).encode("utf-8", "replace")
         self._output.write(text if text.endswith(b"\n") else text + b"\n")
 
 

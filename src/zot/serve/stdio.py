@@ -66,10 +66,10 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def leave_on_signals() -> None:
-    """Before there is anything to wind down, a signal simply ends us."""
+def leave_on_signals(*, as_failure: bool = False) -> None:
+    """Before there is anything to wind down, a signal simply ends us: ``as_failure`` with the code shells know."""
     for number in SIGNALS:
-        signal.signal(number, lambda *_: leave(0))
+        signal.signal(number, lambda number, _: leave(128 + number if as_failure else 0))
 
 
 def _ensure_open(descriptor: int) -> None:

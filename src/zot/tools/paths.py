@@ -32,6 +32,9 @@ class Anywhere:
     def find(self, path: str, cwd: str, *, make_parents: bool = False) -> Place:
         """Return where ``path`` leads, as `Paths.find` promises."""
         where = os.path.join(cwd, checked(path))
+        if make_parents and where.startswith(os.path.join(cwd, "")) and not os.path.isdir(cwd):
+            # Somebody has removed it: making it anew would hide that everything in it is gone.
+            raise ToolFailed(f"cannot write {path}: the cwd {cwd} no longer exists")
         try:
             for _ in range(MAX_LINKS):
                 head, name = os.path.split(where.rstrip("/") or "/")

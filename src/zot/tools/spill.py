@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from zot.private import make_directory
+
 #: A command that never stops talking must not fill the disk.
 MAX_SPILL_BYTES = 1 << 30
 #: What others have left is removed in passing: for so long at most, and only when nobody can be about to use it.
@@ -45,7 +47,7 @@ class Spills:
         """Make the directory, once. Raise OSError."""
         if self._lock is not None:
             return
-        os.makedirs(self.directory, mode=0o700, exist_ok=True)
+        make_directory(self.directory)
         self._lock = _open(self.directory)
         _take(self._lock)
         self._sweep()
@@ -102,6 +104,7 @@ class Spill:
             if self._fd is None:
                 self._prepare()
                 self._fd = os.open(self.path, _CREATE, 0o600)
+                os.fchmod(self._fd, 0o600)
             while rest:
                 count = os.write(self._fd, rest)
                 self.written_bytes += count

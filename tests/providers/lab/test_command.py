@@ -54,7 +54,7 @@ def test_a_reader_who_has_gone_ends_it_in_one_line() -> None:
 @pytest.mark.parametrize("port", ["x", "", "-1", "65536", "80.5", "9" * 5000])
 def test_a_port_is_a_number(port: str) -> None:
     told = f"zot: --port {port}: must be a whole number from 0 to 65535\n"
-    assert run("serve", f"--port={port}") == (1, "", told)
+    assert run("serve", f"--port={port}") == (2, "", told)
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,9 @@ async def test_an_answer_leaves_the_connection_usable(data: bytes, status: int) 
         client.close()
 
 
-@pytest.mark.parametrize("data", [b"HEAD / HTTP/1.1\r\n\r\n", http(body("!status 304"))])
+@pytest.mark.parametrize(
+    "data", [b"HEAD / HTTP/1.1\r\n\r\n", b"HEAD /v1/models HTTP/1.1\r\n\r\n", http(body("!status 304"))]
+)
 async def test_some_answers_have_no_body(data: bytes) -> None:
     async with serving() as address:
         client = await connect(address)
@@ -296,10 +298,18 @@ async def _read_quietly(client: Client) -> bool:
     return True
 
 
+async def test_the_models_can_be_asked_for_without_a_body() -> None:
+    async with serving() as address:
+        client = await connect(address)
+        client.writer.write(b"HEAD /v1/models HTTP/1.1\r\n\r\n")
+        assert (await client.reader.readline()).startswith(b"HTTP/1.1 200 ")
+        client.close()
+
+
 async def test_a_port_that_is_taken_is_a_config_error() -> None:
     said: list[str] = []
     async with serving() as (host, port):
-        with pytest.raises(ConfigError, match=f"cannot listen on {host}:{port}"):
+        with pytest.raises(ConfigError, match=f"^cannot listen on {host}:{port}: Address already in use$"):
             await serve(demo(), host=host, port=port, ready=said.append)
 
 

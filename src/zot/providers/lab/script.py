@@ -12,10 +12,12 @@ from zot.errors import ConfigError
 from zot.providers.lab import directives as d
 from zot.providers.lab.forms import build
 from zot.providers.lab.line import BadLine, Line, Word, parse_line
+from zot.regular import content
 
 #: Stands for any placeholder when a line is checked before it plays: it reads as text, number, duration and status.
 _ANY = "400"
 _PLACEHOLDERS = {**{str(group): _ANY for group in range(1, 10)}, "chars": _ANY, "model": _ANY}
+_PIPE_SILENCE_S = 5.0
 _CONTENT = {"say", "split", "words", "flood", "help", "think", "redacted", "call", "call-raw"}
 
 
@@ -105,8 +107,8 @@ def demo() -> Script:
 
 def _text_of(path: str) -> str:
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            return file.read()
+        # It may be made by a program, as in `--script <(make-script)`.
+        return content(path, pipe_silence_s=_PIPE_SILENCE_S).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"cannot read the lab script {path}: {exc}") from exc
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -40,7 +41,9 @@ async def _listen(factory: Callable[[], Connection], host: str, port: int) -> as
     try:
         return await asyncio.get_running_loop().create_server(factory, host, port, start_serving=False)
     except OSError as exc:
-        raise ConfigError(f"cannot listen on {host}:{port}: {exc}") from exc
+        # Not what asyncio says, which names the address once more; what is no number of the system's is a name's.
+        reason = os.strerror(exc.errno) if exc.errno and exc.errno > 0 else exc.strerror or str(exc)
+        raise ConfigError(f"cannot listen on {host}:{port}: {reason}") from exc
 
 
 async def _survive(talk: Coroutine[Any, Any, None]) -> None:

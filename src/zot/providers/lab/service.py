@@ -30,7 +30,7 @@ class Service:
         self._number += 1
         ids = {"request-id": f"req_lab_{self._number}", "x-request-id": f"req_lab_{self._number}"}
         path = target.partition("?")[0]
-        if method == "GET" and path in ("/v1/models", "/models", "/v1beta/models"):
+        if method in ("GET", "HEAD") and path in ("/v1/models", "/models", "/v1beta/models"):
             return Plan(200, {**ids, **_JSON}, iter([encode(_MODELS)]))
         api = _api(path)
         if api is None or method != "POST":
