@@ -59,13 +59,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "history": {"errors", "messages", "events", "store", "agent"},
     "job": {"errors", "surrogates", "messages"},
     "outcome": {"messages", "events"},
+    "answers": {"errors", "events", "store", "journal", "outcome"},
     "past": {"errors", "messages", "store", "agent"},
     "worker": {"errors", "messages", "events", "store", "agent", "history", "job"},
     "session": {"errors", "messages", "store", "agent", "history", "job", "past", "worker"},
     # The only one that picks concrete parts.
     "runtime": {
         "errors", "messages", "store", "config", "provision", "providers/lab", "agent", "session", "toolbox",
-        "instructions", "schema", "journal",
+        "instructions", "schema", "journal", "answers",
     },
     "provision": {
         "config", "credentials", "key_command", "providers/vendors", "providers/models", "providers/base", "providers",
@@ -75,7 +76,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "errors", "messages", "events", "config", "providers/base", "history", "job", "outcome", "session", "runtime",
     },
     "blocking": {"errors", "messages", "events", "config", "providers/base", "session", "sdk"},
-    "serve": {"errors", "messages", "history", "outcome", "session", "wire"},
+    "serve": {"errors", "messages", "events", "history", "outcome", "answers", "session", "wire"},
     # It looks at everything, and nobody but its command looks at it.
     "doctor": {
         "errors", "version", "config", "auth_file", "credentials", "key_command", "providers/vendors", "providers/base",
@@ -84,7 +85,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "commands": {
         "errors", "version", "printable", "messages", "flags", "config", "skills", "trust", "providers/lab", "wire",
         "provision", "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors",
-        "providers/models", "providers", "doctor", "session",
+        "providers/models", "providers", "doctor", "session", "answers",
     },
     # It imports the command that was named, by name.
     "cli": {"errors", "version"},

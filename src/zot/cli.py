@@ -17,6 +17,7 @@ usage: zot COMMAND [flags]
   zot -p PROMPT    print the answer; what is piped in follows the prompt
   zot --json PROMPT  print every event of it as a line of JSON
   zot rpc          speak zot RPC v1 (newline-delimited JSON) on standard input and output
+  zot host         answer one request of a chat bridge (host protocol v1) with one JSON object
   zot lab serve    serve a scripted model over HTTP, for tests; zot lab check looks for mistakes in a script
   zot login NAME   store the key of a provider; zot logout NAME forgets it
   zot doctor       what is set up, what is missing, and if the model service can be reached
@@ -76,6 +77,7 @@ def run(argv: Sequence[str]) -> int:
 _COMMANDS: Mapping[str, str] = {
     "rpc": "rpc",
     "--rpc": "rpc",
+    "host": "host",
     "lab": "lab",
     "models": "models",
     "login": "login",

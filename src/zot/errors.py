@@ -15,6 +15,10 @@ class ConfigError(UserError):
     """A flag, file or environment variable does not make sense."""
 
 
+class KeyMissing(ConfigError):
+    """There is no key for a model service that needs one."""
+
+
 class RuntimeBusy(UserError):
     """A prompt or compact is running on this Runtime, and it takes one at a time."""
 
@@ -40,8 +44,24 @@ class SessionBusy(UserError):
         self.since = since
 
 
+class AlreadyAnswered(UserError):
+    """A request needs no run: its answer is on record. ``answer`` is that answer, as it was kept."""
+
+    def __init__(self, message: str, *, answer: bytes) -> None:
+        super().__init__(message)
+        self.answer = answer
+
+
 class NoSuchSession(UserError):
     """The journal has no session of that id."""
+
+
+class Unforeseen(AgentError):
+    """Something of ours failed in a way that nobody thought of. The log has it."""
+
+
+class NoAnswer(AgentError):
+    """A prompt was done, but what it came to is no answer."""
 
 
 class RunCancelled(AgentError):

@@ -12,6 +12,7 @@ from zot.surrogates import has_half
 class Job:
     """A prompt or compact: waiting, running or over. Whoever asked hears when it starts, or that it never will.
 
+    A prompt that ``stands`` in the transcript when its turn comes is gone on with, and not said again.
     One with a ``replacement`` runs nothing: these messages become the conversation, and it starts when they are. When
     it is over, ``error`` says why it failed and ``aborted`` that somebody ended it.
     """
@@ -24,12 +25,14 @@ class Job:
         started: Callable[[], None],
         dropped: Callable[[str], None],
         replacement: Sequence[Message] | None = None,
+        stands: Callable[[], bool] = lambda: False,
     ) -> None:
         self.text = text
         self.replacement = replacement
         self.images = images
         self.started = started
         self.dropped = dropped
+        self.stands = stands
         self.error: AgentError | None = None
         self.aborted = False
 

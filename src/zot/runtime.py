@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from zot.config import RECORDED, TOOL_NAMES, Config, resumed, tool_environment, tool_names, zot_home
 from zot.errors import ConfigError
@@ -14,9 +14,14 @@ from zot.provision import credential_of, models_of, provider_of
 if TYPE_CHECKING:
     from zot.agent.expected import Expected
     from zot.agent.policy import Policy
+    from zot.answers import Once
+    from zot.journal.journal import Journal
+    from zot.journal.record import Record
     from zot.session import Past, Session
     from zot.store import Store
     from zot.toolbox import Toolbox
+
+T = TypeVar("T")
 
 
 def check(config: Config) -> str:
@@ -71,6 +76,46 @@ async def open_recorded(config: Config, given: Collection[str], *, own_process: 
     One that exists goes on with what it worked with, except for the settings that were ``given``. Raise ConfigError,
     StoreFailed if the journal cannot be used.
     """
+    session, _ = await _open_recorded(config, given, lambda journal, record: None, own_process=own_process)
+    return session
+
+
+#: What an agent may do that strangers can talk to, unless its own policy says otherwise; and how it is told to say so.
+_HOST_POLICY = ("read=allow", "skill=allow", "*=deny")
+_HOST_ADVICE = "whoever runs zot can allow more with --policy, such as --policy '*=allow', or in config.toml"
+
+
+async def open_hosted(
+    config: Config, session_id: str, *, key: str | None, prompt: str, agent: str, ttl_s: float
+) -> tuple[Session, Once]:
+    """Return the session of a chat that is known by ``session_id``, and what sees to it that a prompt is answered once.
+
+    It has a name of its own in the journal, so that nobody out there can name a session of the user's. What is
+    configured counts, whatever the session worked with before. Raise ConfigError, StoreFailed.
+    """
+    import msgspec
+
+    from zot.answers import Once
+
+    hosted = msgspec.structs.replace(config, session=f"host:{session_id}", policy=(*config.policy, *_HOST_POLICY))
+    return await _open_recorded(
+        hosted,
+        {*RECORDED, *_PROMPTING},
+        lambda journal, record: Once(journal, record, key=key, prompt=prompt, agent=agent, ttl_s=ttl_s),
+        own_process=True,
+        advice=_HOST_ADVICE,
+    )
+
+
+async def _open_recorded(
+    config: Config,
+    given: Collection[str],
+    attend: Callable[[Journal, Record], T],
+    *,
+    own_process: bool,
+    advice: str = "",
+) -> tuple[Session, T]:
+    """Open a session of the journal, and what ``attend`` makes of its record."""
     from zot.journal.journal import Journal
     from zot.session import Past
     from zot.store import Configured
@@ -79,22 +124,25 @@ async def open_recorded(config: Config, given: Collection[str], *, own_process: 
     journal = await Journal.open(journal_path(config))
     try:
         record, past = await journal.resume(config.session, cwd=_directory(config.cwd))
+        attending = attend(journal, record)
         rows = [row for _, row in past.changes]
         recorded = next((row for row in reversed(rows) if isinstance(row, Configured)), None)
         system = None
         if recorded is not None:
             config = resumed(config, {name: getattr(recorded, name) for name in RECORDED}, given)
             system = None if _PROMPTING.intersection(given) else recorded.system
-        return open_session(
+        session = open_session(
             config,
             record,
             own_process=own_process,
             past=Past(rows, record.totals, journal.close),
             system=system,
+            advice=advice,
         )
     except BaseException:
         await journal.close()
         raise
+    return session, attending
 
 
 def journal_path(config: Config) -> str:
@@ -105,6 +153,18 @@ def journal_path(config: Config) -> str:
     return os.path.join(home, "journal.db")
 
 
+async def check_journal(config: Config) -> str:
+    """Return where sessions are kept, having seen that they can be. Raise ConfigError, StoreFailed."""
+    from zot.journal.journal import Journal
+
+    journal = await Journal.open(journal_path(config))
+    try:
+        await journal.writing(lambda connection: None)
+    finally:
+        await journal.close()
+    return journal.path
+
+
 def open_session(
     config: Config,
     store: Store | None = None,
@@ -112,11 +172,13 @@ def open_session(
     own_process: bool = False,
     past: Past | None = None,
     system: str | None = None,
+    advice: str = "",
 ) -> Session:
     """Return a session that works as ``config`` says. Raise ConfigError if it makes no sense.
 
-    ``past`` is what it remembers, ``system`` a system prompt that it keeps. In a process of our own, commands that
-    tools run are kept out of its memory and environment; an embedding program decides that for itself.
+    ``past`` is what it remembers, ``system`` a system prompt that it keeps, ``advice`` what is said with all that its
+    policy denies. In a process of our own, commands that tools run are kept out of its memory and environment; an
+    embedding program decides that for itself.
     """
     from zot.agent.approvals import Approvals
     from zot.agent.budget import Budget
@@ -139,7 +201,7 @@ def open_session(
         budget=Budget(config.max_cost, config.max_tokens_total),
         reasoning=config.reasoning,
         expected=_expected(config),
-        approver=Approvals(_policy(config), cwd=cwd, timeout_s=config.approval_timeout_s),
+        approver=Approvals(_policy(config), cwd=cwd, timeout_s=config.approval_timeout_s, advice=advice),
     )
     return Session(agent, store, jobs=toolbox, key=key, now=_clock(config.frozen_time), past=past)
 

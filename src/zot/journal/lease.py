@@ -20,6 +20,7 @@ from zot.errors import StoreFailed
 _FLOCK = "hhqqi0q"
 _MARK = struct.Struct("<Q")
 _SET = getattr(fcntl, "F_OFD_SETLK", None)
+_GET = getattr(fcntl, "F_OFD_GETLK", fcntl.F_GETLK)
 
 
 class Leases:
@@ -56,6 +57,18 @@ class Leases:
             if number in self._held:
                 self._held.remove(number)
                 self._lock(fcntl.F_UNLCK, number)
+
+    def is_free(self, number: int) -> bool:
+        """True if nobody is the writer of a session at this moment. Takes nothing."""
+        with self._guard:
+            if number in self._held:
+                return False
+            query = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
+            try:
+                answer = fcntl.fcntl(self._descriptor, _GET, query)
+            except OSError as problem:
+                raise StoreFailed(f"the lock file {self._path} cannot be read: {problem.strerror}") from problem
+            return bool(struct.unpack(_FLOCK, answer)[0] == fcntl.F_UNLCK)
 
     def share(self) -> bool:
         """Say that the journal is in use here. False while somebody replaces it."""

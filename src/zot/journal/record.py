@@ -78,6 +78,9 @@ class Record:
         self._safe_seq = last
         self._unsafe_bytes = 0
         self._owner: Owner | None = None
+        #: Called in the writer's thread with the number of the newest run when we are about to become the writer:
+        #: what it writes is written with that, and what it raises is raised by `begin`, which then has not begun.
+        self.admit: Callable[[sqlite3.Connection, int], None] = lambda connection, run: None
         self._failure: StoreFailed | None = None
         self._waiting: set[asyncio.Future[None]] = set()
         self._safe: Callable[[int], None] = lambda seq: None
@@ -121,9 +124,10 @@ class Record:
             raise busy(session)
         taken.append(owner)
         epoch, last = checked_epoch(connection, session, self._files)
+        run, _ = last_run(connection, self.number)
+        self.admit(connection, run)
         query = "UPDATE sessions SET owner = ?, updated = ? WHERE number = ?"
         connection.execute(query, (msgspec.json.encode(owner), owner.since, self.number))
-        run, _ = last_run(connection, self.number)
         return epoch, last, run, rows_after(connection, self.number, self._safe_seq, _ALL)
 
     def end(self) -> None:
@@ -149,6 +153,11 @@ class Record:
         else:
             if not is_settled:
                 leaving.add_done_callback(lambda _: leases.let_go(number))
+
+    @property
+    def is_free(self) -> bool:
+        """True if nobody is the writer at this moment. Costs next to nothing, so that one can wait for it."""
+        return self._files.leases.is_free(self.number)
 
     # What is written.
 
