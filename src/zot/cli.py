@@ -55,6 +55,8 @@ def _leave(problem: OSError) -> NoReturn:
 
 def run(argv: Sequence[str]) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage."""
+    if len(argv) == 1 and argv[0].startswith("host "):
+        argv = argv[0].split()  # Some bridges can give a command one argument only.
     word, rest = (argv[0], argv[1:]) if argv else ("", argv)
     if word in ("--version", "-V"):
         from zot.version import __version__

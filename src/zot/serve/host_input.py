@@ -7,6 +7,7 @@ import select
 import time
 
 from zot.errors import AgentError
+from zot.serve.stdio import readable
 from zot.wire.host import Ids, Refused
 from zot.wire.lines import LineSplitter, TooLong
 
@@ -61,7 +62,8 @@ def _next(incoming: int, signals: int, deadline: float) -> bytes | None:
     poll.register(signals, select.POLLIN)
     while (left_s := deadline - time.monotonic()) > 0:
         ready = dict(poll.poll(left_s * 1000))
-        if signals in ready:
+        # One that came first may be there only now: it is heard when the wait is over.
+        if signals in ready or readable(signals):
             raise Interrupted("a signal came before the request")
         if incoming in ready:
             try:

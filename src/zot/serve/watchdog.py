@@ -128,7 +128,7 @@ class Watchdog:
             if name := self._signals.taken():
                 self._end(f"zot was ended by {name}", 0)
             if abandoned(self._outgoing):
-                self._end("nobody reads the answer", 0 if self._stays else 4)
+                self._give_up()
             if os.getppid() != self._parent and not self._stays and _has_ended(self._incoming):
                 self._end("whoever asked has gone", 4)
             self._expire()
@@ -157,6 +157,11 @@ class Watchdog:
             if slot.take():
                 self._answer(slot, slot.ids.failure("INTERNAL", message, slot.usage()))
         self._leave(slots, code)
+
+    def _give_up(self) -> NoReturn:
+        """Leave: nobody reads what we would say. No flag makes a success of that."""
+        self.kill()
+        leave(0 if self._stays else 4)
 
     def _answer(self, slot: Slot, response: Response) -> None:
         try:

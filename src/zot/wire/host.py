@@ -217,19 +217,30 @@ def _decode_leniently(line: bytes, problem: Exception) -> Request:
     raise Refused(f"not a request: {problem}", _ids_in(line)) from None
 
 
+class _Loose(msgspec.Struct, frozen=True):
+    """What is looked for in a line that is no request."""
+
+    request_id: msgspec.Raw = msgspec.Raw(b"null")
+    session_id: msgspec.Raw = msgspec.Raw(b"null")
+
+
 def _ids_in(line: bytes) -> Ids:
     """Return the ids of what is not a request, as far as they can be read."""
     try:
-        found = msgspec.json.decode(without_half_escapes(line))
+        line.decode()
+        found = msgspec.json.decode(without_half_escapes(line), type=_Loose)
     except _UNREADABLE:
         return Ids()
-    if not isinstance(found, dict):
-        return Ids()
-    request_id, session_id = found.get("request_id"), found.get("session_id")
-    return Ids(
-        request_id if isinstance(request_id, str) and _is_said(request_id) else UNKNOWN,
-        session_id if isinstance(session_id, str) else "",
-    )
+    request_id = _text(found.request_id)
+    return Ids(request_id if request_id.strip() else UNKNOWN, _text(found.session_id))
+
+
+def _text(raw: msgspec.Raw) -> str:
+    """Return what a value says if it is text, "" if it is something else."""
+    try:
+        return msgspec.json.decode(raw, type=str)
+    except _UNREADABLE:
+        return ""
 
 
 def _check(request: Request) -> None:
