@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -9,7 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
+
 from harness import PATIENCE_S, environment
+from zot.agent.transcript import Transcript
+from zot.journal.journal import Journal
+from zot.messages import ShownBlock, show
 
 Json: TypeAlias = dict[str, Any]
 
@@ -55,13 +61,29 @@ class Hosts:
 
     def transcript(self, session: str = "host:s") -> list[tuple[str, str]]:
         """Return what stands in a session: who, and the text, or the kind, of each block."""
-        asking = subprocess.run(
-            [sys.executable, "-m", "zot", "rpc", "--provider", "lab", "--session", session],
-            env=environment({"ZOT_HOME": str(self.home)}), cwd=self.directory, input=b'{"type":"get_messages"}\n',
-            capture_output=True, timeout=PATIENCE_S, check=True,
-        )  # fmt: skip
-        messages = json.loads(asking.stdout)["data"]["messages"]
-        return [(m["role"], block.get("text", block["type"])) for m in messages for block in m["content"]]
+        return asyncio.run(self._read(session))
+
+    async def _read(self, session: str) -> list[tuple[str, str]]:
+        journal = await Journal.open(self.home / "journal.db")
+        try:
+            record, _ = await journal.resume(session)
+            transcript = Transcript()
+            for _, change in await record.changes():
+                transcript.apply(change)
+        finally:
+            await journal.close()
+        shown = [show(message) for message in transcript.messages]
+        return [(message.role, _said(block)) for message in shown for block in message.content]
+
+
+def _said(block: ShownBlock) -> str:
+    match msgspec.to_builtins(block):
+        case {"type": "text", "text": str(text)}:
+            return text
+        case {"type": str(kind)}:
+            return kind
+        case other:
+            raise AssertionError(other)
 
 
 def request(prompt: str, *, key: str | None = None, **more: Any) -> Json:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from harness import PATIENCE_S, environment, eventually, living
-from hosts import NOTHING, Hosts, failure, request, told
+from hosts import NOTHING, Hosts, checked, failure, request, told
 
 
 @pytest.fixture
@@ -224,10 +224,20 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize(("prompt", "code"), FAULTS.items(), ids=FAULTS)
-def test_trouble_with_the_model_has_its_code(hosts: Hosts, prompt: str, code: str) -> None:
-    got = hosts.say(prompt, timeout_ms=1500 if code == "TIMEOUT" else 15_000)
-    assert (failure(got.answer)[0], got.code) == (code, 0)
+def test_trouble_with_the_model_has_its_code(hosts: Hosts) -> None:
+    """All of it at a time, each in a session of its own: one process is enough for that."""
+    process = hosts.start("--single-request", "false", "--max-concurrency", "50")
+    times = {prompt: 2000 if code == "TIMEOUT" else 14_000 for prompt, code in FAULTS.items()}
+    asked = [request(prompt, request_id=prompt, session_id=prompt, timeout_ms=ms) for prompt, ms in times.items()]
+    out, _ = process.communicate(b"".join(json.dumps(one).encode() + b"\n" for one in asked), timeout=PATIENCE_S)
+    answers = [checked(json.loads(line)) for line in out.decode().rstrip("\n").split("\n")]
+    assert {answer["request_id"]: answer["error_code"] for answer in answers} == FAULTS
+    assert (process.returncode, len(answers)) == (0, len(FAULTS))
+
+
+def test_trouble_with_the_model_is_no_failure_of_ours(hosts: Hosts) -> None:
+    got = hosts.say("!status 401")
+    assert (failure(got.answer)[0], got.code) == ("PROVIDER_AUTH", 0)
 
 
 def test_a_service_that_is_not_there_is_down(hosts: Hosts) -> None:
@@ -325,6 +335,16 @@ def test_it_stops_when_nobody_reads_the_answer(hosts: Hosts) -> None:
     process.stdin.close()
     assert process.stderr is not None
     process.stderr.close()
+
+
+def test_it_stops_when_whoever_asked_has_gone(hosts: Hosts) -> None:
+    (hosts.directory / "request").write_text(json.dumps(request("!bash touch begun; sleep 600", timeout_ms=60_000)))
+    script = '"$@" <request >answer & until test -e begun; do sleep 0.01; done'
+    shell = hosts.start("--policy", "*=allow", prefix=("/bin/sh", "-c", script, "sh"))
+    shell.communicate(timeout=PATIENCE_S)
+    answer = hosts.directory / "answer"
+    assert eventually(lambda: answer.read_text() != "")
+    assert failure(json.loads(answer.read_text())) == ("INTERNAL", "whoever asked has gone")
 
 
 @pytest.mark.parametrize("target", ["/dev/full", "closed"])
@@ -426,6 +446,5 @@ def test_the_self_test_says_what_is_missing(hosts: Hosts) -> None:
     assert (process.returncode, report["status"], report["missing_required_env"]) == (3, "FAIL", ["ANTHROPIC_API_KEY"])
     process = hosts.start("--self-test", "--frobnicate")
     report = json.loads(process.communicate(timeout=PATIENCE_S)[0])
-    assert (process.returncode, report["checks"]) == (
-        3, [{"name": "configuration", "ok": False, "detail": "unknown flag '--frobnicate'; --help lists the known ones"}],
-    )  # fmt: skip
+    detail = "unknown flag '--frobnicate'; --help lists the known ones"
+    assert (process.returncode, report["checks"]) == (3, [{"name": "configuration", "ok": False, "detail": detail}])

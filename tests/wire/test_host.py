@@ -168,6 +168,6 @@ CODES: list[tuple[Exception, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("problem", "code"), CODES, ids=lambda value: repr(value))
+@pytest.mark.parametrize(("problem", "code"), CODES, ids=repr)
 def test_a_failure_has_the_code_of_its_status_or_its_type(problem: Exception, code: str) -> None:
     assert code_of(problem) == code

@@ -149,10 +149,7 @@ class _Host:
         from zot.serve.watchdog import Slot, Watchdog
 
         slot = Slot(request.ids, self.began + max(request.timeout_s, _SOONEST_S))
-        watchdog = Watchdog(
-            signals, (self.incoming, self.outgoing), lambda _, response: self._write(response), stays=False,
-            leave=self._leave,
-        )  # fmt: skip
+        watchdog = Watchdog(signals, (self.incoming, self.outgoing), self._answer, stays=False, leave=self._leave)
         watchdog.guard(slot)
         try:
             config = self._config(request)
@@ -169,8 +166,7 @@ class _Host:
             reply = await answering.answer()
             if not slot.take():
                 await asyncio.Event().wait()  # The watchdog has answered, and ends us.
-            code = self._write_or_fail(reply.response, reply.code)
-            slot.written()
+            code = self._answer(slot, reply.response, reply.code)
             if code != _FAILED:
                 await answering.delivered()
             await answering.close()
@@ -181,9 +177,7 @@ class _Host:
     def _conclude(self, slot: Slot, response: Response, code: int) -> NoReturn:
         """Answer, unless the watchdog did; then it ends us."""
         if slot.take():
-            code = self._write_or_fail(response, code)
-            slot.written()
-            self._leave(code)
+            self._leave(self._answer(slot, response, code))
         while True:
             time.sleep(1)
 
@@ -255,16 +249,20 @@ class _Host:
     def _respond(self, response: Response, code: int) -> NoReturn:
         self._leave(self._write_or_fail(response, code))
 
+    def _answer(self, slot: Slot, response: Response, code: int = 0) -> int:
+        """Write the answer of a slot that the caller has; return the exit code."""
+        try:
+            return self._write_or_fail(response, code)
+        finally:
+            slot.written()
+
     def _write_or_fail(self, response: Response, code: int) -> int:
         """Write an answer; return the exit code: another one if it could not be written."""
         try:
-            self._write(response)
+            write_all(self.outgoing, encode_response(response))
         except OSError as problem:
             return self._unwritten(problem)
         return code
-
-    def _write(self, response: Response) -> None:
-        write_all(self.outgoing, encode_response(response))
 
     def _unwritten(self, problem: OSError) -> int:
         if not isinstance(problem, BrokenPipeError | ConnectionResetError):

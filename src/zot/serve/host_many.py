@@ -26,9 +26,10 @@ class Narrator:
         self._seq = 0
 
     def hear(self, events: Sequence[AgentEvent]) -> None:
-        for event in events:
-            self._seq += 1
-            self._output.event(self._slot, encode_event(EventLine(self._slot.ids.request_id, self._seq, event)))
+        whose, first = self._slot.ids.request_id, self._seq + 1
+        self._seq += len(events)
+        lines = [encode_event(EventLine(whose, seq, event)) for seq, event in enumerate(events, first)]
+        self._output.event(self._slot, b"".join(lines))
 
     @property
     def full(self) -> bool:

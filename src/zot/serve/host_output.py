@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
 from typing import NamedTuple
 
 from zot.serve.stdio import write_all
@@ -28,7 +27,7 @@ class LineThread:
         self.problem: OSError | None = None
         self._descriptor = descriptor
         self._loop = asyncio.get_running_loop()
-        self._lines: deque[_Line] = deque()
+        self._lines: list[_Line] = []
         self._size = 0
         self._changed = threading.Condition()
         self._waiters: list[asyncio.Future[None]] = []
@@ -76,17 +75,20 @@ class LineThread:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._lines)
-                line = self._lines.popleft()
-            self._write_line(line.data)
-            if line.is_answer:
-                line.slot.written()
+                lines = list(self._lines)
+                self._lines.clear()
+            data = b"".join(line.data for line in lines)
+            self._write_out(data)
+            for line in lines:
+                if line.is_answer:
+                    line.slot.written()
             with self._changed:
-                self._size -= len(line.data)
+                self._size -= len(data)
                 self._changed.notify_all()
             if self._waiters and not self.full:
                 self._loop.call_soon_threadsafe(self._wake)
 
-    def _write_line(self, data: bytes) -> None:
+    def _write_out(self, data: bytes) -> None:
         if self.problem is None:
             try:
                 write_all(self._descriptor, data)

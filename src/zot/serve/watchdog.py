@@ -83,8 +83,9 @@ class Slot:
 
 
 class Watchdog:
-    """Answers requests at their deadline, and everything when we must end. ``write`` is called in its thread.
+    """Answers requests at their deadline, and everything when we must end.
 
+    ``write`` is called in its thread, and sees to it that the slot hears when the answer is out, or cannot get out.
     ``stays`` is for a program that serves many requests: then a deadline ends one of them, and not the program.
     """
 
@@ -92,7 +93,7 @@ class Watchdog:
         self,
         signals: Signals,
         descriptors: tuple[int, int],
-        write: Callable[[Slot, Response], None],
+        write: Callable[[Slot, Response], object],
         *,
         stays: bool,
         leave: Callable[[int], NoReturn] = leave,
@@ -120,6 +121,13 @@ class Watchdog:
         self._slots.pop(slot, None)
 
     def _watch(self) -> None:
+        try:
+            self._look_out()
+        except BaseException as problem:  # the thread's outermost boundary: without it nobody would guard anything
+            os.write(2, f"zot: the watchdog failed: {problem!r}\n".encode())
+            leave(4)
+
+    def _look_out(self) -> NoReturn:
         poll = select.poll()
         poll.register(self._signals.incoming, select.POLLIN)
         poll.register(self._outgoing, 0)
@@ -144,7 +152,7 @@ class Watchdog:
                 self.release(slot)
                 answered = slot.take()
                 if answered:
-                    self._answer(slot, slot.ids.failure("TIMEOUT", TIMEOUT_MESSAGE, slot.usage()))
+                    self._write(slot, slot.ids.failure("TIMEOUT", TIMEOUT_MESSAGE, slot.usage()))
                 if not self._stays:
                     self._leave([slot], 0)
                 if answered:
@@ -155,20 +163,13 @@ class Watchdog:
         slots = list(self._slots)
         for slot in slots:
             if slot.take():
-                self._answer(slot, slot.ids.failure("INTERNAL", message, slot.usage()))
+                self._write(slot, slot.ids.failure("INTERNAL", message, slot.usage()))
         self._leave(slots, code)
 
     def _give_up(self) -> NoReturn:
         """Leave: nobody reads what we would say. No flag makes a success of that."""
         self.kill()
         leave(0 if self._stays else 4)
-
-    def _answer(self, slot: Slot, response: Response) -> None:
-        try:
-            self._write(slot, response)
-        except OSError as problem:
-            os.write(2, f"zot: the answer could not be written: {problem.strerror}\n".encode())
-        slot.written()
 
     def _leave(self, slots: list[Slot], code: int) -> NoReturn:
         self.kill()
