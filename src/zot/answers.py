@@ -24,9 +24,11 @@ from zot.store import Configured, Said, Spliced
 TTL_S = 60.0
 LOST_TTL_S = 600.0
 _DAY_S = 24 * 3600.0
-#: How often we look if a session is free, and how often if the answer is there, which costs more.
-_LOOK_S = 0.005
-_LOOKS = 8
+#: How often we look if a session is free: soon at first, then less often. Every so many looks, which cost next to
+#: nothing, we look if the answer is there, too.
+_FIRST_LOOK_S = 0.002
+_LAST_LOOK_S = 0.03
+_LOOKS = 4
 _ALL = 1 << 62
 _CHARACTERS_PER_TOKEN = 4
 
@@ -92,12 +94,13 @@ class Once:
 
     async def turn(self) -> None:
         """Wait until the session seems to be free, or the answer is there."""
-        looks = 0
+        looks, pause_s = 0, _FIRST_LOOK_S
         while not self._record.is_free:
             looks += 1
             if looks % _LOOKS == 0 and await self.kept() is not None:
                 return
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(pause_s)
+            pause_s = min(1.5 * pause_s, _LAST_LOOK_S)
 
     async def keep(self, answer: Answer) -> None:
         """Put the answer on record, before anybody is given it. Raise StoreFailed."""
@@ -121,7 +124,6 @@ class Once:
         if (answer := self._replay(kept) or self._finished(connection, kept, newest)) is not None:
             raise AlreadyAnswered("the request has been answered", answer=msgspec.json.encode(answer))
         self.stands = self._goes_on(kept, newest)
-        answers.disown(connection, self._record.number, newest + 1)
         if asked is not None:
             first = kept.first_run if kept is not None and self.stands else newest + 1
             answers.begin(connection, asked, first_run=first, latest_run=newest + 1, now=now)

@@ -149,6 +149,16 @@ def test_a_deadline_ends_one_request_and_no_other(many: Many, hosts: Hosts) -> N
     assert many.finish() == []
 
 
+def test_what_is_late_before_its_turn_has_come_never_runs(hosts: Hosts) -> None:
+    many = Many(hosts, "--max-concurrency", "1", "--policy", "*=allow")
+    many.send(run("a", "!bash until test -e go; do sleep 0.02; done"), run("b", "!bash touch ran", timeout_ms=700))
+    late = many.answer()
+    assert (late["request_id"], late["error_code"]) == ("b", "TIMEOUT")
+    (hosts.directory / "go").touch()
+    assert [answer["request_id"] for answer in many.finish()] == ["a"]
+    assert not (hosts.directory / "ran").exists()
+
+
 def test_what_was_accepted_is_answered_after_the_end_of_the_input(hosts: Hosts) -> None:
     many = Many(hosts, "--max-concurrency", "2")
     many.send(*(run(f"r{n}", f"!echo {n}") for n in range(6)), json.dumps(run("last", "!echo z")).encode())

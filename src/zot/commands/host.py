@@ -80,11 +80,14 @@ def main(argv: Sequence[str]) -> int:
         return host.test()
     from zot.serve.watchdog import Signals
 
+    host.incoming, host.outgoing = claim()  # First of all: what is opened before could become a standard stream.
     signals = Signals()
-    host.incoming, host.outgoing = claim()
-    if host.own.get("single_request") == "false" and host.problem is None:
-        host.answer_many(signals)
-    host.answer_one(signals)
+    try:
+        if host.serves_many:
+            host.answer_many(signals)
+        host.answer_one(signals)
+    except Exception as problem:  # the outermost boundary: an answer there must be
+        host.fail(problem)
 
 
 class _Host:
@@ -93,6 +96,7 @@ class _Host:
     def __init__(self, argv: Sequence[str]) -> None:
         self.incoming = self.outgoing = -1
         self.began = process_began()
+        self._slot: Slot | None = None
         self.own: dict[str, Any] = {}
         self.settings: dict[str, Any] = {}
         self.problem: ConfigError | None = None
@@ -109,6 +113,12 @@ class _Host:
                 raise ConfigError("--events needs --single-request false: one request has one line of output")
         except ConfigError as problem:
             self.problem = problem
+
+    @property
+    def serves_many(self) -> bool:
+        """True if there may be more than one request. What is wrong with the flags is said in answer to one."""
+        is_single = self.own.get("single_request") != "false"
+        return not is_single and self.problem is None and self.own.get("protocol", PROTOCOL) == PROTOCOL
 
     # One request.
 
@@ -150,7 +160,9 @@ class _Host:
 
         slot = Slot(request.ids, self.began + max(request.timeout_s, _SOONEST_S))
         watchdog = Watchdog(signals, (self.incoming, self.outgoing), self._answer, stays=False, leave=self._leave)
+        self._slot = slot
         watchdog.guard(slot)
+        watchdog.start()
         try:
             config = self._config(request)
         except AgentError as problem:
@@ -181,6 +193,18 @@ class _Host:
         while True:
             time.sleep(1)
 
+    def fail(self, problem: Exception) -> NoReturn:
+        """Say that we failed, if nobody has answered, and leave."""
+        import traceback
+
+        traceback.print_exception(problem)
+        slot = self._slot
+        if slot is None or slot.take():
+            ids = Ids() if slot is None else slot.ids
+            message = f"internal error ({type(problem).__name__}); the log has the details"
+            self._write_or_fail(ids.failure("INTERNAL", message), _FAILED)
+        self._leave(_FAILED)
+
     # Many requests.
 
     def answer_many(self, signals: Signals) -> NoReturn:
@@ -205,6 +229,7 @@ class _Host:
                 at_once=self.own.get("max_concurrency", _AT_ONCE), tells_events=bool(self.own.get("events")),
             )  # fmt: skip
             watchdog.kill, watchdog.flush = many.kill, output.flush
+            watchdog.start()
             limit = self.own.get("max_input_bytes", MAX_INPUT_BYTES)
             await many.serve(read_chunks(self.incoming), LineSplitter(max_line_bytes=limit))
             self._leave(0 if output.problem is None else self._unwritten(output.problem))

@@ -11,6 +11,7 @@ import msgspec
 
 from zot.errors import NoSuchSession, SessionBusy, StoreFailed
 from zot.journal import tables
+from zot.journal.answers import disown
 from zot.journal.chunks import Kind, pack
 from zot.journal.lease import Leases
 from zot.journal.owner import Owner, boot_id, host_name, ourselves
@@ -125,6 +126,7 @@ class Record:
         taken.append(owner)
         epoch, last = checked_epoch(connection, session, self._files)
         run, _ = last_run(connection, self.number)
+        disown(connection, self.number, run + 1)
         self.admit(connection, run)
         query = "UPDATE sessions SET owner = ?, updated = ? WHERE number = ?"
         connection.execute(query, (msgspec.json.encode(owner), owner.since, self.number))

@@ -96,6 +96,8 @@ class Answering:
 
     async def answer(self) -> Reply:
         """Return the answer, whatever happens."""
+        if self._is_cancelled:
+            return self._failure(RunCancelled("the request was cancelled"))
         self._task = asyncio.create_task(self._attempt(), name="zot request")
         await asyncio.wait({self._task})
         if self._task.cancelled():

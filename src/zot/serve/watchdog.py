@@ -109,6 +109,9 @@ class Watchdog:
         self.kill: Callable[[], None] = lambda: None
         #: What lets everything that was written get out, if that needs something to be done.
         self.flush: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        """Begin to watch. A signal that came before counts, so what it would leave unanswered is guarded by then."""
         _thread.start_new_thread(self._watch, ())
 
     def guard(self, slot: Slot) -> None:
