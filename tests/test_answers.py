@@ -112,6 +112,16 @@ async def test_whoever_died_before_the_answer_was_on_record_has_given_it(bench: 
     assert caught.value.answer == b'{"text":"Hello","prompt_tokens":3,"completion_tokens":2}'
 
 
+async def test_an_answer_is_put_on_record_once(bench: Bench) -> None:
+    once = await bench.run(*said("Hello"), Done())
+    await once.keep(HELLO)
+    bench.clock.now += 599
+    await once.keep(Answer("Another", 1, 1))
+    assert await once.kept() == HELLO
+    bench.clock.now += 2
+    assert await once.kept() is None
+
+
 @pytest.mark.parametrize(
     "events",
     [[], [TurnStart(1)], said("Hello"), [*said("Hello"), Error("no"), Done()], [*said("  "), Done()],

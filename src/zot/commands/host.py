@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from zot import flags
@@ -290,14 +291,15 @@ class _Host:
         return code
 
     def _unwritten(self, problem: OSError) -> int:
-        if not isinstance(problem, BrokenPipeError | ConnectionResetError):
+        if sys.stderr is not None and not isinstance(problem, BrokenPipeError | ConnectionResetError):
             sys.stderr.write(f"zot: the answer could not be written: {problem.strerror}\n")
         self._exit_zero = False  # There is no answer to go by.
         return _FAILED
 
     def _leave(self, code: int) -> NoReturn:
         if sys.stderr is not None:
-            sys.stderr.flush()
+            with suppress(OSError):  # Nobody reads what we would say.
+                sys.stderr.flush()
         leave(0 if self._exit_zero else code)
 
     # No request.

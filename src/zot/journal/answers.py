@@ -9,6 +9,8 @@ import sqlite3
 
 import msgspec
 
+from zot.errors import JournalDamaged
+
 
 class Asked(msgspec.Struct, frozen=True):
     """What makes two requests the same: the number of their session, the key they came with, and what they say."""
@@ -33,10 +35,13 @@ _SAME = "session = ? AND key = ? AND request = ?"
 
 
 def find(connection: sqlite3.Connection, asked: Asked) -> Kept | None:
-    """Return what is known of a request."""
-    columns = ", ".join(Kept.__struct_fields__)
-    row = connection.execute(f"SELECT {columns} FROM answers WHERE {_SAME}", _place(asked)).fetchone()
-    return None if row is None else Kept(*row)
+    """Return what is known of a request. Raise JournalDamaged."""
+    names = Kept.__struct_fields__
+    row = connection.execute(f"SELECT {', '.join(names)} FROM answers WHERE {_SAME}", _place(asked)).fetchone()
+    try:
+        return None if row is None else msgspec.convert(dict(zip(names, row, strict=True)), Kept)
+    except msgspec.ValidationError as problem:  # a damaged page may hold anything
+        raise JournalDamaged(f"the entry of a request cannot be read: {problem}") from problem
 
 
 def begin(connection: sqlite3.Connection, asked: Asked, *, first_run: int, latest_run: int, now: float) -> None:
@@ -54,8 +59,9 @@ def disown(connection: sqlite3.Connection, session: int, run: int) -> None:
 
 
 def keep(connection: sqlite3.Connection, asked: Asked, answer: bytes, *, now: float) -> None:
-    """Remember the answer of a request."""
-    connection.execute(f"UPDATE answers SET answer = ?, answered = ? WHERE {_SAME}", (answer, now, *_place(asked)))
+    """Remember the answer of a request. The first one counts."""
+    query = f"UPDATE answers SET answer = ?, answered = ? WHERE {_SAME} AND answer IS NULL"
+    connection.execute(query, (answer, now, *_place(asked)))
 
 
 def deliver(connection: sqlite3.Connection, asked: Asked, *, now: float) -> None:

@@ -70,6 +70,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
             delivered REAL,
             PRIMARY KEY (session, key, request)
         ) WITHOUT ROWID""",
+        "CREATE INDEX answers_by_time ON answers (began)",
     ),
 )
 

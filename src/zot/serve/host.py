@@ -31,7 +31,8 @@ log = logging.getLogger("zot")
 #: What the exit code says when a request could not be run, and when we failed.
 NOT_SET_UP = 3
 FAILED = 4
-#: How long what is left to be done may take once the answer is out.
+#: How long it may take to put on record that the answer is out, and to wind down. Whoever asked waits for our end.
+_RECORD_S = 3.0
 _CLOSE_S = 1.0
 
 Opening: TypeAlias = Callable[[Request], Awaitable[tuple[Session, Once]]]
@@ -121,8 +122,10 @@ class Answering:
         """Put on record that the answer got out."""
         if self._once is not None:
             try:
-                await asyncio.wait_for(self._once.delivered(), _CLOSE_S)
-            except (TimeoutError, StoreFailed) as problem:
+                await asyncio.wait_for(self._once.delivered(), _RECORD_S)
+            except TimeoutError:
+                log.warning("that the answer got out is not on record: that took longer than %g s", _RECORD_S)
+            except StoreFailed as problem:
                 log.warning("that the answer got out is not on record: %s", problem)
 
     async def close(self) -> None:
@@ -172,8 +175,10 @@ class Answering:
             await session.finish()
             self._is_running = False
             match job.error:
-                case AlreadyAnswered(answer=answer):
-                    return msgspec.json.decode(answer, type=Answer), True
+                case AlreadyAnswered(answer=data):
+                    answer = msgspec.json.decode(data, type=Answer)
+                    await self._keep(once, answer)  # Whoever ran it may have died before that.
+                    return answer, True
                 case SessionBusy() if not self._is_cancelled:
                     await once.turn()
                 case None:
@@ -190,11 +195,14 @@ class Answering:
             raise NoAnswer("the answer was cut off at the model's length limit")
         if answer is None:
             raise NoAnswer("the model ended without saying anything")
+        await self._keep(once, answer)
+        return answer
+
+    async def _keep(self, once: Once, answer: Answer) -> None:
         try:
             await once.keep(answer)
-        except StoreFailed as problem:
+        except StoreFailed as problem:  # There is an answer, and it is better than none.
             log.warning("the answer is not kept, so the same request would run again: %s", problem)
-        return answer
 
     def _failure(self, problem: AgentError) -> Reply:
         response = self._request.ids.failure(code_of(problem), str(problem), self.usage())
