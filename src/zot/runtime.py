@@ -97,7 +97,8 @@ async def open_hosted(
 
     from zot.answers import Once
 
-    hosted = msgspec.structs.replace(config, session=f"host:{session_id}", policy=(*config.policy, *_HOST_POLICY))
+    policy = (*config.policy, *_home_policy(config), *_HOST_POLICY)
+    hosted = msgspec.structs.replace(config, session=f"host:{session_id}", policy=policy)
     return await _open_recorded(
         hosted,
         {*RECORDED, *_PROMPTING},
@@ -105,6 +106,15 @@ async def open_hosted(
         own_process=True,
         advice=_HOST_ADVICE,
     )
+
+
+def _home_policy(config: Config) -> tuple[str, ...]:
+    """Return the rules that keep strangers from our keys and other conversations, but not from what is theirs."""
+    home = zot_home(config.environment)
+    if home is None:
+        return ()
+    own = (os.path.join(os.path.realpath(home), name, "*") for name in ("skills", "spill"))
+    return (*(f"read:{path}=allow" for path in own), f"read:{home}=deny")
 
 
 async def _open_recorded(

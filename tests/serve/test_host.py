@@ -130,6 +130,20 @@ def test_a_rule_that_allows_one_thing_allows_nothing_else(hosts: Hosts) -> None:
     assert (hosts.directory / "b.txt").read_text() == "x"
 
 
+def test_strangers_do_not_get_to_see_keys_and_other_conversations(hosts: Hosts) -> None:
+    (hosts.home / "skills" / "mine").mkdir(parents=True)
+    (hosts.home / "skills" / "mine" / "notes.md").write_text("a note")
+    (hosts.home / "auth.json").write_text('{"anthropic": {"key": "secret-key"}}')
+    (hosts.home / "auth.json").chmod(0o600)
+    (hosts.directory / "link").symlink_to(hosts.home / "auth.json")
+    paths = ["home/auth.json", "link", "home/journal.db", "home/skills/mine/notes.md"]
+    calls = " ;; ".join(f'call read {{"path":"{path}"}}' for path in paths)
+    got = hosts.say(f"!script {calls} ;; --- ;; say done")
+    assert (got.answer["text"], got.errors.count("read was denied")) == ("done", 3)
+    data = b"".join(path.read_bytes() for path in hosts.home.glob("journal.db*"))
+    assert (b"secret-key" in data, b"a note" in data) == (False, True)
+
+
 # What is wrong is said in the same form.
 
 WRONG: dict[str, tuple[bytes, list[str], int, str, str]] = {
