@@ -122,7 +122,7 @@ def test_a_bridge_that_drops_output_on_failure_can_hear_of_it(hosts: Hosts) -> N
 
 def test_the_retry_after_a_timeout_goes_on_with_the_work(hosts: Hosts) -> None:
     work = '!script call bash {"command":"echo ran >>log; sleep 600"} ;; --- ;; say "Done."'
-    bridge = Bridge(hosts, "--policy", "*=allow", timeout_s=2.5)
+    bridge = Bridge(hosts, "--policy", "*=allow", timeout_s=3.0)
     assert bridge.send(work) == "Done."
     assert bridge.attempts == 2
     assert (hosts.directory / "log").read_text() == "ran\n"

@@ -78,6 +78,7 @@ def test_after_a_timeout_the_same_request_goes_on_where_it_was(hosts: Hosts) -> 
     slow = '!script call bash {"command":"echo one >>log; test -e go || sleep 600"} ;; --- ;; say "Done."'
     first = hosts.say(slow, *FREE, key="k", timeout_ms=2000)
     assert failure(first.answer)[0] == "TIMEOUT"
+    (hosts.directory / "go").touch()
     again = hosts.say(slow, *FREE, key="k")
     assert (again.answer["text"], "replayed" in again.answer) == ("Done.", False)
     assert hosts.transcript() == [
