@@ -216,7 +216,7 @@ def test_a_ping_and_a_close_need_no_model(hosts: Hosts) -> None:
 
 # The model service.
 
-FAULTS = {
+FAULTS: dict[str, str | None] = {
     "!status 400": "INTERNAL",
     "!status 401": "PROVIDER_AUTH",
     "!status 403": "PROVIDER_AUTH",
@@ -236,6 +236,18 @@ FAULTS = {
     "!refusal": "INTERNAL",
     '!script say " "': "INTERNAL",
     "!script usage input=5": "INTERNAL",
+    "!refuse": "PROVIDER_DOWN",
+    "!status 500": "PROVIDER_DOWN",
+    "!status 503": "PROVIDER_DOWN",
+    "!stall": "TIMEOUT",
+    "!loop true": "INTERNAL",
+    # What is no failure in the end.
+    "!retry 1": None,
+    "!limit 0.01": None,
+    "!bad-args": None,
+    "!usage-twice": None,
+    "!tools": None,
+    "!bytes hi": None,
 }
 
 
