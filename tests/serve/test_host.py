@@ -267,12 +267,6 @@ def test_trouble_with_the_model_is_no_failure_of_ours(hosts: Hosts) -> None:
     assert (failure(got.answer)[0], got.code) == ("PROVIDER_AUTH", 0)
 
 
-def test_a_service_that_is_not_there_is_down(hosts: Hosts) -> None:
-    flags = ("--provider", "anthropic", "--base-url", "http://127.0.0.1:9", "--api-key", "k")
-    got = hosts.say("hi", *flags)
-    assert (failure(got.answer)[0], got.code) == ("PROVIDER_DOWN", 0)
-
-
 def test_tokens_are_estimated_where_nobody_counted_them(hosts: Hosts) -> None:
     script = '!script say "Hello there" ;; usage input=0 output=0'
     usage = hosts.say(script, "--api", "chat").answer["usage"]

@@ -74,19 +74,6 @@ def test_a_failure_is_not_given_again_and_its_prompt_stands_once(hosts: Hosts) -
     assert hosts.transcript() == [("user", "hi"), ("assistant", "better")]
 
 
-def test_after_a_timeout_the_same_request_goes_on_where_it_was(hosts: Hosts) -> None:
-    slow = '!script call bash {"command":"echo one >>log; test -e go || sleep 600"} ;; --- ;; say "Done."'
-    first = hosts.say(slow, *FREE, key="k", timeout_ms=2000)
-    assert failure(first.answer)[0] == "TIMEOUT"
-    (hosts.directory / "go").touch()
-    again = hosts.say(slow, *FREE, key="k")
-    assert (again.answer["text"], "replayed" in again.answer) == ("Done.", False)
-    assert hosts.transcript() == [
-        ("user", slow), ("assistant", "tool_call"), ("tool", "tool_result"), ("assistant", "Done."),
-    ]  # fmt: skip
-    assert (hosts.directory / "log").read_text() == "one\n"
-
-
 def test_a_failed_request_is_said_anew_when_something_else_was_said_since(hosts: Hosts) -> None:
     assert failure(hosts.say("!status 400", key="k").answer)[0] == "INTERNAL"
     hosts.say("!echo hi")
@@ -118,7 +105,7 @@ def test_fifty_at_once_are_one(hosts: Hosts) -> None:
     assert json.loads(same)["text"] == "the first"
 
 
-@pytest.mark.parametrize("moment", ["at once", "in the journal", "one", "two", "late"])
+@pytest.mark.parametrize("moment", ["in the journal", "one", "two", "late"])
 def test_after_a_death_the_prompt_stands_once_and_no_result_is_made_twice(hosts: Hosts, moment: str) -> None:
     process = hosts.start(*FREE)
     assert process.stdin is not None
@@ -129,8 +116,6 @@ def test_after_a_death_the_prompt_stands_once_and_no_result_is_made_twice(hosts:
     def reached() -> bool:
         said = log.read_text() if log.exists() else ""
         match moment:
-            case "at once":
-                return True
             case "in the journal":
                 return (hosts.home / "journal.db-wal").exists()
             case "late":
