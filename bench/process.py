@@ -71,6 +71,7 @@ def rpc(subject: Subject, *flags: str) -> list[str]:
     return [subject.zot, "rpc", *flags]
 
 
-def streaming_rpc(subject: Subject, url: str) -> list[str]:
-    """Return the command line of a `zot rpc` whose model is at ``url``."""
-    return rpc(subject, "--provider", "anthropic", "--base-url", url)
+def streaming_rpc(subject: Subject, url: str, api: str = "anthropic") -> list[str]:
+    """Return the command line of a `zot rpc` whose model is at ``url`` and speaks ``api``."""
+    provider = {"responses": "openai", "chat": "openai"}.get(api, api)
+    return rpc(subject, "--provider", provider, "--api", api, "--base-url", url)

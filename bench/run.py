@@ -17,7 +17,7 @@ from journal import journal
 from measure import Row, table
 from memory import memory
 from startup import bad_request, first_delta, hello, version
-from stream import latency, throughput
+from stream import apis, latency, throughput
 from subject import ROOT, Subject, install
 
 #: Each with the number of rounds of a full run.
@@ -27,6 +27,7 @@ _MEASUREMENTS: Mapping[str, tuple[Callable[[Sequence[Subject], int], list[Row]],
     "bad-request": (bad_request, 100),
     "first-delta": (first_delta, 30),
     "throughput": (throughput, 40),
+    "apis": (apis, 15),
     "latency": (latency, 6),
     "abort": (abort, 24),
     "memory": (memory, 20),

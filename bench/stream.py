@@ -20,20 +20,30 @@ _STAMP = re.compile(rb'"delta":"(\d+\.\d+)"')
 
 def throughput(subjects: Sequence[Subject], rounds: int) -> list[Row]:
     """Tiny deltas, one event per chunk, as fast as they can be had: deltas per second, against the floor."""
+    return _throughput(subjects, rounds, "anthropic", at_least=0.4)
+
+
+def apis(subjects: Sequence[Subject], rounds: int) -> list[Row]:
+    """The same through each of the other APIs, against the same floor. Their events are longer."""
+    others = ("responses", "chat", "gemini")
+    return [row for api in others for row in _throughput(subjects, rounds, api, at_least=0.3)]
+
+
+def _throughput(subjects: Sequence[Subject], rounds: int, api: str, *, at_least: float) -> list[Row]:
     first = subjects[0]
     with Service(first) as service:
         samplers = {"floor": partial(_rate, floor(first, service, "/burst"), first)}
         for subject in subjects:
-            samplers[subject.name] = partial(_rate, streaming_rpc(subject, service.url("/burst")), subject)
+            samplers[subject.name] = partial(_rate, streaming_rpc(subject, service.url("/burst"), api), subject)
         samples = interleave(samplers, rounds)
     least = median(samples["floor"])
     return [
         Row(
-            "stream: deltas per second",
+            "stream: deltas per second" if api == "anthropic" else f"stream: deltas per second, {api}",
             subject.name,
             median(samples[subject.name]) / least,
             "x floor",
-            at_least=0.4,
+            at_least=at_least,
             spread=spread(samples[subject.name]),
             detail=f"{median(samples[subject.name]) / 1e3:.0f} k/s / {least / 1e3:.0f} k/s",
         )

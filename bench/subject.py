@@ -11,6 +11,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
+_KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY")
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Subject:
     def env(self) -> dict[str, str]:
         """A clean environment: nothing of ours changes how Python starts or where zot looks."""
         home = str(self.directory / "home")
-        return {"PATH": os.defpath, "HOME": home, "LANG": "C.UTF-8", "ANTHROPIC_API_KEY": "bench"}
+        return {"PATH": os.defpath, "HOME": home, "LANG": "C.UTF-8", **dict.fromkeys(_KEYS, "bench")}
 
 
 def install(name: str, source: Path, directory: Path) -> Subject:

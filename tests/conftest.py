@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from harness import MARK, Zot, children, eventually, living, serving
+from shell import Shell
 from zot.providers.lab.script import demo
 
 #: Names, at the end of a run, the checks that a missing program kept from running.
@@ -47,6 +48,12 @@ def zot(tmp_path: Path) -> Iterator[Callable[..., Zot]]:
     yield start
     for process in started:
         process.close()
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    """zot as it is used in a shell, in an empty directory and with a home of its own."""
+    return Shell(tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ import claude
 from zot.agent.budget import Budget
 from zot.agent.hooks import Approver, CallDecision, Extensions, MessageDecision, Question
 from zot.agent.loop import Agent
+from zot.agent.relief import AutoCompact
 from zot.errors import StoreFailed
 from zot.events import AgentEvent
 from zot.history import Batch
@@ -246,6 +247,7 @@ class SlowStore:
 
     full = False
     shared = False
+    keeps = False
     last_run = 0
 
     def __init__(self) -> None:
@@ -302,6 +304,9 @@ class SlowStore:
     async def changes(self) -> Sequence[tuple[int, Change]]:
         raise NotImplementedError
 
+    async def content(self, digest: str) -> bytes | None:
+        raise NotImplementedError
+
     async def fork(self, new_id: str, at: int) -> None:
         raise NotImplementedError
 
@@ -334,6 +339,7 @@ def open_session(
     extensions: Extensions | None = None,
     approver: Approver | None = None,
     store: Store | None = None,
+    auto_compact: AutoCompact | None = None,
 ) -> Session:
     agent = Agent(
         service(provider) if isinstance(provider, FakeTransport) else provider,
@@ -348,6 +354,7 @@ def open_session(
         reasoning=reasoning,
         extensions=extensions,
         approver=approver,
+        auto_compact=auto_compact,
     )
     return Session(agent, store, now=lambda: NOON)
 

@@ -17,7 +17,7 @@ KEYS: dict[str, tuple[set[str], set[str]]] = {
     "tool_use_start": ({"id", "name"}, set()),
     "tool_use_args": ({"id", "delta"}, set()),
     "tool_use_end": ({"id"}, set()),
-    "usage": (COUNTERS | {"cumulative"}, {"price_known"}),
+    "usage": (COUNTERS | {"cumulative"}, {"price_known", "auto"}),
     "assistant_message": ({"content", "time"}, set()),
     "tool_call": ({"id", "name", "args"}, set()),
     "turn_end": ({"stop"}, {"error"}),
@@ -26,7 +26,7 @@ KEYS: dict[str, tuple[set[str], set[str]]] = {
     "retry": ({"reason", "attempt", "delay_ms"}, set()),
     "approval_request": ({"id", "tool", "args", "summary", "deadline"}, set()),
     "error": ({"message"}, set()),
-    "compact_done": ({"summary"}, set()),
+    "compact_done": ({"summary"}, {"auto", "pruned"}),
     "done": (set(), set()),
 }
 
@@ -56,7 +56,10 @@ class Disorder(AssertionError):
 class Grammar:
     """Checks one connection: what comes, and where. ``runs`` counts the finished ones."""
 
-    def __init__(self, *, answers_are_judged: bool = False, resumed: bool = False) -> None:
+    def __init__(
+        self, *, answers_are_judged: bool = False, resumed: bool = False, compacts_unseen: bool = False
+    ) -> None:
+        self._compacts_unseen = compacts_unseen
         self._judged = answers_are_judged
         self._resumed = resumed
         self.at = At.IDLE
@@ -118,6 +121,10 @@ class Grammar:
                 self.at, self._steps = At.ASKED, self._steps + 1
                 self._said, self._calls, self._announced, self._open = "", [], [], []
             case At.ASKED | At.COMPACTING, "retry":
+                pass
+            case At.ASKED, "usage" if frame.get("auto"):
+                self._count(frame)
+            case At.ASKED, "compact_done" if frame.get("auto"):
                 pass
             case At.ASKED, "assistant_start":
                 self.at = At.STREAMING
@@ -187,6 +194,8 @@ class Grammar:
         self._announced = [block["id"] for block in content if block["type"] == "tool_call"]
 
     def _count(self, frame: dict[str, Any]) -> None:
+        if self._compacts_unseen:
+            return
         if self._resumed:  # What was used before is not known here.
             self._totals = {name: frame["cumulative"][name] - frame[name] for name in COUNTERS}
             self._resumed = False

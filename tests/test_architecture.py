@@ -40,29 +40,34 @@ MAY_IMPORT: dict[str, set[str]] = {
     "trust": {"errors", "messages", "fingerprint"},
     "store": {"errors", "messages", "events"},
     "journal": {"errors", "messages", "events", "store", "surrogates"},
+    "readable": {"messages"},
     "wire": {"errors", "messages", "events", "surrogates"},
-    "tools/base": {"errors", "messages"},
-    "tools": {"errors", "printable", "messages", "tools/base", "skills"},
+    "tools/base": {"errors", "messages", "store"},
+    "tools": {"errors", "printable", "surrogates", "messages", "store", "tools/base", "skills"},
     # What a session works with: it picks the concrete tools.
     "toolbox": {"printable", "config", "skills", "trust", "tools/base", "tools"},
     # The catalogue is read before anything is answered, so it knows next to nothing.
     "providers/vendors": {"errors"},
     "providers/models": {"errors", "messages", "providers/vendors"},
-    "providers/base": {"errors", "messages", "events", "providers/models"},
+    "providers/images": {"messages", "providers/vendors"},
+    "providers/base": {"errors", "messages", "events", "providers/models", "providers/images"},
     "providers": {
         "errors", "surrogates", "version", "messages", "events", "providers/vendors", "providers/models",
-        "providers/base",
+        "providers/base", "providers/images",
     },
     # lab is a service at the other end of a line: it knows what a transport is, and none of our decoders.
     "providers/lab": {"errors", "messages", "events", "providers/base"},
     "agent": {"errors", "printable", "messages", "events", "store", "schema", "providers/base", "tools/base"},
     "history": {"errors", "messages", "events", "store", "agent"},
-    "job": {"errors", "surrogates", "messages"},
+    "job": {"errors", "surrogates", "messages", "store", "agent"},
     "outcome": {"messages", "events"},
     "answers": {"errors", "events", "store", "journal", "outcome"},
-    "past": {"errors", "messages", "store", "agent"},
+    "past": {"errors", "messages", "events", "store", "agent"},
     "worker": {"errors", "messages", "events", "store", "agent", "history", "job"},
-    "session": {"errors", "messages", "store", "agent", "history", "job", "past", "worker"},
+    "branches": {"messages", "store", "agent"},
+    "checkpoints": {"errors", "messages", "store", "agent", "past"},
+    "rewind": {"errors", "messages", "store", "history", "job", "checkpoints"},
+    "session": {"errors", "messages", "store", "agent", "history", "job", "past", "worker", "rewind"},
     # The only one that picks concrete parts.
     "runtime": {
         "errors", "messages", "store", "config", "provision", "providers/lab", "agent", "session", "toolbox",
@@ -73,25 +78,28 @@ MAY_IMPORT: dict[str, set[str]] = {
         "providers/lab",
     },
     "sdk": {
-        "errors", "messages", "events", "config", "providers/base", "history", "job", "outcome", "session", "runtime",
+        "errors", "messages", "events", "config", "providers/base", "history", "job", "outcome", "rewind", "session",
+        "runtime",
     },
-    "blocking": {"errors", "messages", "events", "config", "providers/base", "session", "sdk"},
-    "serve": {"errors", "messages", "events", "history", "outcome", "answers", "session", "wire"},
+    "blocking": {"errors", "messages", "events", "config", "providers/base", "rewind", "session", "sdk"},
+    "serve": {"errors", "messages", "events", "history", "job", "outcome", "answers", "session", "wire"},
     # It looks at everything, and nobody but its command looks at it.
     "doctor": {
         "errors", "version", "config", "auth_file", "credentials", "key_command", "providers/vendors", "providers/base",
         "providers", "tools",
     },
     "commands": {
-        "errors", "version", "printable", "messages", "flags", "config", "skills", "trust", "providers/lab", "wire",
+        "errors", "version", "printable", "messages", "events", "flags", "config", "skills", "trust", "providers/lab",
+        "wire",
         "provision", "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors",
-        "providers/models", "providers", "doctor", "session", "answers",
+        "providers/models", "providers", "doctor", "session", "store", "agent", "history", "job", "journal", "past",
+        "readable", "branches", "rewind", "tools", "answers",
     },
     # It imports the command that was named, by name.
     "cli": {"errors", "version"},
     "__main__": {"cli"},
     # The face of the SDK re-exports; it loads nothing until it is asked.
-    "__init__": {"errors", "version", "messages", "events", "config", "sdk", "blocking"},
+    "__init__": {"errors", "version", "messages", "events", "config", "rewind", "sdk", "blocking"},
 }  # fmt: skip
 
 
@@ -100,7 +108,7 @@ def part_of(name: str) -> str:
     first, *rest = name.removeprefix("zot").removeprefix(".").split(".")
     if not first:
         return "__init__"
-    if first in ("providers", "tools") and rest and rest[0] in ("base", "lab", "models", "vendors"):
+    if rest and f"{first}/{rest[0]}" in MAY_IMPORT:
         return f"{first}/{rest[0]}"
     return first
 

@@ -24,6 +24,8 @@ reasoning = "low"
 max_steps = 7
 max_cost = 2
 max_tokens_total = 1000
+auto_compact = false
+compact_at = 50000
 tools = ["read", "bash"]
 
 [agents.other]
@@ -55,6 +57,8 @@ def test_a_file_is_read_from_the_home_of_zot(tmp_path: Path) -> None:
         max_steps=7,
         max_cost=2.0,
         max_tokens_total=1000,
+        auto_compact=False,
+        compact_at=50_000,
         tools=("read", "bash"),
         env=env,
     )

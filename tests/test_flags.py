@@ -16,6 +16,7 @@ FLAGS = (
     Flag("--cost", "what it may cost", value="USD", parse=dollars),
     Flag("--append", "more", value="TEXT", many=True),
     Flag("--no-tools", "none"),
+    Flag("--again", "one, or the newest", value="[ID]", short="-a"),
     Flag("--no-utensils", "the same", setting="no_tools"),
 )
 
@@ -34,6 +35,12 @@ FLAGS = (
         (["--model=a=b"], {"model": "a=b"}, []),
         (["--append", "a", "--append=b"], {"append": ("a", "b")}, []),
         (["--no-tools"], {"no_tools": True}, []),
+        (["--again"], {"again": ""}, []),
+        (["-a", "--no-tools"], {"again": "", "no_tools": True}, []),
+        (["-a", "-"], {"again": ""}, ["-"]),
+        (["-a", "x", "y"], {"again": "x"}, ["y"]),
+        (["--again=", "y"], {"again": ""}, ["y"]),
+        (["--again=-x"], {"again": "-x"}, []),
         (["--no-utensils"], {"no_tools": True}, []),
         (["--max-steps", "7", "--level", "low"], {"max_steps": 7, "level": "low"}, []),
         (["--cost", "0.5"], {"cost": 0.5}, []),
@@ -84,5 +91,6 @@ def test_help_lists_every_flag() -> None:
         "  --cost USD                       what it may cost\n"
         "  --append TEXT                    more (repeatable)\n"
         "  --no-tools                       none\n"
+        "  -a, --again [ID]                 one, or the newest\n"
         "  --no-utensils                    the same"
     )

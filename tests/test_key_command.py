@@ -41,7 +41,7 @@ def command(line: str, *, deadline_s: float = PATIENCE_S, **env: str) -> KeyComm
 async def test_the_first_line_is_the_key(line: str, key: str) -> None:
     mark = os.urandom(8).hex()
     assert await command(line, MARK=mark).read() == key
-    assert living(mark) == []
+    assert eventually(lambda: living(mark) == [])
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ async def test_a_command_that_is_late_is_killed_with_all_of_its_group(line: str)
     mark = os.urandom(8).hex()
     with pytest.raises(AuthFailed, match=rf"^{WHO} did not end within 0\.2 s"):
         await command(line, deadline_s=0.2, MARK=mark).read()
-    assert living(mark) == []
+    assert eventually(lambda: living(mark) == [])
 
 
 async def test_when_nobody_waits_any_more_it_is_killed() -> None:

@@ -75,7 +75,7 @@ def test_the_users_models_are_there_too(tmp_path: Path) -> None:
     assert lines(output) == [
         {
             "provider": "ollama", "id": "mine", "name": "mine", "context_window": 32768, "max_output": 8192,
-            "reasoning": False, "price": {"input": 1.0, "output": 2.0}, "base_url": "http://localhost:1", "as_of": None,
+            "reasoning": True, "price": {"input": 1.0, "output": 2.0}, "base_url": "http://localhost:1", "as_of": None,
             "listed": None,
         }
     ]  # fmt: skip

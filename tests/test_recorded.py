@@ -21,7 +21,8 @@ from grammar import Grammar
 from harness import Zot, environment
 from zot.agent.hooks import MessageDecision, NoExtensions
 from zot.agent.loop import Agent
-from zot.errors import SessionBusy, UserError
+from zot.errors import AgentError, SessionBusy, UserError
+from zot.events import Done, Error
 from zot.journal.journal import Journal
 from zot.messages import Message, TextBlock
 from zot.providers.models import catalogue
@@ -113,6 +114,28 @@ def test_what_was_cleared_stays_cleared_and_can_still_be_read(kept: Callable[...
     assert texts(second, view="full") == ["!echo one", "one", "!echo two", "two"]
 
 
+def test_what_was_compacted_can_still_be_read_and_put_back_by_another_process(kept: Callable[..., Zot]) -> None:
+    first = kept()
+    for word in ("one", "two", "three"):
+        say(first, f"!echo {word}")
+    whole = texts(first)
+    first.send({"type": "compact"})
+    [summary] = [frame["summary"] for frame in first.until(type="done") if frame["type"] == "compact_done"]
+    say(first, "!echo four")
+    first.finish()
+    second = kept()
+    shown = f"## Context Summary (compacted)\n\n{summary}"
+    assert texts(second) == [shown, *whole[2:], "!echo four", "four"]
+    assert texts(second, view="full") == [*whole, shown, "!echo four", "four"]
+    second.send({"type": "undo_compact", "id": 1}, {"type": "undo_compact", "id": 2})
+    assert second.read() == {"type": "response", "id": 1, "command": "undo_compact", "success": True}
+    refused = {"type": "response", "id": 2, "command": "undo_compact", "success": False}
+    assert second.read() == {**refused, "error": "there is no compaction to undo"}
+    assert texts(second) == [*whole, "!echo four", "four"]
+    second.finish()
+    assert texts(kept()) == [*whole, "!echo four", "four"]
+
+
 def test_a_fork_is_another_session_from_a_point_on(kept: Callable[..., Zot]) -> None:
     first = kept()
     say(first, "!echo one")
@@ -129,7 +152,7 @@ def test_a_fork_is_another_session_from_a_point_on(kept: Callable[..., Zot]) -> 
     ("command", "reason"),
     [
         ({"messages": 9}, "the conversation has no point after 9 messages to fork at"),
-        ({"messages": 2}, "the conversation has no point after 2 messages to fork at"),
+        ({"messages": 2}, "after 2 messages a call waits for its result: there is no point to fork at"),
         ({"session": "s"}, "there is a session 's' already"),
     ],
 )
@@ -302,3 +325,62 @@ async def test_two_runtimes_on_one_session_do_not_run_at_once(runtime: Callable[
             await second.run("!echo two")
         await stream.aclose()
         assert (await second.run("!echo two")).text == "two"
+
+
+async def test_a_prompt_that_cannot_run_says_why_and_that_it_is_over(runtime: Callable[..., zot.Runtime]) -> None:
+    async with asyncio.timeout(PATIENCE_S), runtime() as first, runtime() as second:
+        stream = first.prompt("!stall")
+        await anext(stream)
+        refused = second.prompt("!echo two")
+        heard = [event async for event in refused]
+        assert isinstance(refused.error, SessionBusy)
+        assert heard == [Error(str(refused.error)), Done()]
+        second.set_messages([])
+        with pytest.raises(AgentError, match=r"^the conversation could not be replaced: session 's' is running"):
+            await looking(second)
+        assert second.messages == ()
+        await stream.aclose()
+
+
+def test_answers_keep_their_order_although_some_take_a_while(kept: Callable[..., Zot]) -> None:
+    process = kept()
+    say(process, "!echo one")
+    asked = [
+        {"type": "clear", "id": 1},
+        {"type": "get_state", "id": 2},
+        {"type": "fork", "id": 3},
+        {"type": "get_messages", "id": 4, "view": "full"},
+        {"type": "prompt", "id": 5, "message": "!echo two"},
+        {"type": "abort", "id": 6},
+        {"type": "get_messages", "id": 7},
+        {"type": "ping", "id": 8},
+    ]
+    process.send(*asked)
+    answers = [process.until(type="response")[-1] for _ in asked]
+    assert [(answer["id"], answer["success"]) for answer in answers] == [(number, True) for number in range(1, 9)]
+    assert answers[1]["data"]["message_count"] == 0
+    assert len(answers[3]["data"]["messages"]) == 2
+
+
+def test_all_that_was_asked_before_the_input_ended_is_answered(kept: Callable[..., Zot]) -> None:
+    process = kept()
+    process.send({"type": "prompt", "message": "!echo one"}, {"type": "clear"}, {"type": "fork"}, {"type": "ping"})
+    frames = process.finish()
+    answers = [(frame["command"], frame["success"]) for frame in frames if frame["type"] == "response"]
+    assert answers == [("prompt", True), ("clear", False), ("fork", True), ("ping", True)]
+    assert frames[-1]["type"] == "done"
+
+
+def test_what_a_killed_process_left_is_whole_as_soon_as_it_is_opened(kept: Callable[..., Zot]) -> None:
+    first = kept()
+    first.send({"type": "prompt", "message": '!script say "half" ;; stall'})
+    first.until(type="text_delta")
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    assert texts(kept()) == ['!script say "half" ;; stall', "half"]
+
+
+async def looking(runtime: zot.Runtime) -> None:
+    while True:
+        await asyncio.sleep(0)
+        _ = runtime.messages

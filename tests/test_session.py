@@ -388,7 +388,8 @@ HALF = [claude.start(), *claude.text("half an", " answer")(0)[:-1], *claude.tool
     [
         ([None], "turn_start", ["turn_end aborted"]),
         ([ConnectionFailed("refused"), None], "retry", ["turn_end aborted"]),
-        ([Answer([None])], "assistant_start", ["usage", "turn_end aborted"]),
+        ([Answer([None])], "turn_start", ["turn_end aborted"]),
+        ([Answer([claude.start(), None])], "assistant_start", ["usage", "turn_end aborted"]),
         ([Answer([*HALF, None])], "tool_use_args", ["usage", "assistant_message", "turn_end aborted"]),
         (
             [claude.reply(claude.tool("c1", "shout"), claude.tool("c2", "hang"), claude.tool("c3", "shout"),
@@ -397,7 +398,10 @@ HALF = [claude.start(), *claude.text("half an", " answer")(0)[:-1], *claude.tool
             ["tool_result", "tool_result", "turn_end aborted"],
         ),
     ],
-    ids=["before headers", "after a retry", "before the first delta", "in a call's arguments", "in a tool"],
+    ids=[
+        "before headers", "after a retry", "after headers", "before the first delta", "in a call's arguments",
+        "in a tool",
+    ],
 )  # fmt: skip
 async def test_an_abort_ends_the_run_in_every_phase(script: list[Any], ready: str, ending: list[str]) -> None:
     session = open_session(FakeTransport(script), tools=[SHOUT, FakeTool("hang", hang)])

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from zot.errors import AgentError as AgentError
     from zot.errors import ConfigError as ConfigError
     from zot.errors import ProviderError as ProviderError
+    from zot.errors import RewindRefused as RewindRefused
     from zot.errors import RunCancelled as RunCancelled
     from zot.errors import RuntimeBusy as RuntimeBusy
     from zot.errors import RuntimeClosed as RuntimeClosed
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from zot.messages import Message as Message
     from zot.messages import TextBlock as TextBlock
     from zot.messages import show as show
+    from zot.rewind import RestoredFile as RestoredFile
+    from zot.rewind import Rewound as Rewound
     from zot.sdk import Answer as Answer
     from zot.sdk import Events as Events
     from zot.sdk import Runtime as Runtime
@@ -43,6 +46,7 @@ _HOMES = {
         "AgentError",
         "ConfigError",
         "ProviderError",
+        "RewindRefused",
         "RunCancelled",
         "RuntimeBusy",
         "RuntimeClosed",
@@ -50,6 +54,7 @@ _HOMES = {
     ),
     "zot.events": ("AgentEvent", "decode", "encode"),
     "zot.messages": ("ImageBlock", "Message", "TextBlock", "show"),
+    "zot.rewind": ("RestoredFile", "Rewound"),
     "zot.sdk": ("Answer", "Events", "Runtime"),
     "zot.version": ("__version__",),
 }

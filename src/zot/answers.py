@@ -18,7 +18,7 @@ from zot.journal.journal import Journal
 from zot.journal.record import Record
 from zot.journal.tables import key_of, last_run, rows_after
 from zot.outcome import Outcome
-from zot.store import Configured, Said, Spliced
+from zot.store import Change
 
 #: How long an answer is given again that got out, and one that did not, or that was not finished.
 TTL_S = 60.0
@@ -150,7 +150,7 @@ class Once:
             return None
         _, first = last_run(connection, self._record.number)
         rows = [row for _, row in rows_after(connection, self._record.number, first - 1, _ALL)]
-        events: Sequence[AgentEvent] = [row for row in rows if not isinstance(row, Said | Spliced | Configured)]
+        events: Sequence[AgentEvent] = [row for row in rows if not isinstance(row, Change)]
         if not any(isinstance(event, Done) for event in events) or any(isinstance(event, Error) for event in events):
             return None
         outcome = Outcome()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from zot.config import Config
 from zot.errors import RunCancelled, RuntimeClosed
@@ -14,6 +14,9 @@ from zot.messages import ImageBlock, Message
 from zot.providers.base import Model
 from zot.sdk import Answer, Events, Runtime
 from zot.session import State
+
+if TYPE_CHECKING:
+    from zot.rewind import Rewound
 
 T = TypeVar("T")
 
@@ -74,6 +77,10 @@ class BlockingRuntime:
 
         return self._wait(compact())
 
+    def undo_compact(self) -> None:
+        """Put back what the newest compaction replaced. Raise UserError if there is none."""
+        self._wait(self._inner.undo_compact())
+
     def steer(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
         """Say something to the running prompt, from another thread."""
         self._call(lambda runtime: runtime.steer(text, images))
@@ -107,6 +114,10 @@ class BlockingRuntime:
     def set_messages(self, messages: Sequence[Message]) -> None:
         """Make ``messages`` the conversation."""
         self._call(lambda runtime: runtime.set_messages(messages))
+
+    def rewind(self, *, messages: int | None = None, at: int | None = None, files: bool = True) -> Rewound:
+        """Go back to an earlier point, with the files that tools have changed since."""
+        return self._wait(self._inner.rewind(messages=messages, at=at, files=files))
 
     @property
     def cost(self) -> float | None:
@@ -158,7 +169,7 @@ class BlockingRuntime:
 
 
 async def _make(config: Config | None, settings: dict[str, Any]) -> Runtime:
-    return Runtime(config, **settings)
+    return await Runtime(config, **settings).__aenter__()
 
 
 def run(text: str, **settings: Any) -> Answer:

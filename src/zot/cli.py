@@ -17,6 +17,7 @@ usage: zot COMMAND [flags]
   zot -p PROMPT    print the answer; what is piped in follows the prompt
   zot --json PROMPT  print every event of it as a line of JSON
   zot rpc          speak zot RPC v1 (newline-delimited JSON) on standard input and output
+  zot sessions     list, show, search, export, import, fork, rename and delete what is kept
   zot host         answer one request of a chat bridge (host protocol v1) with one JSON object
   zot lab serve    serve a scripted model over HTTP, for tests; zot lab check looks for mistakes in a script
   zot login NAME   store the key of a provider; zot logout NAME forgets it
@@ -79,6 +80,7 @@ def run(argv: Sequence[str]) -> int:
 _COMMANDS: Mapping[str, str] = {
     "rpc": "rpc",
     "--rpc": "rpc",
+    "sessions": "sessions",
     "host": "host",
     "lab": "lab",
     "models": "models",

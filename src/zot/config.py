@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from zot.errors import ConfigError
-from zot.flags import MAX_SECONDS, Flag, choice, dollars, positive, seconds
+from zot.flags import MAX_SECONDS, Flag, choice, dollars, positive, seconds, switch
 from zot.providers.vendors import KEY_NAMES, VENDORS, ApiName
 
 #: Names that never reach a tool or an extension: our token, and the keys of all providers.
@@ -41,6 +41,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_steps: Annotated[int, msgspec.Meta(ge=1)] = 50
     max_cost: Annotated[float, msgspec.Meta(gt=0)] | None = None
     max_tokens_total: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    auto_compact: bool | None = None
+    compact_at: Annotated[int, msgspec.Meta(ge=1)] | None = None
     output_schema: str | None = None
     tools: tuple[str, ...] | None = None
     policy: tuple[str, ...] = ()
@@ -83,6 +85,8 @@ class _AgentTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
     max_cost: Annotated[float, msgspec.Meta(gt=0)] | None = None
     max_tokens_total: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    auto_compact: bool | None = None
+    compact_at: Annotated[int, msgspec.Meta(ge=1)] | None = None
     tools: tuple[str, ...] | None = None
     append_system_prompt: tuple[str, ...] | None = None
     no_instructions: bool | None = None
@@ -119,6 +123,9 @@ AGENT_FLAGS: Sequence[Flag] = (
     Flag("--max-steps", "model calls per prompt, at most (50)", value="N", parse=positive),
     Flag("--max-cost", "ask the model no more once the session has cost so much", value="USD", parse=dollars),
     Flag("--max-tokens-total", "the same, by tokens: input, output and cache together", value="N", parse=positive),
+    Flag("--auto-compact", "make room by itself when the conversation would not fit: on, off", value="ON|OFF",
+         parse=switch),
+    Flag("--compact-at", "make room already from so many tokens on", value="TOKENS", parse=positive),
     Flag("--tools", "exactly these tools", value="A,B", parse=_names),
     Flag("--no-tools", "no tools at all"),
     Flag("--policy", "TOOL[:PATTERN]=allow, deny or ask; the first rule that matches decides", value="RULE", many=True),
@@ -141,6 +148,12 @@ AGENT_FLAGS: Sequence[Flag] = (
     Flag("--session", "keep the conversation under this name; one that exists goes on", value="ID"),
     Flag("--no-session", "keep nothing"),
 )  # fmt: skip
+
+#: How one prompt says which conversation it belongs to; `zot rpc` takes them, and pays no attention.
+RESUME_FLAGS: Sequence[Flag] = (
+    Flag("--continue", "go on with the newest session of the directory", short="-c"),
+    Flag("--resume", "go on with this session; without an id as --continue", value="[ID]", short="-r"),
+)
 
 #: Flags that have a meaning in zot, but not in this version: refused by name, so that nobody relies on them.
 LATER_FLAGS: Sequence[Flag] = (Flag("--ext", "load an extension", value="DIR", short="-e"),)

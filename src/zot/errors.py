@@ -56,6 +56,18 @@ class NoSuchSession(UserError):
     """The journal has no session of that id."""
 
 
+class EmptySummary(UserError):
+    """The model was asked to summarise a conversation and said nothing, so it stayed as it was."""
+
+
+class RewindRefused(UserError):
+    """Files cannot be put back to what they were. ``files`` names them."""
+
+    def __init__(self, message: str, *, files: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.files = files
+
+
 class Unforeseen(AgentError):
     """Something of ours failed in a way that nobody thought of. The log has it."""
 
@@ -84,6 +96,19 @@ class BudgetExhausted(AgentError):
         self.setting = setting
         self.used = used
         self.allowed = allowed
+
+
+class ContextExhausted(AgentError):
+    """The conversation does not fit the model's window, and hardly anything more can be left out of it.
+
+    ``needed`` is how many tokens the next request would take, as far as we can tell, and ``window`` how many the model
+    can hold.
+    """
+
+    def __init__(self, message: str, *, needed: int, window: int) -> None:
+        super().__init__(message)
+        self.needed = needed
+        self.window = window
 
 
 class AnswerRejected(AgentError):

@@ -55,6 +55,8 @@ class ToolUseEnd(Event, tag="tool_use_end", frozen=True, gc=False):
 
 
 class Usage(Event, tag="usage", frozen=True, gc=False):
+    """What a model call used. ``auto``: nobody asked for that call; it made the summary of an automatic compaction."""
+
     input: int
     output: int
     cache_read: int
@@ -63,6 +65,7 @@ class Usage(Event, tag="usage", frozen=True, gc=False):
     cumulative: Counters
     price_known: bool = True
     reasoning: int = 0
+    auto: bool = False
 
     @property
     def cost(self) -> float | None:
@@ -119,7 +122,14 @@ class Error(Event, tag="error", frozen=True, gc=False):
 
 
 class CompactDone(Event, tag="compact_done", frozen=True, gc=False):
+    """The conversation was made shorter. ``auto``: because it would not have fitted, not because somebody asked.
+
+    ``pruned`` results of tools were shortened; ``summary`` is empty if that was enough.
+    """
+
     summary: str
+    auto: bool = False
+    pruned: int = 0
 
 
 class Retry(Event, tag="retry", frozen=True, gc=False):

@@ -14,7 +14,10 @@ MAX_SECONDS = 366 * 24 * 3600
 
 
 class Flag(msgspec.Struct, frozen=True):
-    """One flag. Without ``value`` it is a switch; ``many`` gathers repeated values into a tuple."""
+    """One flag. Without ``value`` it is a switch; ``many`` gathers repeated values into a tuple.
+
+    A ``value`` in brackets may be left out, and is "" then: at the end of the line, and before another flag.
+    """
 
     name: str
     help: str
@@ -51,6 +54,9 @@ def parse(argv: Sequence[str], flags: Sequence[Flag]) -> tuple[dict[str, Any], l
             if given:
                 raise ConfigError(f"{name} takes no value")
             settings[flag.key] = True
+            continue
+        if flag.value.startswith("[") and not given and (not rest or rest[-1].startswith("-")):
+            settings[flag.key] = ""
             continue
         if not given and not rest:
             raise ConfigError(f"{name} needs a value: {name} {flag.value}")
@@ -96,6 +102,11 @@ def dollars(text: str) -> float:
     if not 0 < amount < float("inf"):
         raise ValueError("must be above 0")
     return amount
+
+
+def switch(text: str) -> bool:
+    """Read on or off."""
+    return choice("on", "off")(text) == "on"
 
 
 def choice(*choices: str) -> Callable[[str], str]:

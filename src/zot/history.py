@@ -10,7 +10,7 @@ import msgspec
 
 from zot.agent.transcript import Transcript
 from zot.errors import StoreFailed
-from zot.events import AgentEvent, Usage
+from zot.events import AgentEvent, Done, Error, TurnEnd, TurnStart, Usage
 from zot.messages import ZERO, Counters
 from zot.store import Change, Configured, Row, Said, Spliced, Store
 
@@ -60,6 +60,8 @@ class History:
         #: What the session works with, as it was last recorded.
         self.configured: Configured | None = None
         self.run = store.last_run
+        #: True while a turn was shown to begin and not to end.
+        self.in_turn = False
         self._store = store
         self._charge = charge
         self._observe = observe
@@ -68,6 +70,11 @@ class History:
         self._unshown: deque[Batch] = deque()
         self._safe_seq = 0
         store.watch(self._safe, self._failed)
+
+    @property
+    def keeps(self) -> bool:
+        """True if what is recorded can be had back."""
+        return self._store.keeps
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Let ``subscriber`` hear everything from now on; call what is returned to stop."""
@@ -140,6 +147,11 @@ class History:
             self._show(self._unshown.popleft())
 
     def _show(self, batch: Batch) -> None:
+        for event in (batch.events[0], batch.events[-1]):
+            if isinstance(event, TurnStart):
+                self.in_turn = True
+            elif isinstance(event, TurnEnd | Error | Done):
+                self.in_turn = False
         for subscriber in self.subscribers:
             subscriber.deliver(batch)
         self._observe(batch.events)

@@ -2,19 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeAlias, TypeVar
 
+import msgspec
+
+from zot.agent.transcript import Transcript
 from zot.errors import AgentError, UserError
-from zot.messages import ImageBlock, Message
+from zot.messages import ImageBlock
+from zot.store import Spliced
 from zot.surrogates import has_half
+
+T = TypeVar("T")
+
+#: Returns how a conversation is to be changed. Raise UserError if it cannot be.
+Edit: TypeAlias = Callable[[Transcript], Spliced]
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """Where a rewind goes: to the first ``messages``, or to the row ``at``. Without ``files``, these stay."""
+
+    messages: int | None = None
+    at: int | None = None
+    files: bool = True
+
+
+class Errand(Generic[T]):
+    """Work that a session lets nothing else come between; whoever wants it waits for what is ``over``."""
+
+    def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
+        self._work = work
+        self.over: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> None:
+        """Do it."""
+        try:
+            result = await self._work()
+        except Exception as problem:  # whoever waits hears it
+            self.fail(problem)
+        else:
+            if not self.over.done():
+                self.over.set_result(result)
+
+    def fail(self, problem: Exception) -> None:
+        """It cannot be done."""
+        if not self.over.done():
+            self.over.set_exception(problem)
 
 
 class Job:
     """A prompt or compact: waiting, running or over. Whoever asked hears when it starts, or that it never will.
 
+    One with an ``edit`` runs nothing: it changes the conversation, and starts when that is done. Nor does one with an
+    ``errand``, which is done instead. When it is over, ``error`` says why it failed and ``aborted`` that somebody
+    ended it.
     A prompt that ``stands`` in the transcript when its turn comes is gone on with, and not said again.
-    One with a ``replacement`` runs nothing: these messages become the conversation, and it starts when they are. When
-    it is over, ``error`` says why it failed and ``aborted`` that somebody ended it.
     """
 
     def __init__(
@@ -24,11 +67,13 @@ class Job:
         *,
         started: Callable[[], None],
         dropped: Callable[[str], None],
-        replacement: Sequence[Message] | None = None,
+        edit: Edit | None = None,
+        errand: Callable[[], Awaitable[None]] | None = None,
         stands: Callable[[], bool] = lambda: False,
     ) -> None:
         self.text = text
-        self.replacement = replacement
+        self.edit = edit
+        self.errand = errand
         self.images = images
         self.started = started
         self.dropped = dropped
@@ -38,7 +83,12 @@ class Job:
 
     @property
     def is_compact(self) -> bool:
-        return self.text is None and self.replacement is None
+        return self.text is None and not self.is_quiet
+
+    @property
+    def is_quiet(self) -> bool:
+        """True if it runs nothing, so that there is nothing to hear of it."""
+        return self.edit is not None or self.errand is not None
 
     def fail(self, problem: AgentError) -> None:
         """It cannot run."""

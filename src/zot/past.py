@@ -6,8 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from zot.agent.transcript import Transcript
 from zot.errors import UserError
+from zot.events import AssistantMessage, CompactDone, Done, ToolResult, TurnEnd, Usage, UserMessage
 from zot.messages import Message
-from zot.store import Change, Said, Spliced
+from zot.store import Change, Row, Said, Spliced
+
+#: More events than these do not follow a change before something new begins (`concluded`).
+CONCLUSION = 8
 
 
 def everything(changes: Iterable[Change]) -> list[Message]:
@@ -27,24 +31,36 @@ def everything(changes: Iterable[Change]) -> list[Message]:
     return messages
 
 
-def fork_point(changes: Sequence[tuple[int, Change]], count: int, *, last_seq: int) -> int:
-    """Return the number of the last row at which the transcript had the first ``count`` of its messages, and no more.
+def fork_point(changes: Sequence[tuple[int, Change]], count: int, *, purpose: str = "fork at") -> int:
+    """Return the number of the row at which the transcript had the first ``count`` of its messages, and no more.
 
-    Raise UserError if it never was so: they are too many, or a call would be parted from its results.
+    ``purpose`` is for errors. Raise UserError if it never was so: they are too many, or a call would be
+    parted from its results.
     """
     now = Transcript()
     for _, change in changes:
         now.apply(change)
-    wanted, then = list(now.messages[:count]), Transcript()
-    point = None if count else 0
-    # What was said of a change follows it: a point lies right before the next one.
-    ends = [*(seq - 1 for seq, _ in changes[1:]), last_seq]
-    for (_, change), end in zip(changes, ends, strict=False):
+    wanted, then, point = list(now.messages[:count]), Transcript(), 0
+    for seq, change in changes:
         then.apply(change)
         if list(then.messages) == wanted:
-            point = end
-    if len(wanted) < count or point is None or _is_open(wanted):
-        raise UserError(f"the conversation has no point after {count} messages to fork at")
+            point = seq
+    if _is_open(wanted):
+        raise UserError(f"after {count} messages a call waits for its result: there is no point to {purpose}")
+    if len(wanted) < count or (count and not point):
+        raise UserError(f"the conversation has no point after {count} messages to {purpose}")
+    return point
+
+
+def concluded(point: int, following: Iterable[tuple[int, Row]]) -> int:
+    """Return where a fork at row ``point`` ends: behind the events that only tell what its row brought about.
+
+    Without them the fork would seem to have been cut off in the middle of it.
+    """
+    for seq, row in following:
+        if not isinstance(row, UserMessage | Usage | AssistantMessage | TurnEnd | ToolResult | CompactDone | Done):
+            break
+        point = seq
     return point
 
 

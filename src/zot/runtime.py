@@ -134,13 +134,13 @@ async def _open_recorded(
     journal = await Journal.open(journal_path(config))
     try:
         record, past = await journal.resume(config.session, cwd=_directory(config.cwd))
-        attending = attend(journal, record)
         rows = [row for _, row in past.changes]
         recorded = next((row for row in reversed(rows) if isinstance(row, Configured)), None)
         system = None
         if recorded is not None:
             config = resumed(config, {name: getattr(recorded, name) for name in RECORDED}, given)
-            system = None if _PROMPTING.intersection(given) else recorded.system
+            # One that came from elsewhere left its system prompt there: it is made anew.
+            system = None if _PROMPTING.intersection(given) else recorded.system or None
         session = open_session(
             config,
             record,
@@ -149,10 +149,11 @@ async def _open_recorded(
             system=system,
             advice=advice,
         )
+        await session.mend()
     except BaseException:
         await journal.close()
         raise
-    return session, attending
+    return session, attend(journal, record)
 
 
 def journal_path(config: Config) -> str:
@@ -193,6 +194,7 @@ def open_session(
     from zot.agent.approvals import Approvals
     from zot.agent.budget import Budget
     from zot.agent.loop import Agent
+    from zot.agent.relief import AutoCompact
     from zot.session import Session
     from zot.toolbox import Toolbox
 
@@ -211,9 +213,10 @@ def open_session(
         budget=Budget(config.max_cost, config.max_tokens_total),
         reasoning=config.reasoning,
         expected=_expected(config),
+        auto_compact=AutoCompact(config.auto_compact is not False, config.compact_at),
         approver=Approvals(_policy(config), cwd=cwd, timeout_s=config.approval_timeout_s, advice=advice),
     )
-    return Session(agent, store, jobs=toolbox, key=key, now=_clock(config.frozen_time), past=past)
+    return Session(agent, store, jobs=toolbox, key=key, now=_clock(config.frozen_time), past=past, files=toolbox.files)
 
 
 def _policy(config: Config) -> Policy:

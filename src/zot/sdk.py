@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
 from zot.config import Config
 from zot.errors import AgentError, RunCancelled, RuntimeBusy, RuntimeClosed, UserError
-from zot.events import AgentEvent, Done
+from zot.events import AgentEvent, Done, Error
 from zot.history import Batch
-from zot.job import Job
+from zot.job import Job, Wish
 from zot.messages import Counters, ImageBlock, Message
 from zot.outcome import Outcome
 from zot.providers.base import Model
 from zot.runtime import checked, open_recorded, open_session
 from zot.session import Session, State
+
+if TYPE_CHECKING:
+    from zot.rewind import Rewound
 
 #: How many events may wait for a consumer before the run waits for it.
 _MAX_UNREAD = 10_000
@@ -44,6 +47,7 @@ class Runtime:
         # The journal cannot be opened without waiting, so that is left to `async with`.
         self._session = open_session(self._config) if self._config.session is None else None
         self._closed = False
+        self._failure: str | None = None
 
     async def __aenter__(self) -> Self:
         if self._session is None and not self._closed:
@@ -76,6 +80,19 @@ class Runtime:
         session = self._idle()
         inbox = Inbox(session, can_approve=self._config.approvals)
         return Events(inbox, session.compact(started=inbox.open, dropped=inbox.drop))
+
+    async def undo_compact(self) -> None:
+        """Put back what the newest compaction replaced, before what came after. Raise UserError if there is none."""
+        over, reasons = asyncio.Event(), list[str]()
+
+        def drop(reason: str) -> None:
+            reasons.append(reason)
+            over.set()
+
+        self._idle().undo_compact(started=over.set, dropped=drop)
+        await over.wait()
+        if reasons:
+            raise UserError(reasons[0])
 
     def steer(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
         """Say something to the running prompt, before its next model call. Raise AgentError if none is running."""
@@ -111,8 +128,18 @@ class Runtime:
         return tuple(self._open().transcript.messages)
 
     def set_messages(self, messages: Sequence[Message]) -> None:
-        """Make ``messages`` the conversation. Raise UserError while busy."""
-        self._open().replace_messages(messages)
+        """Make ``messages`` the conversation. Raise UserError while busy.
+
+        In a kept session that takes effect before the next prompt; if it cannot be, the next call raises why.
+        """
+        self._open().replace_messages(messages, dropped=self._fail_later)
+
+    async def rewind(self, *, messages: int | None = None, at: int | None = None, files: bool = True) -> Rewound:
+        """Go back to the first ``messages``, or to the row ``at``; put back the files that tools have changed since.
+
+        Raise RewindRefused, and then nothing has changed, if somebody else changed one of them; UserError while busy.
+        """
+        return await self._open().rewind(Wish(messages, at, files))
 
     @property
     def cost(self) -> float | None:
@@ -128,9 +155,15 @@ class Runtime:
     def _open(self) -> Session:
         if self._closed:
             raise RuntimeClosed("this Runtime has been closed")
+        if (reason := self._failure) is not None:
+            self._failure = None
+            raise AgentError(f"the conversation could not be replaced: {reason}")
         if self._session is None:
             raise UserError("a Runtime with a session is used in `async with`: that opens it")
         return self._session
+
+    def _fail_later(self, reason: str) -> None:
+        self._failure = reason
 
     def _idle(self) -> Session:
         session = self._open()
@@ -148,7 +181,7 @@ class Events:
 
     def __init__(self, inbox: Inbox, job: Job) -> None:
         self._inbox = inbox
-        self._job = job
+        self._job = inbox.job = job
 
     @property
     def error(self) -> AgentError | None:
@@ -194,6 +227,7 @@ class Inbox:
 
     def __init__(self, session: Session, *, can_approve: bool) -> None:
         self.can_approve = can_approve
+        self.job: Job | None = None
         self._session = session
         self._loop = asyncio.get_running_loop()
         self._unread: deque[AgentEvent] = deque()
@@ -207,8 +241,9 @@ class Inbox:
         self._unsubscribe = self._session.subscribe(self)
 
     def drop(self, reason: str) -> None:
-        """The run will never start."""
-        del reason
+        """The run will never start. If it could not, say why, and that it is over."""
+        if self.job is not None and self.job.error is not None:
+            self._unread.extend((Error(reason), Done()))
         self._end()
 
     def deliver(self, batch: Batch) -> None:

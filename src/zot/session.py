@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from zot.agent.compaction import undo_compaction
 from zot.agent.hooks import Jobs, NoJobs
 from zot.agent.loop import Agent
 from zot.agent.transcript import Transcript, repaired
-from zot.errors import RuntimeBusy, StoreFailed, UserError
+from zot.errors import RunCancelled, RuntimeBusy, StoreFailed, UserError
 from zot.history import History, Subscriber
-from zot.job import Job, checked_prompt
+from zot.job import Edit, Errand, Job, Wish, checked_prompt
 from zot.messages import ZERO, Counters, ImageBlock, Message, timestamp
-from zot.past import everything, fork_point
-from zot.store import MemoryStore, Row, Store
+from zot.past import CONCLUSION, concluded, everything, fork_point
+from zot.store import MemoryStore, Row, Spliced, Store
 from zot.worker import Worker
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from zot.rewind import Files, Rewound
 
 
 async def _nothing() -> None:
@@ -59,10 +66,12 @@ class Session:
         key: str = "session",
         now: Callable[[], str] = timestamp,
         past: Past | None = None,
+        files: Callable[[], Files] | None = None,
     ) -> None:
         self.agent = agent
         self._store = store if store is not None else MemoryStore()
         self._jobs = jobs or NoJobs()
+        self._files = files
         self._history = History(
             self._store,
             charge=agent.charge,
@@ -143,6 +152,11 @@ class Session:
         self._worker.abort(queue=queue)
 
     @property
+    def begins_later(self) -> bool:
+        """True if what is asked now is begun only after others were kept from writing; otherwise it begins at once."""
+        return self._worker.begins_later
+
+    @property
     def aborting(self) -> bool:
         """True while the running job is on its way to its end because somebody wanted it to."""
         return self._worker.aborting
@@ -186,9 +200,41 @@ class Session:
         """
         if not all(isinstance(message, Message) for message in messages):
             raise UserError("messages must be a list of Message")
+        whole = tuple(repaired(messages))
+        self._edit(lambda transcript: Spliced(0, len(transcript), whole), started, dropped)
+
+    def undo_compact(
+        self,
+        *,
+        started: Callable[[], None] = lambda: None,
+        dropped: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """Put back what the newest compaction replaced, before what came after. Raise UserError while busy.
+
+        ``started`` and ``dropped`` as for `replace_messages`; if there is nothing to undo, either that or UserError.
+        """
+        self._edit(undo_compaction, started, dropped)
+
+    def rewind(self, wish: Wish) -> asyncio.Future[Rewound]:
+        """Go back to an earlier point, with the files that tools have changed since. Raise UserError while busy.
+
+        The future has what came of it, or UserError, RewindRefused, StoreFailed.
+        """
+        if not self._store.keeps or self._files is None:
+            raise UserError("this conversation is not kept, so it cannot be rewound: use --session")
         if self.busy:
-            raise RuntimeBusy("the conversation cannot be changed while a prompt or compact is running; abort it first")
-        self._worker.accept(Job(None, (), started=started, dropped=dropped, replacement=repaired(messages)))
+            raise RuntimeBusy("the conversation cannot be rewound while a prompt or compact is running; abort it first")
+        from zot.rewind import rewind  # Few sessions ever need it.
+
+        files = self._files()
+        errand = Errand(lambda: rewind(self._history, self._store, files, wish, cwd=self.agent.cwd))
+
+        def dropped(reason: str) -> None:
+            errand.fail(job.error or RunCancelled(reason))
+
+        job = Job(None, (), started=lambda: None, dropped=dropped, errand=errand.run)
+        self._worker.accept(job)
+        return errand.over
 
     def use_model(self, model_id: str) -> None:
         """Use another model of the same provider from the next model call on. Raise UserError if there is none."""
@@ -203,10 +249,15 @@ class Session:
         """Make another session of the first ``messages``, or of all that is safe; return its id. Raise UserError."""
         at = self._store.last_seq
         if messages is not None:
-            at = fork_point(await self._store.changes(), messages, last_seq=at)
+            point = fork_point(await self._store.changes(), messages)
+            at = concluded(point, await self._store.read(point, CONCLUSION))
         made = new_id or new_session_id()
         await self._store.fork(made, at)
         return made
+
+    async def mend(self) -> None:
+        """End the run that a dead process left without an end, if there is one and nobody else runs the session."""
+        await self._worker.mend()
 
     async def finish(self) -> None:
         """Wait until everything that was accepted has run."""
@@ -222,6 +273,11 @@ class Session:
     def kill(self) -> None:
         """Kill what tools have running, at once and from any thread. For a process that is about to end."""
         self._jobs.kill()
+
+    def _edit(self, edit: Edit, started: Callable[[], None], dropped: Callable[[str], None]) -> None:
+        if self.busy:
+            raise RuntimeBusy("the conversation cannot be changed while a prompt or compact is running; abort it first")
+        self._worker.accept(Job(None, (), started=started, dropped=dropped, edit=edit))
 
     def _store_failed(self, problem: StoreFailed) -> None:
         self._worker.store_failed(problem)

@@ -7,8 +7,8 @@ provider needs. A client's view is read from the first, the transcript from the 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -23,15 +23,16 @@ class Said(msgspec.Struct, frozen=True, gc=False, tag="said", tag_field="type"):
     message: Message
 
 
-class Spliced(msgspec.Struct, frozen=True, gc=False, tag="spliced", tag_field="type"):
+class Spliced(msgspec.Struct, frozen=True, gc=False, tag="spliced", tag_field="type", omit_defaults=True):
     """``messages`` took the place of those from ``start`` up to ``stop``: a compaction, a clearing, a replacement.
 
-    What was replaced stays in the history: a transcript is a view.
+    What was replaced stays in the history: a transcript is a view. ``why`` tells what can be undone.
     """
 
     start: int
     stop: int
     messages: tuple[Message, ...]
+    why: Literal["", "compaction", "undo"] = ""
 
 
 class Configured(msgspec.Struct, frozen=True, gc=False, tag="configured", tag_field="type"):
@@ -44,7 +45,34 @@ class Configured(msgspec.Struct, frozen=True, gc=False, tag="configured", tag_fi
     cwd: str
 
 
-Change: TypeAlias = Said | Spliced | Configured
+#: Stands for a content that was not kept, because it is too large or could not be read.
+UNKEPT: Final = ""
+
+
+Digest: TypeAlias = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")]
+
+
+class Wrote(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="wrote", tag_field="type"):
+    """A file gets another content: by the ``call`` of a tool, or by a rewind. No change of the transcript.
+
+    What a tool does is recorded before it is done: it has happened if the result of the call is no error, and may have
+    if it is one. What a rewind does is recorded afterwards.
+
+    ``path`` is relative to the directory the session works in where it is below it, else absolute, with all links
+    followed. ``before`` and ``after`` are SHA-256 in hex, None where there is no file, or `UNKEPT`; ``mode`` has the
+    permissions of a file that was removed. ``contents`` are those that the store may not have yet; it keeps them apart
+    from the row.
+    """
+
+    path: str
+    before: Digest | None
+    after: Digest | None
+    call: str | None = None
+    mode: int = 0
+    contents: Mapping[str, bytes] = {}
+
+
+Change: TypeAlias = Said | Spliced | Configured | Wrote
 Row: TypeAlias = AgentEvent | Change
 
 
@@ -54,6 +82,10 @@ class Store(Protocol):
     @property
     def shared(self) -> bool:
         """True if others may write to it, too, so that a run must `begin` before it can say anything."""
+
+    @property
+    def keeps(self) -> bool:
+        """True if what is recorded can be had back, so that it makes sense to record the contents of files."""
 
     async def begin(self) -> Sequence[tuple[int, Row]]:
         """Become the only writer, for a run; return the rows that others added since we last looked.
@@ -95,6 +127,9 @@ class Store(Protocol):
     async def changes(self) -> Sequence[tuple[int, Change]]:
         """Return the safe changes that are still held, with their numbers."""
 
+    async def content(self, digest: str) -> bytes | None:
+        """Return the content of a file that a row refers to; None if it is not there any more."""
+
     async def fork(self, new_id: str, at: int) -> None:
         """Make another session of the rows up to number ``at``. Raise UserError if that cannot be."""
 
@@ -116,6 +151,7 @@ class MemoryStore:
 
     full = False
     shared = False
+    keeps = False
 
     def __init__(self, *, keep: int | None = 0) -> None:
         self._rows: deque[Row] = deque(maxlen=keep)
@@ -164,7 +200,12 @@ class MemoryStore:
     async def changes(self) -> Sequence[tuple[int, Change]]:
         """Return the changes that are still held."""
         rows = await self.read(0, len(self._rows))
-        return [(seq, row) for seq, row in rows if isinstance(row, Said | Spliced | Configured)]
+        return [(seq, row) for seq, row in rows if isinstance(row, Change)]
+
+    async def content(self, digest: str) -> bytes | None:
+        """Nothing is kept."""
+        del digest
+        return None
 
     async def fork(self, new_id: str, at: int) -> None:
         """Nothing is kept that could be."""

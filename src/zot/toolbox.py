@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from zot.tools.base import Tool
     from zot.tools.paths import Paths
     from zot.tools.process import Processes
-    from zot.tools.seen import Seen
+    from zot.tools.restore import Restorer
     from zot.tools.spill import Spills
 
 log = logging.getLogger("zot")
@@ -27,11 +27,14 @@ class Toolbox:
     """What a session works with. ``key`` is the session's; only our ``own_process`` may be shut off from others."""
 
     def __init__(self, config: Config, *, cwd: str, key: str, own_process: bool) -> None:
+        from zot.tools.seen import Seen
+
         self._config = config
         self._own_process = own_process
         self._cwd = cwd
         self._home = zot_home(config.environment)
         self._key = key
+        self._seen = Seen()
         self._processes: Processes | None = None
         self._spills: Spills | None = None
         names = tool_names(config)
@@ -39,6 +42,12 @@ class Toolbox:
         makers = self._makers(skills)
         self.tools: list[Tool] = [makers[name]() for name in names]
         self.manifest = _manifest(skills)
+
+    def files(self) -> Restorer:
+        """Return who can put back what the tools have changed, where they may."""
+        from zot.tools.restore import Restorer
+
+        return Restorer(self._writable, self._seen)
 
     async def end(self, owner: str) -> None:
         """End what was started for ``owner``, a run or the session."""
@@ -60,13 +69,12 @@ class Toolbox:
     def _makers(self, skills: Sequence[SkillFile]) -> Mapping[str, Callable[[], Tool]]:
         from zot.tools.edit import Edit
         from zot.tools.read import Read
-        from zot.tools.seen import Seen
         from zot.tools.skill import Skill
         from zot.tools.write import Write
 
-        seen: Seen = Seen()
         shown = self._shown(skills)
         paths, to_read = self._paths(shown)
+        self._writable, seen = paths, self._seen
         return {
             "bash": lambda: self._bash(shown),
             "edit": lambda: Edit(paths, seen),

@@ -14,12 +14,11 @@ from zot.agent.loop import Agent
 from zot.agent.questions import Questions
 from zot.agent.recovery import recover
 from zot.agent.run import Run
-from zot.errors import AgentError, QueueFull, RuntimeClosed, StoreFailed, Unforeseen, UserError
-from zot.events import Done, Error
+from zot.errors import AgentError, QueueFull, RuntimeClosed, SessionBusy, StoreFailed, Unforeseen, UserError
+from zot.events import AgentEvent, Done, Error, TurnEnd
 from zot.history import History
 from zot.job import Job
-from zot.messages import Message
-from zot.store import Configured, Row, Spliced, Store
+from zot.store import Configured, Row, Store
 
 log = logging.getLogger("zot")
 
@@ -60,7 +59,12 @@ class Worker:
     @property
     def busy(self) -> bool:
         """True from the moment a prompt or compact is accepted until the last `done` is out."""
-        return self._running is not None and self._running.replacement is None
+        return self._running is not None and not self._running.is_quiet
+
+    @property
+    def begins_later(self) -> bool:
+        """True if a job that is accepted now must first become the store's writer; otherwise it begins at once."""
+        return self._store.shared and self._running is None
 
     @property
     def aborting(self) -> bool:
@@ -79,8 +83,8 @@ class Worker:
         if self._running is not None:
             self._check_room()
             self._waiting.append(job)
-        elif job.replacement is not None and not self._store.shared:
-            self._replace(job.replacement)
+        elif job.edit is not None and not self._store.shared:
+            self._history.say([], job.edit(self._history.transcript))
             job.started()
         else:
             self._take(job)
@@ -135,6 +139,24 @@ class Worker:
         """Wait until everything that was accepted has been done."""
         while self._working is not None:
             await asyncio.wait({self._working})
+
+    async def mend(self) -> None:
+        """End the run that a dead process left without an end, if there is one and nobody else runs the session."""
+        if not self._must_recover or self._running is not None:
+            return
+        if not recover(self._history.transcript, await self._store.newest(), now="").rows:
+            return
+        try:
+            self._history.learn([row for _, row in await self._store.begin()])
+        except SessionBusy:
+            return  # It is not dead.
+        try:
+            self._history.run = self._store.last_run
+            newest = await self._store.newest()
+            self._history.amend(recover(self._history.transcript, newest, now=self._now()).rows)
+            await self._history.settled()
+        finally:
+            self._store.end()
 
     async def close(self) -> None:
         """Abort what runs, drop what waits, and take nothing more. Any number of times."""
@@ -239,19 +261,18 @@ class Worker:
     async def _finish(self, job: Job) -> None:
         """Do what a job wants, to its end, and let others write again."""
         try:
-            if job.replacement is None:
+            if job.errand is not None:
+                await job.errand()
+            elif job.edit is None:
                 await self._end(self._run or self._begin(job))
             else:
-                self._replace(job.replacement)
+                self._history.say([], job.edit(self._history.transcript))
                 await self._history.settled()
                 job.started()
-        except StoreFailed as problem:
+        except (StoreFailed, UserError) as problem:
             job.fail(problem)
         finally:
             self._store.end()
-
-    def _replace(self, messages: Sequence[Message]) -> None:
-        self._history.say([], Spliced(0, len(self._history.transcript), tuple(messages)))
 
     async def _end(self, run: Run) -> None:
         """Wait for a run and say how it ended."""
@@ -271,7 +292,11 @@ class Worker:
         if failure is not None:
             # That it is over cannot be recorded, but whoever waits for the end must hear it.
             job.error = failure
-            self._history.announce([Error(str(failure)), Done()])
+            self._history.announce([*self._turn_lost(failure), Error(str(failure)), Done()])
+
+    def _turn_lost(self, failure: StoreFailed) -> list[AgentEvent]:
+        """Return the end of the turn that was shown to begin, if there is one."""
+        return [TurnEnd("error", str(failure))] if self._history.in_turn else []
 
     async def _end_jobs(self, run: Run) -> None:
         """End what the tools of an aborted run left running. Its end must be heard even if that does not work."""

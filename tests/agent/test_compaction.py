@@ -14,6 +14,7 @@ from fakes import NOON, PNG, FakeTransport, finish, kinds, listen, open_session,
 from zot.agent.compaction import KEEP_MESSAGES
 from zot.events import CompactDone
 from zot.messages import CallBlock, Message, ResultBlock, Role, TextBlock, ThinkingBlock, TranscriptBlock
+from zot.providers.base import Model
 
 SUMMARY = claude.reply(claude.text("They talked."))
 
@@ -106,6 +107,64 @@ async def test_a_compacted_conversation_can_be_compacted_again() -> None:
     session.compact()
     await finish(session)
     assert CompactDone("fine") in listener.events
+    assert len(session.transcript) == KEEP_MESSAGES + 1
+
+
+async def test_a_second_summary_takes_the_place_of_the_first() -> None:
+    transport = FakeTransport([SUMMARY, claude.reply(claude.text("They talked more."))])
+    session = open_session(transport)
+    session.replace_messages([user(f"said {number}") for number in range(7)])
+    for _ in range(2):
+        session.compact()
+        await finish(session)
+        session.replace_messages([*session.transcript.messages, user("and more")])
+    text = json.loads(transport.bodies[1])["messages"][0]["content"][0]["text"]
+    assert text.startswith("<notes>\nThey talked.\n</notes>\n\n<conversation>\n[user]\nsaid 3\n</conversation>\n\n")
+    assert "keep what still holds" in text
+    assert session.transcript.messages[0] == user("## Context Summary (compacted)\n\nThey talked more.")
+    assert len(session.transcript) == KEEP_MESSAGES + 2
+
+
+async def test_a_summary_alone_is_not_summarised_again() -> None:
+    transport = FakeTransport([SUMMARY])
+    session = open_session(transport)
+    session.replace_messages([user(str(number)) for number in range(7)])
+    session.compact()
+    session.compact()
+    listener = listen(session)
+    await finish(session)
+    assert len(transport.requests) == 1
+    assert kinds(listener.events) == ["usage", "compact_done", "done", "error", "done"]
+
+
+async def test_a_summary_that_was_cut_off_says_so() -> None:
+    session = open_session(FakeTransport([claude.reply(claude.text("They"), ends="max_tokens")]))
+    session.replace_messages([user(str(number)) for number in range(7)])
+    listener = listen(session)
+    session.compact()
+    await finish(session)
+    assert CompactDone("They\n\n[These notes were cut off at the length limit.]") in listener.events
+
+
+@pytest.mark.parametrize(
+    ("count", "is_shortened", "is_cut"), [(24, False, False), (80, True, False), (1000, True, True)]
+)
+async def test_the_request_for_a_summary_fits_whatever_must_be_summarised(
+    count: int, is_shortened: bool, is_cut: bool
+) -> None:
+    """The oldest messages are told more shortly, and in the end left out; the newest are told as they are."""
+    transport = FakeTransport([SUMMARY])
+    model = Model("m", "anthropic", 50_000, 8000, reasoning=False)
+    session = open_session(transport, models=[model], model="m")
+    session.replace_messages([user(f"{number} ".ljust(2000, "é")) for number in range(count)])
+    session.compact()
+    await finish(session)
+    text = json.loads(transport.bodies[0])["messages"][0]["content"][0]["text"]
+    assert len(text.encode()) < 3 * (50_000 - 8000)
+    assert f"\n{count - KEEP_MESSAGES - 1} ".ljust(2000, "é") in text
+    first = int(text.split("[user]\n")[1].split()[0])
+    assert (first > 0, f"(the oldest {first} messages are left out)" in text) == (is_cut, is_cut)
+    assert ("characters left out ...]" in text) == is_shortened
     assert len(session.transcript) == KEEP_MESSAGES + 1
 
 

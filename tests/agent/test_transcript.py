@@ -47,6 +47,15 @@ def test_a_splice_without_messages_forgets() -> None:
     assert after(ONE, Spliced(0, 1, ())).messages == []
 
 
+def test_the_newest_compaction_can_be_taken_back() -> None:
+    summary = said("user", TextBlock("summary"))
+    assert after(ONE, TWO, Spliced(0, 2, (summary,))).undo is None
+    transcript = after(ONE, TWO, Spliced(0, 1, (summary,), "compaction"), THREE)
+    assert transcript.undo == Spliced(0, 1, (ONE,), "undo")
+    transcript.apply(transcript.undo)
+    assert transcript.messages == [ONE, TWO, THREE]
+
+
 def test_calls_without_result_are_open_in_their_order() -> None:
     assert after().unanswered() == []
     assert after(ONE).unanswered() == []

@@ -54,7 +54,7 @@ def test_every_event_is_described_with_its_fields(event: type[events.Event]) -> 
         return
     section = TEXT.partition("\n## Events\n")[2].partition("\n## ")[0]
     [row] = re.findall(rf"^\| `{name}` \|([^|]*)\|", section, re.MULTILINE)
-    assert {*re.findall("`(.*?)`", row)} == {*event.__struct_fields__} - {"price_known", "reasoning"}
+    assert {*re.findall("`(.*?)`", row)} == {*event.__struct_fields__} - {"price_known", "reasoning", "auto", "pruned"}
 
 
 @pytest.mark.parametrize("flag", [flag.name for flag in _FLAGS])

@@ -141,7 +141,7 @@ class _Check(msgspec.Struct):
 
     def image(self, url: str, where: str) -> Iterator[str]:
         found = re.fullmatch(r"data:(image/\w+);base64,(.*)", url)
-        if found is None or found[1] not in self.quirks.image_types:
+        if found is None or found[1] not in self.quirks.images.types:
             yield f"{where}: an image that is not taken"
             return
         try:
@@ -149,7 +149,7 @@ class _Check(msgspec.Struct):
         except binascii.Error:
             yield f"{where}: an image that is not base64"
             return
-        if not 0 < len(data) <= self.quirks.max_image_bytes:
+        if not 0 < len(data) <= self.quirks.images.max_bytes:
             yield f"{where}: an image of {len(data)} bytes"
 
     def calls(self, calls: Any, where: str) -> Iterator[str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import re
 from collections.abc import Iterator
 from typing import Any, TypeAlias
+
+from validator import read_strictly
 
 Object: TypeAlias = dict[str, Any]
 
@@ -31,21 +32,11 @@ _LEVELS = {
 
 def problems(body: bytes, model: str = "lab-1") -> list[str]:
     """Return everything the service would refuse about a request to ``model``; empty if it is fine."""
-    try:
-        request = _spelled(json.loads(body.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant))
-    except ValueError as problem:
-        return [f"not strict JSON: {problem}"]
+    request = read_strictly(body)
+    if isinstance(request, str):
+        return [request]
+    request = _spelled(request)
     return [*_top(request), *_generation(request.get("generationConfig", {}), model), *_contents(request, model)]
-
-
-def _object(pairs: list[tuple[str, Any]]) -> Object:
-    if len(dict(pairs)) < len(pairs):
-        raise ValueError("a repeated key")
-    return dict(pairs)
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(name)
 
 
 #: JSON that is not the API's own: its keys mean nothing to it.

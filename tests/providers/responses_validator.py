@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
+from validator import read_strictly
+
 Object: TypeAlias = dict[str, Any]
 
 _TOP = {"model", "stream", "store", "input", "max_output_tokens", "prompt_cache_key"}
@@ -25,6 +27,8 @@ _KEYS = {
     "summary_text": {"text"},
     "input_image": {"detail", "image_url"},
 }
+#: Clients send a call back as they got it. With its id, the thought before it must be there, too.
+_MAY_BE = {"function_call": {"id", "status"}}
 _ITEMS = {"message", "reasoning", "function_call", "function_call_output"}
 _PARTS = {"user": {"input_text", "input_image"}, "assistant": {"output_text"}}
 _EFFORTS = {"none", "minimal", "low", "medium", "high", "xhigh", "max"}
@@ -36,21 +40,10 @@ _MIN_OUTPUT = 16
 
 def problems(body: bytes) -> list[str]:
     """Return everything the service would refuse about a request; empty if it is fine."""
-    try:
-        request = json.loads(body.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant)
-    except ValueError as problem:
-        return [f"not strict JSON: {problem}"]
+    request = read_strictly(body)
+    if isinstance(request, str):
+        return [request]
     return [*_top(request), *_reasoning(request), *_input(request.get("input"))]
-
-
-def _object(pairs: list[tuple[str, Any]]) -> Object:
-    if len(dict(pairs)) < len(pairs):
-        raise ValueError("a repeated key")
-    return dict(pairs)
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(name)
 
 
 def _top(request: Object) -> Iterator[str]:
@@ -110,6 +103,8 @@ def _input(items: Any) -> Iterator[str]:
             or (after == "message" and items[number + 1].get("role") == "assistant")
         ):
             yield f"input.{number}: a thought without what came of it"
+        if kind == "function_call" and "id" in items[number] and kinds[number - 1] not in ("reasoning", kind):
+            yield f"input.{number}: a call by its id without the thought before it"
     ids = [item["id"] for item in items if "id" in item]
     if len({*ids}) < len(ids):
         yield "two items with one id"
@@ -139,7 +134,7 @@ def _pairing(items: list[Object]) -> Iterator[str]:
 def _item(item: Object, where: str) -> Iterator[str]:
     kind = item.get("type", "")
     form = "answer" if item.get("role") == "assistant" else kind
-    if kind not in _ITEMS or item.keys() != {"type", *_KEYS[form]}:
+    if kind not in _ITEMS or item.keys() - _MAY_BE.get(form, set()) != {"type", *_KEYS[form]}:
         yield f"{where}: {kind!r} with the keys {sorted(item)}"
         return
     match kind:

@@ -33,12 +33,13 @@ from zot.messages import (
 from zot.providers.anthropic import AnthropicMessages
 from zot.providers.anthropic_stream import AnthropicDecoder
 from zot.providers.base import EncodedMessages, Reasoning, Reply, Request
+from zot.providers.calls import CallIds
 
 USED = Counters(100, 20, 0, 0, 0.0)
 
 
 def outcome(pieces: Iterable[bytes]) -> Outcome:
-    return decoded(AnthropicDecoder(), pieces)
+    return decoded(AnthropicDecoder(CallIds()), pieces)
 
 
 def said(*blocks: TranscriptBlock, stop: Stop = "end_turn", counters: Counters = USED) -> Reply:
@@ -174,13 +175,13 @@ GOLDEN: dict[str, tuple[list[bytes], Outcome]] = {
                 ToolUseStart("call_3", "t"),
                 ToolUseArgs("call_3", "{}"),
                 ToolUseEnd("call_3"),
-                ToolUseStart("functions_t_0_", "t"),
-                ToolUseEnd("functions_t_0_"),
+                ToolUseStart("functions.t:0é", "t"),
+                ToolUseEnd("functions.t:0é"),
                 ToolUseStart("call_5", "t"),
                 ToolUseEnd("call_5"),
             ],
             said(
-                *(CallBlock(call_id, "t", {}) for call_id in ("call_1", "c-A_1", "call_3", "functions_t_0_", "call_5")),
+                *(CallBlock(call_id, "t", {}) for call_id in ("call_1", "c-A_1", "call_3", "functions.t:0é", "call_5")),
                 stop="tool_use",
             ),
         ),
@@ -368,14 +369,14 @@ def test_every_stop_reason_has_its_meaning(reason: str, stop: Stop) -> None:
     ("code", "kind"), [("overloaded_error", Overloaded), ("api_error", ServiceFailed), ("novel_error", ServiceFailed)]
 )
 def test_an_error_inside_a_stream_has_its_type(code: str, kind: type[ProviderError]) -> None:
-    decoder = AnthropicDecoder()
+    decoder = AnthropicDecoder(CallIds())
     with pytest.raises(kind, match=f"^{code}: No$") as caught:
         decoder.feed(claude.event("error", error={"type": code, "message": "No"}))
     assert (caught.value.code, caught.value.provider, caught.value.status) == (code, "", 0)
 
 
 def test_a_refusal_is_an_error_of_its_own() -> None:
-    decoder = AnthropicDecoder()
+    decoder = AnthropicDecoder(CallIds())
     decoder.feed(b"".join(claude.reply(ends="refusal")))
     with pytest.raises(ContentRefused) as caught:
         decoder.finish()
@@ -385,12 +386,12 @@ def test_a_refusal_is_an_error_of_its_own() -> None:
 @pytest.mark.parametrize("payload", [b"{", b"7", b'{"type":"content_block_delta","index":0}', b'{"type":"error"}'])
 def test_an_event_that_cannot_be_read_breaks_the_stream(payload: bytes) -> None:
     with pytest.raises(StreamBroken, match="cannot be read"):
-        AnthropicDecoder().feed(b"data: " + payload + b"\n\n")
+        AnthropicDecoder(CallIds()).feed(b"data: " + payload + b"\n\n")
 
 
 def test_what_was_received_is_available_at_every_moment_and_a_half_written_call_never_is() -> None:
     parts = (claude.thinking("Hm", signature="s"), claude.text("A", "B"), claude.tool("c1", "t", "{}"))
-    decoder = AnthropicDecoder()
+    decoder = AnthropicDecoder(CallIds())
     contents: list[tuple[TranscriptBlock, ...]] = []
     for piece in claude.reply(*parts, ends="tool_use"):
         decoder.feed(piece)
@@ -409,7 +410,7 @@ def test_what_was_received_is_available_at_every_moment_and_a_half_written_call_
 
 
 def test_pings_and_comments_are_no_progress() -> None:
-    decoder = AnthropicDecoder()
+    decoder = AnthropicDecoder(CallIds())
     decoder.feed(b": hello\n\n" + claude.event("ping"))
     assert decoder.progress == 0
     decoder.feed(claude.start() + claude.event("ping"))

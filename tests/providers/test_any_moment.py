@@ -5,18 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
-import gemini_validator
-import msgspec
 import pytest
-import responses_validator
-import validator
+from apis import APIS, Words
 
-import claude
-import gemini
-import gpt
 from fakes import (
     PNG,
     Answer,
@@ -35,37 +28,19 @@ from grammar import At, Grammar
 from zot.errors import ProviderError, StreamBroken, ToolFailed
 from zot.events import Done, TurnEnd, encode
 from zot.messages import ImageBlock, TextBlock
-from zot.providers.anthropic import AnthropicMessages
-from zot.providers.base import Api
-from zot.providers.gemini import GeminiGenerateContent
-from zot.providers.openai_responses import OpenAIResponses
 from zot.providers.service import Service
+from zot.providers.vendors import ApiName
 from zot.session import Session
 from zot.tools.base import Output, ToolContext
-
-
-class Tongue(msgspec.Struct):
-    """One API: how its streams are written, and what it refuses."""
-
-    words: ModuleType
-    api: Callable[..., Api]
-    problems: Callable[[bytes], list[str]]
-
-
-TONGUES = {
-    "anthropic": Tongue(claude, AnthropicMessages, validator.problems),
-    "gemini": Tongue(gemini, GeminiGenerateContent, gemini_validator.problems),
-    "responses": Tongue(gpt, OpenAIResponses, responses_validator.problems),
-}
 
 
 class Conversation:
     """A long talk with everything in it: thinking, images, calls that fail, retries, steering and a compaction."""
 
-    def __init__(self, api: str, points: Points, *, holds: bool = False) -> None:
-        self.tongue = TONGUES[api]
+    def __init__(self, api: ApiName, points: Points, *, holds: bool = False) -> None:
+        self.spoken = APIS[api]
         self.points = points
-        words = self.tongue.words
+        words = self.spoken.words
         self.transport = FakeTransport(_script(words), points, words.reply(words.text("fine")))
         self.session = self._open(holds=holds)
         self.listener = listen(self.session, points)
@@ -94,7 +69,7 @@ class Conversation:
         self.grammar.finish()
         assert self.grammar.runs == self.starts == sum(isinstance(event, Done) for event in self.listener.events)
         bodies = self.transport.bodies
-        assert [self.tongue.problems(body) for body in bodies] == [[] for _ in bodies]
+        assert [self.spoken.problems(body) for body in bodies] == [[] for _ in bodies]
 
     async def _prompt(self, text: str, *images: ImageBlock) -> None:
         self.session.prompt(text, images, started=self.accepted)
@@ -112,7 +87,7 @@ class Conversation:
     def _open(self, *, holds: bool) -> Session:
         tools = [FakeTool("look", self._look), FakeTool("break", self._break)]
         guard = Guard(holds=holds, points=self.points)
-        api = self.tongue.api(base_url="https://api.test", origin="test")
+        api = self.spoken.api(origin="test")
         service = Service("test", api, self.transport, key=read_key, sleep=no_sleep, jitter=lambda: 0.5)
         return open_session(service, tools=tools, extensions=guard, approver=Doorman(), reasoning="low")
 
@@ -129,7 +104,7 @@ class Conversation:
         raise ToolFailed("it broke")
 
 
-def _script(words: ModuleType) -> list[Answer | list[bytes]]:
+def _script(words: Words) -> list[Answer | list[bytes]]:
     return [
         words.reply(
             words.thinking("Let me", " see", signature="sig1"),
@@ -172,15 +147,15 @@ TROUBLES: dict[str, Callable[[Conversation], None]] = {
 }
 
 
-async def _points_of_a_quiet_talk(api: str, *, holds: bool) -> int:
+async def _points_of_a_quiet_talk(api: ApiName, *, holds: bool) -> int:
     conversation = Conversation(api, Points(), holds=holds)
     await conversation.go_on()
     conversation.check()
     return conversation.points.passed
 
 
-@pytest.mark.parametrize("api", TONGUES)
-async def test_the_undisturbed_conversation_has_everything_in_it(api: str) -> None:
+@pytest.mark.parametrize("api", APIS)
+async def test_the_undisturbed_conversation_has_everything_in_it(api: ApiName) -> None:
     conversation = Conversation(api, Points())
     await conversation.go_on()
     conversation.check()
@@ -199,13 +174,13 @@ async def test_the_undisturbed_conversation_has_everything_in_it(api: str) -> No
         *(("anthropic", name, False) for name in TROUBLES),
         ("anthropic", "abort", True),
         ("anthropic", "a broken stream", True),
-        ("responses", "abort", False),
-        ("responses", "a broken stream", True),
-        ("gemini", "abort", False),
-        ("gemini", "a broken stream", True),
+        *((api, "abort", False) for api in APIS if api != "anthropic"),
+        *((api, "a broken stream", True) for api in APIS if api != "anthropic"),
     ],
 )
-async def test_trouble_at_any_moment_leaves_a_conversation_that_goes_on(api: str, trouble: str, *, holds: bool) -> None:
+async def test_trouble_at_any_moment_leaves_a_conversation_that_goes_on(
+    api: ApiName, trouble: str, *, holds: bool
+) -> None:
     last = await _points_of_a_quiet_talk(api, holds=holds)
     assert last > 90
     for at in range(1, last + 1):

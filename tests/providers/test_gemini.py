@@ -381,14 +381,3 @@ def test_a_conversation_is_encoded_once_and_anew_for_a_model_that_wants_seals() 
             grown = ask(*messages, model=model, encoded=memory)
             fresh = ask(*messages, model=model)
             assert ours.request(grown, "k").body == api().request(fresh, "k").body
-
-
-def test_ids_that_are_made_up_are_new_to_the_conversation_that_was_sent() -> None:
-    ours = api()
-    said = (CallBlock("call_4", "t", {}), CallBlock("x", "t", {}))
-    told = results(*(ResultBlock(call.id, False, ()) for call in said))
-    ours.request(ask(user("a"), assistant(*said), told), "k")
-    decoder = ours.decoder()
-    part = {"functionCall": {"name": "t"}}
-    decoder.feed(b"data: %b\n\n" % json.dumps({"candidates": [{"content": {"parts": [part, part]}}]}).encode())
-    assert [block.id for block in decoder.reply().content if isinstance(block, CallBlock)] == ["call_5", "call_6"]

@@ -16,7 +16,7 @@ from zot.errors import ContentRefused, ProviderError, ServiceFailed
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import CallBlock, Counters, Stop, TextBlock, ThinkingBlock, TranscriptBlock
 from zot.providers.base import Reply, StreamEvent
-from zot.providers.gemini_calls import Calls
+from zot.providers.calls import CallIds
 from zot.providers.gemini_stream import GeminiDecoder
 
 STREAMS = Path(__file__).parent / "streams" / "gemini"
@@ -34,9 +34,9 @@ class Outcome(msgspec.Struct):
     error: str | None = None
 
 
-def outcome(pieces: Iterable[bytes], calls: Calls | None = None) -> Outcome:
+def outcome(pieces: Iterable[bytes], calls: CallIds | None = None) -> Outcome:
     """Feed a decoder as a service does."""
-    decoder = GeminiDecoder(calls or Calls())
+    decoder = GeminiDecoder(calls or CallIds())
     events: list[StreamEvent] = []
     try:
         for piece in pieces:
@@ -104,8 +104,8 @@ GOLDEN: dict[str, Outcome] = {
         ),
     ),
     "call_ids_used_twice": Outcome(
-        [event for id_ in ("x", "call_1", "functions_t_0", "call_2") for event in called(id_, "t", "{}")],
-        said(*(CallBlock(id_, "t", {}) for id_ in ("x", "call_1", "functions_t_0", "call_2")), stop="tool_use"),
+        [event for id_ in ("x", "call_2", "functions.t:0", "call_4") for event in called(id_, "t", "{}")],
+        said(*(CallBlock(id_, "t", {}) for id_ in ("x", "call_2", "functions.t:0", "call_4")), stop="tool_use"),
     ),
     "arguments_that_are_no_object": Outcome(
         [*called("x", "bash", '["ls"]'), *called("y", "bash", '"ls"'), *called("z", "bash")],
@@ -232,7 +232,7 @@ FAILED = ("OTHER", "MALFORMED_RESPONSE", "TOO_MANY_TOOL_CALLS")
     ("reason", "kind"), [*((name, ContentRefused) for name in REFUSED), *((name, ServiceFailed) for name in FAILED)]
 )
 def test_an_answer_that_was_broken_off_is_an_error(reason: str, kind: type[ProviderError]) -> None:
-    decoder = GeminiDecoder(Calls())
+    decoder = GeminiDecoder(CallIds())
     assert decoder.feed(ending(reason)) == [TextDelta("Hi")]
     with pytest.raises(kind) as caught:
         decoder.finish()
@@ -240,7 +240,7 @@ def test_an_answer_that_was_broken_off_is_an_error(reason: str, kind: type[Provi
 
 
 def test_a_call_is_whole_the_moment_it_arrives() -> None:
-    decoder = GeminiDecoder(Calls())
+    decoder = GeminiDecoder(CallIds())
     decoder.feed(stream("call").partition(b"\r\n\r\ndata: ")[0] + b"\r\n\r\n")
     assert decoder.reply().content == (TextBlock("I will look."),)
     decoder.feed(stream("call").split(b"\r\n\r\n")[1] + b"\r\n\r\n")
@@ -261,19 +261,8 @@ def test_a_second_candidate_is_not_heard() -> None:
     assert outcome([data]).events == [TextDelta("one")]
 
 
-def test_ids_are_made_up_that_are_new_to_the_conversation() -> None:
-    calls = Calls()
-    for call_id in ("call_7", "call_x", "x", "call_1"):
-        calls.add(CallBlock(call_id, "t", {}))
-    found = [
-        [block.id for block in outcome([stream(name)], calls).reply.content if isinstance(block, CallBlock)]
-        for name in ("calls_side_by_side", "call_ids_used_twice")
-    ]
-    assert found == [["call_8", "call_9", "call_10"], ["call_11", "call_12", "functions_t_0", "call_13"]]
-
-
 def test_comments_and_chunks_that_say_nothing_are_no_progress() -> None:
-    decoder = GeminiDecoder(Calls())
+    decoder = GeminiDecoder(CallIds())
     decoder.feed(b": ping\n\n: ping\n\ndata: {}\n\n" + b'data: {"type":"ping","candidates":7}\n\n')
     assert decoder.progress == 0
     decoder.feed(ending("STOP"))

@@ -51,3 +51,9 @@ def test_every_provider_that_needs_a_key_says_where_it_is_looked_for() -> None:
 def test_an_unknown_provider_is_answered_with_the_known_ones() -> None:
     with pytest.raises(UserError, match=r"^unknown provider 'acme'; known: anthropic, deepseek, gemini, .*, xai$"):
         catalogue("acme")
+
+
+def test_an_unlisted_model_is_sent_the_reasoning_that_was_asked_for() -> None:
+    assert catalogue("ollama").find("qwen3").reasoning
+    assert catalogue("openai", unlisted=True).find("my-model").reasoning
+    assert not catalogue("openai", unlisted=True).find("gpt-4o").reasoning

@@ -17,6 +17,7 @@ from zot.errors import ContentRefused, Overloaded, ProviderError, RateLimited, S
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import CallBlock, Counters, Stop, TextBlock, ThinkingBlock, TranscriptBlock
 from zot.providers.base import Reply, StreamEvent
+from zot.providers.calls import CallIds
 from zot.providers.openai_chat_stream import ChatDecoder
 
 RECORDED = Path(__file__).parent / "streams" / "chat"
@@ -33,7 +34,7 @@ def called(call_id: str, name: str, *pieces: str) -> list[StreamEvent]:
 
 
 def outcome(pieces: Iterable[bytes], *, think_tags: bool = False) -> Outcome:
-    return decoded(ChatDecoder(think_tags=think_tags), pieces)
+    return decoded(ChatDecoder(CallIds(), think_tags=think_tags), pieces)
 
 
 # One whole stream of each vendor.
@@ -554,7 +555,7 @@ def test_tokens_are_counted_once_in_every_spelling(told: dict[str, Any], counter
 )
 def test_an_error_inside_a_stream_has_its_type(error: Any, kind: type[ProviderError], code: str) -> None:
     with pytest.raises(kind) as caught:
-        ChatDecoder().feed(gpt.event(error=error))
+        ChatDecoder(CallIds()).feed(gpt.event(error=error))
     assert (caught.value.code, caught.value.provider, caught.value.status) == (code, "", 0)
 
 
@@ -562,7 +563,7 @@ def test_an_error_inside_a_stream_has_its_type(error: Any, kind: type[ProviderEr
     ("reason", "kind"), [("content_filter", ContentRefused), ("insufficient_system_resource", Overloaded)]
 )
 def test_an_end_by_force_has_its_code(reason: str, kind: type[ProviderError]) -> None:
-    decoder = ChatDecoder()
+    decoder = ChatDecoder(CallIds())
     decoder.feed(gpt.chunk(reason))
     with pytest.raises(kind) as caught:
         decoder.finish()
@@ -572,11 +573,11 @@ def test_an_end_by_force_has_its_code(reason: str, kind: type[ProviderError]) ->
 @pytest.mark.parametrize("payload", [b"{", b"7", b"[DONE", b'{"choices":7}', b'{"choices":[{"delta":{"content":7}}]}'])
 def test_an_event_that_cannot_be_read_breaks_the_stream(payload: bytes) -> None:
     with pytest.raises(StreamBroken, match="cannot be read"):
-        ChatDecoder().feed(b"data: " + payload + b"\n\n")
+        ChatDecoder(CallIds()).feed(b"data: " + payload + b"\n\n")
 
 
 def test_what_was_received_is_available_at_every_moment_and_a_half_written_call_never_is() -> None:
-    decoder = ChatDecoder()
+    decoder = ChatDecoder(CallIds())
     contents: list[tuple[TranscriptBlock, ...]] = []
     for piece in gpt.reply(gpt.thinking("Hm"), gpt.text("A", "B"), gpt.tool(0, "c1", "t", "{}"), ends="tool_calls"):
         decoder.feed(piece)
@@ -604,7 +605,7 @@ def test_what_was_received_is_available_at_every_moment_and_a_half_written_call_
     ],
 )
 def test_what_says_nothing_is_no_progress(piece: bytes) -> None:
-    decoder = ChatDecoder()
+    decoder = ChatDecoder(CallIds())
     decoder.feed(piece * 3)
     assert decoder.progress == 0
     decoder.feed(gpt.chunk(content="a") + piece)
@@ -623,13 +624,13 @@ def test_what_says_nothing_is_no_progress(piece: bytes) -> None:
     ],
 )
 def test_what_says_something_is_progress(piece: bytes) -> None:
-    decoder = ChatDecoder()
+    decoder = ChatDecoder(CallIds())
     decoder.feed(piece)
     assert decoder.progress == 1
 
 
 def test_a_word_that_may_be_a_tag_is_progress_while_it_is_held() -> None:
-    decoder = ChatDecoder(think_tags=True)
+    decoder = ChatDecoder(CallIds(), think_tags=True)
     assert decoder.feed(gpt.chunk(content="<thi")) == []
     assert decoder.progress == 1
 

@@ -26,6 +26,7 @@ from zot.errors import (
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import CallBlock, Counters, Stop, TextBlock, ThinkingBlock, TranscriptBlock
 from zot.providers.base import Reply, StreamEvent
+from zot.providers.calls import CallIds
 from zot.providers.openai_responses_stream import ResponsesDecoder
 
 STREAMS = Path(__file__).parent / "streams" / "responses"
@@ -43,7 +44,7 @@ class Outcome(msgspec.Struct):
 
 def outcome(pieces: Iterable[bytes]) -> Outcome:
     """Feed a decoder as a service does."""
-    decoder = ResponsesDecoder()
+    decoder = ResponsesDecoder(CallIds())
     events: list[StreamEvent] = []
     try:
         for piece in pieces:
@@ -451,7 +452,7 @@ def test_an_error_inside_a_stream_has_its_type(code: str, kind: type[ProviderErr
         "failed": gpt.event("response.failed", response=gpt.response("failed", error=fault)),
     }[form]
     with pytest.raises(kind, match=f"^{code}: No$") as caught:
-        ResponsesDecoder().feed(event)
+        ResponsesDecoder(CallIds()).feed(event)
     assert (caught.value.code, caught.value.provider, caught.value.status) == (code, "", 0)
 
 
@@ -464,7 +465,7 @@ def test_an_error_inside_a_stream_has_its_type(code: str, kind: type[ProviderErr
     ],
 )
 def test_a_refusal_is_an_error_of_its_own(stream: list[bytes], code: str) -> None:
-    decoder = ResponsesDecoder()
+    decoder = ResponsesDecoder(CallIds())
     decoder.feed(b"".join(stream))
     with pytest.raises(ContentRefused) as caught:
         decoder.finish()
@@ -484,12 +485,12 @@ def test_a_refusal_is_an_error_of_its_own(stream: list[bytes], code: str) -> Non
 )
 def test_an_event_that_cannot_be_read_breaks_the_stream(payload: bytes) -> None:
     with pytest.raises(StreamBroken, match="cannot be read"):
-        ResponsesDecoder().feed(b"data: " + payload + b"\n\n")
+        ResponsesDecoder(CallIds()).feed(b"data: " + payload + b"\n\n")
 
 
 def test_what_was_received_is_available_at_every_moment_and_a_half_written_call_never_is() -> None:
     parts = (gpt.thinking("Hm", signature="s"), gpt.text("A", "B"), gpt.tool("c1", "t", "{}"))
-    decoder = ResponsesDecoder()
+    decoder = ResponsesDecoder(CallIds())
     contents: list[tuple[TranscriptBlock, ...]] = []
     for piece in gpt.reply(*parts):
         decoder.feed(piece)
@@ -508,7 +509,7 @@ def test_what_was_received_is_available_at_every_moment_and_a_half_written_call_
 
 
 def test_that_somebody_is_there_is_no_progress() -> None:
-    decoder = ResponsesDecoder()
+    decoder = ResponsesDecoder(CallIds())
     waiting = gpt.event("response.queued", response=gpt.response("queued"))
     working = gpt.event("response.in_progress", response=gpt.response("in_progress"))
     seen = []

@@ -145,7 +145,7 @@ FAULT = claude.event("error", error={"type": "overloaded_error", "message": "No.
         (Answer([claude.start()]), "the answer ended without its final event"),
         (Answer([UNREADABLE]), "the service sent an event that cannot be read: Expected `object`, got `array`"),
         (Answer(LONG_EVENT), "one event of the stream is longer than 16777216 bytes"),
-        (Answer([FAULT]), "overloaded_error: No."),
+        (Answer([claude.start(), FAULT]), "overloaded_error: No."),
         (Answer([claude.start() + b"".join(claude.text("a")(0)) + FAULT]), "overloaded_error: No."),
         (claude.reply(ends="refusal"), "the model refused to answer this"),
     ],
@@ -245,15 +245,28 @@ async def test_a_service_that_asks_for_more_than_a_minute_is_reported_instead() 
         ([claude.start()], StreamBroken),
         ([ConnectionFailed("reset")], ConnectionFailed),
         ([claude.start(), StreamBroken("cut")], StreamBroken),
-        ([claude.event("error", error={"type": "overloaded_error", "message": "x"})], Overloaded),
+        ([claude.start(), FAULT], Overloaded),
+        ([claude.start() + FAULT], Overloaded),
+        ([claude.event("error", error={"type": "authentication_error", "message": "x"})], AuthFailed),
     ],
-    ids=["empty", "cut short", "reset", "broken", "an error event"],
+    ids=["empty", "cut short", "reset", "broken", "an error event", "an error at once", "a final error"],
 )
 async def test_nothing_is_tried_again_once_an_answer_began(pieces: list[Piece], kind: type[ProviderError]) -> None:
     heard, transport = Heard(), FakeTransport([Answer(pieces)])
     with pytest.raises(kind):
         await everything(call(transport, heard))
     assert (heard.retries, len(transport.requests)) == ([], 1)
+
+
+@pytest.mark.parametrize("code", ["overloaded_error", "rate_limit_error", "api_error"])
+async def test_an_error_that_comes_instead_of_an_answer_is_tried_again(code: str) -> None:
+    fault = claude.event("ping") + claude.event("error", error={"type": code, "message": "x"})
+    heard, transport = Heard(), FakeTransport([Answer([fault]), Answer([fault]), claude.reply(claude.text("a"))])
+    stream = call(transport, heard)
+    assert await everything(stream) == [TextDelta("a")]
+    assert stream.reply().content == (TextBlock("a"),)
+    assert heard.slept == [0.5, 1.0]
+    assert [response.closed for response in transport.responses[:2]] == [1, 1]
 
 
 async def test_what_was_said_before_an_error_is_heard_before_it() -> None:

@@ -53,6 +53,17 @@ def test_a_prompt_yields_its_events(runtime: zot.BlockingRuntime) -> None:
     assert (events.text(seen), kinds(seen)[-1]) == ("Hello", "done")
 
 
+def test_a_compaction_can_be_undone(runtime: zot.BlockingRuntime) -> None:
+    for number in range(4):
+        runtime.run(f"!echo {number}")
+    before = runtime.messages
+    runtime.compact()
+    runtime.undo_compact()
+    assert runtime.messages == before
+    with pytest.raises(zot.UserError, match="there is no compaction to undo"):
+        runtime.undo_compact()
+
+
 @pytest.mark.parametrize("prompt", ["!status 400", "!error", "!cut"])
 def test_run_raises_what_made_it_fail(runtime: zot.BlockingRuntime, prompt: str) -> None:
     with pytest.raises(ProviderError):

@@ -17,7 +17,7 @@ from fakes import PATIENCE_S, PNG, kinds
 from grammar import Grammar
 from zot import events
 from zot.errors import AgentError, BudgetExhausted, ConfigError, Overloaded, ProviderError, UserError
-from zot.events import AgentEvent, Done, TextDelta, TurnEnd, UserMessage
+from zot.events import AgentEvent, CompactDone, Done, TextDelta, TurnEnd, UserMessage
 from zot.messages import ZERO, Counters, ShownImage, TextBlock
 from zot.providers.base import Model
 from zot.session import State as SessionState
@@ -294,6 +294,35 @@ async def test_compact_tells_its_summary_and_ends_with_done(runtime: zot.Runtime
     assert kinds(seen) == ["usage", "compact_done", "done"]
     assert runtime.messages[1:] == before[4:]
     assert (await runtime.run("!echo on")).text == "on"
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+async def test_a_compaction_can_be_undone_once(tmp_path: Path, is_kept: bool) -> None:
+    session: dict[str, Any] = {"session": "s", "env": {"ZOT_HOME": str(tmp_path)}} if is_kept else {}
+    async with zot.Runtime(provider="lab", cwd=str(tmp_path), **session) as runtime:
+        for number in range(4):
+            await runtime.run(f"!echo {number}")
+        before = runtime.messages
+        await everything(runtime.compact())
+        assert runtime.messages != before
+        await runtime.undo_compact()
+        assert runtime.messages == before
+        with pytest.raises(UserError, match="there is no compaction to undo"):
+            await runtime.undo_compact()
+        stream = runtime.prompt("!stall")
+        with pytest.raises(zot.RuntimeBusy):
+            await runtime.undo_compact()
+        await stream.aclose()
+
+
+@pytest.mark.parametrize(("settings", "compactions"), [({}, 1), ({"auto_compact": False}, 0)])
+async def test_room_is_made_unless_it_must_not_be(tmp_path: Path, settings: dict[str, Any], compactions: int) -> None:
+    seen: list[AgentEvent] = []
+    async with zot.Runtime(provider="lab", cwd=str(tmp_path), compact_at=6500, **settings) as runtime:
+        for tokens in (1000, 3000, 5000, 7000):
+            seen += await everything(runtime.prompt(f'!script say "{"x" * 4000}" ;; usage input={tokens} output=1000'))
+        assert runtime.state.usage.input == 16_000 + 100 * compactions
+    assert sum(isinstance(event, CompactDone) and event.auto for event in seen) == compactions
 
 
 async def test_compact_of_nothing_is_an_error_and_done(runtime: zot.Runtime) -> None:

@@ -97,7 +97,7 @@ def test_unknown_features_are_ignored(zot: Callable[..., Zot]) -> None:
     assert process.finish() == []
 
 
-@pytest.mark.parametrize("name", ["fork", "get_commands", "run_command", "panel_key", "panel_close"])
+@pytest.mark.parametrize("name", ["get_commands", "run_command", "panel_key", "panel_close"])
 def test_a_command_of_a_later_version_is_said_to_be_missing(zot: Callable[..., Zot], name: str) -> None:
     process = zot()
     answer = process.ask({"type": name, "id": "1"})

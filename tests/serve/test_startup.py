@@ -39,6 +39,7 @@ WRONG = {
     "no steps": (["--provider", "lab", "--max-steps", "0"], r"--max-steps 0: must be at least 1"),
     "steps that are no number": (["--provider", "lab", "--max-steps", "many"], r"--max-steps many: "),
     "unknown reasoning": (["--provider", "lab", "--reasoning", "deep"], r"--reasoning deep: must be one of off, low"),
+    "neither on nor off": (["--auto-compact", "maybe"], r"--auto-compact maybe: must be one of on, off"),
     "no key": (["--provider", "anthropic"], r"no key for anthropic: set ANTHROPIC_API_KEY.*--provider lab needs none"),
     "a missing directory": (["--provider", "lab", "--cwd", "nowhere"], r"nowhere is not a directory"),
     "a missing script": (["--provider", "lab", "--script", "nowhere.lab"], r"nowhere\.lab"),

@@ -23,6 +23,6 @@ class MeddledPlace(Place):
         super().__init__(directory, name, name, name)
         self._meddle = meddle
 
-    def replace(self, data: bytes, *, expected: os.stat_result | None = None) -> Replaced:
+    def replace(self, data: bytes, *, expected: os.stat_result | None = None, mode: int | None = None) -> Replaced:
         self._meddle()
-        return super().replace(data, expected=expected)
+        return super().replace(data, expected=expected, mode=mode)

@@ -274,7 +274,7 @@ def test_a_directory_is_mounted_before_what_is_in_it() -> None:
     assert mounts[-1] == "--remount-ro /"
 
 
-@pytest.mark.parametrize("home", ["/", "/usr", "", "relative", "/nonexistent"])
+@pytest.mark.parametrize("home", ["/", "/usr", "", "relative", "/there-is-no-such-directory"])
 def test_a_home_that_is_none_covers_nothing(home: str) -> None:
     covered = [mount[-1] for mount in view("/tmp", home=home) if mount[0] == "--tmpfs"]
     assert not {"/", "/usr", home} & set(covered)

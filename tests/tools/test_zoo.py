@@ -31,7 +31,7 @@ ZOO = {
     "is a tree that ignores TERM": "trap '' TERM; (sleep 600; sleep 600) & (sleep 600 & echo up; sleep 600)",
     "has stopped itself": "echo up; kill -STOP $$",
     "floods": "echo up; yes",
-    "floods in the background": "yes & echo up",
+    "floods in the background": "echo up; yes &",
     "writes without a newline": "printf up; while :; do printf x; done",
     "writes one huge line": "echo up; head -c 20000000 /dev/zero | tr '\\0' a; sleep 600",
     "reads its input": "cat; read line; echo up; sleep 600",

@@ -27,6 +27,7 @@ from zot.events import (
 )
 from zot.messages import Counters
 from zot.wire import rpc
+from zot.wire.rpc_events import EventEncoder
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -185,7 +186,7 @@ def usage(of: Counters) -> Usage:
 
 
 def told(events: list[AgentEvent], *features: str) -> list[dict[str, Any]]:
-    lines = rpc.EventEncoder().lines(events, frozenset(features), run=1)
+    lines = EventEncoder().lines(events, frozenset(features), run=1)
     assert lines == b"" or lines.endswith(b"\n")
     return [json.loads(line) for line in lines.splitlines()]
 
@@ -206,7 +207,7 @@ def test_an_event_that_came_later_is_told_to_who_asked_for_it(feature: str, even
 
 
 def test_numbers_are_contiguous_over_what_is_told() -> None:
-    encoder = rpc.EventEncoder()
+    encoder = EventEncoder()
     first = encoder.lines([TurnStart(1), ThinkingDelta("hm"), TextDelta("a")], frozenset({"seq"}), run=7)
     second = encoder.lines([Done()], frozenset({"seq"}), run=7)
     assert first + second == (
@@ -226,14 +227,14 @@ def test_an_unknown_price_is_zero_unless_a_client_wants_to_know() -> None:
 
 
 def test_the_type_comes_first() -> None:
-    lines = rpc.EventEncoder().lines([TurnEnd("error", "x")], frozenset({"seq"}), run=1)
+    lines = EventEncoder().lines([TurnEnd("error", "x")], frozenset({"seq"}), run=1)
     assert lines.startswith(b'{"type":"turn_end",')
     assert rpc.succeed(rpc.Ping(), rpc.PONG).startswith(b'{"type":"response",')
 
 
 @given(text=st.text(st.characters()))
 def test_what_is_written_is_one_line_of_strict_json(text: str) -> None:
-    line = rpc.EventEncoder().lines([TextDelta(text)], frozenset(), run=1)
+    line = EventEncoder().lines([TextDelta(text)], frozenset(), run=1)
     assert line.count(b"\n") == 1
     shown = json.loads(line.decode())["delta"]
     assert shown == text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -248,7 +249,7 @@ def test_a_lone_surrogate_becomes_a_replacement_character_and_a_pair_one_charact
 
 @pytest.mark.parametrize("event", [TurnStart(1), TextDelta("a\u2028b"), usage(PRICED), Done(), TurnEnd("aborted")])
 def test_a_line_reads_back_as_the_event_it_was(event: AgentEvent) -> None:
-    assert decode(rpc.EventEncoder().lines([event], frozenset(), run=1)) == event
+    assert decode(EventEncoder().lines([event], frozenset(), run=1)) == event
 
 
 # The greeting.

@@ -102,6 +102,7 @@ class CallRunner:
                 progress=lambda text: run.progressed(call, text),
                 owners=run.owners,
                 last_words=lambda text: run.last_words.update({call.id: text}),
+                writing=(lambda change: run.writing(call, change)) if run.recorder.keeps else None,
             )
             output, is_error = await self._outcome(prepared, context)
             run.result(call, output, is_error=is_error)

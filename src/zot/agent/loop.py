@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from zot.agent.budget import Budget
 from zot.agent.calls import CallRunner
+from zot.agent.headroom import Gauge, answer_tokens
 from zot.agent.hooks import AllowAll, Approver, Extensions, MessageDecision, NoExtensions, Question
+from zot.agent.relief import AutoCompact, Relief
 from zot.agent.run import Run
 from zot.agent.transcript import Transcript
-from zot.errors import StepsExhausted, TurnBlocked
+from zot.errors import ContextTooLong, ProviderError, StepsExhausted, TurnBlocked
 from zot.messages import Counters, Message, ToolSpec, text_of
-from zot.providers.base import Catalogue, EncodedMessages, Model, Provider, Reasoning, Reply, Request
+from zot.providers.base import Catalogue, EncodedMessages, Model, Provider, Reasoning, Reply, ReplyStream, Request
 from zot.tools.base import Tool
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ class Agent:
         extensions: Extensions | None = None,
         approver: Approver | None = None,
         expected: Expected | None = None,
+        auto_compact: AutoCompact | None = None,
     ) -> None:
         self.provider = provider
         self.catalogue = catalogue
@@ -56,6 +59,9 @@ class Agent:
         self._expected = expected
         self._calls = CallRunner(self.extensions, self.approver, cwd=cwd, env=env)
         self._encoded = EncodedMessages()
+        self.auto_compact = auto_compact or AutoCompact()
+        #: Knows how much of the window the conversation takes.
+        self.gauge = Gauge()
 
     def use_model(self, model_id: str) -> None:
         """Use another model from the next call on. Raise UserError, with the known ones, if there is no such model."""
@@ -129,19 +135,46 @@ class Agent:
                 run.spent(call.reply().counters)
             return call.reply()
 
+    def need(self, transcript: Transcript, tools: Sequence[ToolSpec]) -> int:
+        """Return how many tokens the next request takes, as far as we can tell."""
+        return self.gauge.need(self.system, tools, transcript.messages)
+
     async def _ask(self, run: Run, tools: Mapping[str, Tool]) -> None:
         """Make one model call and take its reply."""
-        request = self._request(run.recorder.transcript, tuple(tool.spec for tool in tools.values()))
-        with closing(self.provider.call(request, run.retrying)) as call:
-            await call.open()
+        specs, transcript = tuple(tool.spec for tool in tools.values()), run.recorder.transcript
+        with closing(await self._opened(run, specs)) as call:
             holding = self.extensions.holds_messages
             run.reply_started(call.reply, holding=holding)
-            while events := await call.read():
-                run.heard(events)
-                await run.recorder.drain()
+            try:
+                while events := await call.read():
+                    run.heard(events)
+                    await run.recorder.drain()
+            except ContextTooLong:
+                # Too late to ask again, for the answer has begun; the next prompt makes room first.
+                self.gauge.refused(self.asked, self.need(transcript, specs))
+                raise
             reply = call.reply()
         decision = await self._decide(reply) if holding else None
         run.reply_ended(reply, decision)
+        self.gauge.measured(reply.counters, self.system, specs, transcript.messages)
+
+    async def _opened(self, run: Run, tools: tuple[ToolSpec, ...]) -> ReplyStream:
+        """Return a model call whose answer has begun, having made room for it where it must be."""
+        relief = Relief(self, run, tools)
+        await relief.before()
+        while True:
+            self._budget.check(run.recorder.totals)  # Making room has its price, too.
+            call = self.provider.call(self._request(run.recorder.transcript, tools), run.retrying)
+            try:
+                await call.open()
+            except ProviderError as refusal:
+                call.close()
+                await relief.after(refusal)
+            except BaseException:
+                call.close()
+                raise
+            else:
+                return call
 
     async def _decide(self, reply: Reply) -> MessageDecision:
         text = text_of(reply.content)
@@ -154,7 +187,7 @@ class Agent:
             system=self.system,
             messages=transcript.messages,
             tools=tools,
-            max_tokens=self.model.max_output,
+            max_tokens=answer_tokens(self.model, self.need(transcript, tools)),
             reasoning=self.reasoning if self.model.reasoning else "off",
             encoded=self._encoded,
         )

@@ -25,7 +25,7 @@ from zot.events import (
     text,
 )
 from zot.messages import ZERO, Message, ResultBlock, TextBlock, show_result_content
-from zot.store import Change, Configured, Row, Said, Spliced
+from zot.store import Change, Row, Said, Spliced
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ def recover(transcript: Transcript, run: Sequence[Row], *, now: str, parks: bool
     parked. A transcript
     that no provider would accept, because something of it was lost, is made whole.
     """
-    events = [row for row in run if not isinstance(row, Said | Spliced | Configured)]
+    events = [row for row in run if not isinstance(row, Change)]
     if parks and (waiting := _waiting(events)) is not None and transcript.unanswered():
         return Recovery(parked=waiting)
     rows: list[Row] = []

@@ -10,6 +10,8 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import msgspec
+
 from zot.agent.hooks import Answer, CallDecision, MessageDecision
 from zot.agent.transcript import Transcript
 from zot.errors import AgentError, TurnBlocked
@@ -46,7 +48,7 @@ from zot.messages import (
     timestamp,
 )
 from zot.providers.base import Reply, StreamEvent
-from zot.store import Change, Said, Spliced
+from zot.store import Change, Said, Spliced, Wrote
 from zot.tools.base import Output
 
 ABORTED_RESULT = "aborted before it finished"
@@ -68,6 +70,10 @@ class Recorder(Protocol):
     @property
     def totals(self) -> Counters:
         """What the session has used so far."""
+
+    @property
+    def keeps(self) -> bool:
+        """True if what is recorded can be had back."""
 
     async def drain(self) -> None:
         """Wait until whoever must not miss anything has caught up."""
@@ -101,6 +107,8 @@ class Run:
         self.answered = False
         #: How often the model was told that its answer is not as it must be.
         self.complaints = 0
+        #: Whether the conversation has been made shorter because the service found it too long.
+        self.relieved = False
         #: What was decided about calls, by id: by extensions, and by a person.
         self.decisions: dict[str, CallDecision] = {}
         self.answers: dict[str, Answer] = {}
@@ -168,6 +176,11 @@ class Run:
         self.recorder.say([ToolProgress(call.id, text)])
         await self.recorder.drain()
 
+    async def writing(self, call: CallBlock, change: Wrote) -> None:
+        """A call is about to change a file. Waits until what the file was is safe."""
+        self.recorder.say([], msgspec.structs.replace(change, call=call.id))
+        await self.recorder.settled()
+
     def result(self, call: CallBlock, output: Output, *, is_error: bool) -> None:
         """A call has its result."""
         message = Message("tool", (ResultBlock(call.id, is_error, output),), self.now())
@@ -175,11 +188,11 @@ class Run:
 
     def spent(self, counters: Counters) -> None:
         """A model call of which nothing is shown has used this much."""
-        self.recorder.say([self._usage(counters)])
+        self.recorder.say([self._usage(counters, auto=self._phase is Phase.ASKING)])
 
-    def compacted(self, summary: Message, replaces: int, text: str) -> None:
-        """The first ``replaces`` messages have a summary that stands for them from now on."""
-        self.recorder.say([CompactDone(text)], Spliced(0, replaces, (summary,)))
+    def compacted(self, change: Spliced, summary: str, *, pruned: int = 0) -> None:
+        """The conversation is told more shortly from now on. Inside a turn, nobody had asked for that."""
+        self.recorder.say([CompactDone(summary, self._phase is Phase.ASKING, pruned)], change)
 
     def failed(self, error: AgentError) -> None:
         """The run ends because something broke. What had arrived is kept."""
@@ -226,7 +239,7 @@ class Run:
             events.append(AssistantMessage(show(message).content, message.time))
         self.recorder.say(events, *([Said(message)] if content else []))
 
-    def _usage(self, counters: Counters) -> Usage:
+    def _usage(self, counters: Counters, *, auto: bool = False) -> Usage:
         priced = self.recorder.count(counters)
         return Usage(
             priced.input,
@@ -237,6 +250,7 @@ class Run:
             self.recorder.totals,
             priced.price_known,
             priced.reasoning,
+            auto,
         )
 
     def _repairs(self) -> list[Change]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock
-from zot.store import Change, Configured, Said, Spliced
+from zot.store import Change, Configured, Said, Spliced, Wrote
 
 
 class Transcript:
@@ -15,6 +15,8 @@ class Transcript:
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
+        #: The change that takes the newest compaction back; None if there was none, or something else came after it.
+        self.undo: Spliced | None = None
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -29,10 +31,10 @@ class Transcript:
         match change:
             case Said(message=message):
                 self._append(message)
-            case Spliced(start=start, stop=stop, messages=messages):
-                self._messages[start:stop] = messages
-            case Configured():
-                pass  # how the model is asked, not what was said
+            case Spliced():
+                self._splice(change)
+            case Configured() | Wrote():
+                pass  # how the model is asked, and what became of files: not what was said
 
     def unanswered(self) -> list[CallBlock]:
         """Return the calls of the newest assistant message that have no result yet, in order."""
@@ -47,6 +49,14 @@ class Transcript:
                 case "user":
                     break
         return []
+
+    def _splice(self, change: Spliced) -> None:
+        replaced = tuple(self._messages[change.start : change.stop])
+        self._messages[change.start : change.stop] = change.messages
+        # Only the newest is kept: what is held for an undo must not grow with the conversation.
+        is_view = change.why == "compaction"
+        stop = change.start + len(change.messages)
+        self.undo = Spliced(change.start, stop, replaced, "undo") if is_view else None
 
     def _append(self, message: Message) -> None:
         if message.role == "tool" and self._messages and self._messages[-1].role == "tool":

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from zot import flags
-from zot.config import AGENT_FLAGS, LATER_FLAGS, Config, resolve
+from zot.commands.kept import open_earlier, open_kept
+from zot.config import AGENT_FLAGS, LATER_FLAGS, RESUME_FLAGS, resolve
 from zot.errors import AgentError, ConfigError
-from zot.runtime import check
+from zot.runtime import check, open_any
 from zot.serve.stdio import claim, leave, leave_on_signals
+
+if TYPE_CHECKING:
+    from zot.session import Session
 
 _FLAGS = (
     flags.Flag("--print", "print the last message of the answer", short="-p"),
@@ -19,6 +24,7 @@ _FLAGS = (
                parse=lambda text: tuple(filter(None, text.split(",")))),
     flags.Flag("--stdin-wait", "how long standard input may be silent before it is left alone (3)", value="SECONDS",
                parse=flags.seconds),
+    *RESUME_FLAGS,
     *AGENT_FLAGS,
 )  # fmt: skip
 _SUMMARY = """\
@@ -34,41 +40,65 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.write(flags.usage("zot -p PROMPT", _SUMMARY, _FLAGS) + "\n")
         return 0
     how = {name: settings.pop(name, None) for name in ("print", "json", "features", "stdin_wait")}
+    how["resume"] = settings.get("resume")
     if how["print"] and how["json"]:
         raise ConfigError("--print and --json exclude each other")
+    earlier = _earlier(settings)
+    keep = "no_session" not in settings
     config = resolve(settings)
-    check(config)
+    if config.session is None and earlier is None:
+        check(config)  # What one that is there works with is known only when it has been opened.
     leave_on_signals()
     incoming, outgoing = claim()
     import asyncio
 
-    leave(asyncio.run(_answer(config, words, how, incoming, outgoing)))
+    opening: Callable[[], Awaitable[Session]]
+    if earlier is not None:
+        opening = partial(open_earlier, config, settings, earlier)
+    else:
+        opening = partial(open_kept if keep else open_any, config, settings, own_process=True)
+    leave(asyncio.run(_answer(opening, words, how, incoming, outgoing)))
 
 
-async def _answer(config: Config, words: Sequence[str], how: dict[str, Any], incoming: int, outgoing: int) -> int:
+def _earlier(settings: dict[str, Any]) -> str | None:
+    """Take away the flags that ask for an earlier session; return its id, "" for the newest, None without them."""
+    asked = [name for name in ("session", "continue", "resume", "no_session") if name in settings]
+    if len(asked) > 1:
+        first, second = (f"--{name.replace('_', '-')}" for name in asked[:2])
+        raise ConfigError(f"{first} and {second} exclude each other")
+    newest = "" if settings.pop("continue", False) else None
+    named: str | None = settings.pop("resume", newest)
+    return named
+
+
+async def _answer(
+    opening: Callable[[], Awaitable[Session]], words: Sequence[str], how: dict[str, Any], incoming: int, outgoing: int
+) -> int:
     """Answer the prompt; return the exit code."""
-    from zot.runtime import open_session
     from zot.serve.lifetime import Lifetime, unwritten, wind_down
     from zot.serve.once import EventLines, LastWords, OneRun
     from zot.serve.streams import Writer
 
     output, lifetime = Writer(outgoing), Lifetime(outgoing)
     output.on_broken(lifetime.end)
-    session = open_session(config, own_process=True)
     face = EventLines(output, frozenset(how["features"] or ())) if how["json"] else LastWords(output)
+    session: Session | None = None
     problem: AgentError | None = None
 
     async def answer() -> None:
-        nonlocal problem
+        nonlocal session, problem
         try:
-            prompt = await _prompt(words, incoming, how["stdin_wait"] or _STDIN_WAIT_S)
+            # Only a prompt is worth a session.
+            prompt = await _prompt(words, incoming, how)
+            session = await opening()
             await OneRun(session, output, face).run(prompt)
         except AgentError as failure:
             problem = failure
         await output.drained()
 
     finished = await lifetime.bound(answer())
-    await wind_down(session, output)
+    if session is not None:
+        await wind_down(session, output)
     output.close()
     if output.problem is not None:
         return unwritten(output.problem)
@@ -77,14 +107,16 @@ async def _answer(config: Config, words: Sequence[str], how: dict[str, Any], inc
     return lifetime.exit_code if not finished else 0 if problem is None else 1
 
 
-async def _prompt(words: Sequence[str], incoming: int, wait_s: float) -> str:
+async def _prompt(words: Sequence[str], incoming: int, how: dict[str, Any]) -> str:
     """Return the prompt: the words, and behind them what is piped in. Raise ConfigError if there is neither."""
     from zot.serve.once import read_piped
 
+    wait_s = how["stdin_wait"] or _STDIN_WAIT_S
     text = " ".join(word for word in words if word != "-")
     piped = await read_piped(incoming, patience_s=None if "-" in words or not text else wait_s)
     if piped is None:
         sys.stderr.write(f"zot: standard input is open, but silent for {wait_s:g} s: going on without it\n")
     if not text.strip() and not (piped or "").strip():
-        raise ConfigError("there is no prompt: give it as words, or on standard input")
+        taken = f"; {how['resume']!r} was taken for the id of a session" if how["resume"] else ""
+        raise ConfigError(f"there is no prompt: give it as words, or on standard input{taken}")
     return "\n\n".join(filter(None, (text, (piped or "").rstrip("\n"))))

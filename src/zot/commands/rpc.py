@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from zot import flags
-from zot.config import AGENT_FLAGS, LATER_FLAGS, resolve
+from zot.config import AGENT_FLAGS, LATER_FLAGS, RESUME_FLAGS, Config, resolve
 from zot.errors import ConfigError
 from zot.runtime import check, open_any
 from zot.serve.early import answer_early
@@ -30,15 +32,18 @@ _SUMMARY = "Speak zot RPC v1, newline-delimited JSON, on standard input and outp
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    settings, words = flags.parse(argv, (*_FLAGS, *LATER_FLAGS, flags.Flag("--help", "this text", short="-h")))
+    known = (*_FLAGS, *RESUME_FLAGS, *LATER_FLAGS, flags.Flag("--help", "this text", short="-h"))
+    settings, words = flags.parse(argv, known)
     if settings.pop("help", False):
         sys.stdout.write(flags.usage("zot rpc", _SUMMARY, _FLAGS) + "\n")
         return 0
     if words:
         raise ConfigError(f"zot rpc takes no words, only flags: {words[0]!r}")
+    for flag in RESUME_FLAGS:  # Clients pass them to other modes, too; here only --session keeps anything.
+        settings.pop(flag.key, None)
     limit = settings.pop("max_line_bytes", MAX_LINE_BYTES)
     token = os.environ.pop("ZOTCORE_RPC_TOKEN", "")
-    config = resolve(settings)
+    config = _as_first_published(resolve(settings))
     model = check(config) if config.session is None else ""
     leave_on_signals()
     incoming, outgoing = claim()
@@ -57,6 +62,13 @@ def main(argv: Sequence[str]) -> int:
 
     opening = partial(open_any, config, settings, own_process=True)
     leave(asyncio.run(_serve(opening, greeting, lines, waiting, (incoming, outgoing))))
+
+
+def _as_first_published(config: Config) -> Config:
+    """Return ``config`` for clients of version 1, whose conversation nobody shortens unless they want it."""
+    if config.auto_compact is None and config.compact_at is None:
+        return replace(config, auto_compact=False)
+    return config
 
 
 async def _serve(
@@ -86,8 +98,8 @@ async def _serve(
         await pump(read_chunks(incoming), lines, server.take, output)
         lifetime.input_ended = True
         server.end_input()
-        await session.finish()
         await server.finish()
+        await session.finish()
         await output.drained()
 
     code = 0

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import msgspec
 
 from zot.errors import JournalDamaged, StoreFailed
-from zot.journal.chunks import images, unpack, verified
+from zot.journal.chunks import referred, unpack, verified
+from zot.journal.database import STEPS
 from zot.journal.tables import CHUNK, SessionRecord, listed
 
 
@@ -23,6 +26,28 @@ class Report(msgspec.Struct, frozen=True):
 
 class _Count:
     rows = 0
+
+
+def look_at(path: str) -> Report:
+    """Look at a journal without opening it for anything else: one that is damaged stays as it is.
+
+    Raise FileNotFoundError.
+    """
+    os.stat(path)
+    try:
+        connection = sqlite3.connect(f"file:{quote(os.path.abspath(path))}?mode=ro", uri=True, isolation_level=None)
+    except sqlite3.Error as problem:
+        return Report(0, 0, (f"the file: {problem}",))
+    try:
+        connection.execute("BEGIN")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > len(STEPS):
+            return Report(0, 0, (f"the file: a later zot wrote it (its version is {version}): update zot",))
+        return inspect(connection) if version else Report(0, 0, ())
+    except sqlite3.Error as problem:
+        return Report(0, 0, (f"the file: {problem}",))
+    finally:
+        connection.close()
 
 
 def inspect(connection: sqlite3.Connection) -> Report:
@@ -58,13 +83,13 @@ def _session(connection: sqlite3.Connection, session: SessionRecord, count: _Cou
             yield f"session {session.id!r}: row {chunk.first} is there twice"
         expected = max(expected, chunk.first + chunk.count)
         count.rows += len(rows)
-        for digest in {digest for row in rows for digest in images(row)}:
+        for digest in {digest for row in rows for digest in referred(row)}:
             query = "SELECT 1 FROM uses JOIN blobs USING (hash) WHERE session = ? AND hash = ?"
             if connection.execute(query, (session.number, digest)).fetchone() is None:
-                yield f"session {session.id!r}: an image near row {chunk.first} is missing"
+                yield f"session {session.id!r}: an image or file near row {chunk.first} is missing"
 
 
 def _blobs(connection: sqlite3.Connection) -> Iterator[str]:
     for digest, data in connection.execute("SELECT hash, data FROM blobs"):
         if hashlib.sha256(data).digest() != digest:
-            yield f"the image {digest.hex()[:12]} is not what was stored"
+            yield f"the image or file {digest.hex()[:12]} is not what was stored"

@@ -1,6 +1,6 @@
 """Rows as they are stored: lines of JSON, in chunks of one kind, with a checksum. Does no I/O.
 
-In a stored row the data of an image is its SHA-256; the bytes are a blob, which exists once.
+In a stored row the data of an image, or of a file, is its SHA-256; the bytes are a blob, which exists once.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import msgspec
 from zot.errors import JournalDamaged, StoreFailed
 from zot.events import AgentEvent, encode_lines
 from zot.messages import ImageBlock, Message, ResultBlock, TextBlock, TranscriptBlock
-from zot.store import Change, Configured, Row, Said, Spliced
+from zot.store import Change, Configured, Row, Said, Spliced, Wrote
 
 #: A chunk this long takes no more rows: whoever reads one row reads its chunk.
 MAX_CHUNK_BYTES = 1 << 17
 
-_CHANGES = frozenset({Said, Spliced, Configured})
+_CHANGES = frozenset({Said, Spliced, Configured, Wrote})
 _PLACE = struct.Struct("<qqqqq")
 
 
@@ -155,8 +155,15 @@ def may_have_images(chunks: Iterable[Chunk]) -> bool:
     return any(chunk.kind == Kind.CHANGES and b':"image"' in chunk.body for chunk in chunks)
 
 
+def referred(row: Row) -> list[bytes]:
+    """Return the hashes of all blobs that a stored row refers to."""
+    if isinstance(row, Wrote):
+        return [bytes.fromhex(digest) for digest in (row.before, row.after) if digest]
+    return images(row)
+
+
 def images(row: Row) -> list[bytes]:
-    """Return the hashes that a stored row refers to."""
+    """Return the hashes of the images that a stored row shows."""
     found: list[bytes] = []
     for message in _messages(row):
         for block in message.content:
@@ -177,6 +184,10 @@ def fetched(row: Row, blobs: Mapping[bytes, bytes]) -> Row:
 
 
 def _stowed(row: Row, blobs: dict[bytes, bytes]) -> Row:
+    if isinstance(row, Wrote):
+        blobs.update({bytes.fromhex(digest): data for digest, data in row.contents.items()})
+        return msgspec.structs.replace(row, contents={})
+
     def stow(block: ImageBlock) -> ImageBlock:
         digest = hashlib.sha256(block.data).digest()
         blobs[digest] = block.data

@@ -20,7 +20,7 @@ from zot.errors import StoreFailed
 _FLOCK = "hhqqi0q"
 _MARK = struct.Struct("<Q")
 _SET = getattr(fcntl, "F_OFD_SETLK", None)
-_GET = getattr(fcntl, "F_OFD_GETLK", fcntl.F_GETLK)
+_GET = getattr(fcntl, "F_OFD_GETLK", None)
 
 
 class Leases:
@@ -51,24 +51,24 @@ class Leases:
             self._held.add(number)
             return True
 
+    def is_taken(self, number: int) -> bool:
+        """True if somebody is the writer of a session, here or elsewhere. Where it can be, nothing is taken for that:
+        whoever would begin at that moment must not be refused."""
+        with self._guard:
+            if number in self._held:
+                return True
+            if _GET is not None:
+                asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
+                answer: tuple[int, ...] = struct.unpack(_FLOCK, fcntl.fcntl(self._descriptor, _GET, asked))
+                return answer[0] != fcntl.F_UNLCK
+            return not (self._lock(fcntl.F_WRLCK, number) and self._lock(fcntl.F_UNLCK, number))
+
     def let_go(self, number: int) -> None:
         """Be the writer of a session no more."""
         with self._guard:
             if number in self._held:
                 self._held.remove(number)
                 self._lock(fcntl.F_UNLCK, number)
-
-    def is_free(self, number: int) -> bool:
-        """True if nobody is the writer of a session at this moment. Takes nothing."""
-        with self._guard:
-            if number in self._held:
-                return False
-            query = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
-            try:
-                answer = fcntl.fcntl(self._descriptor, _GET, query)
-            except OSError as problem:
-                raise StoreFailed(f"the lock file {self._path} cannot be read: {problem.strerror}") from problem
-            return bool(struct.unpack(_FLOCK, answer)[0] == fcntl.F_UNLCK)
 
     def share(self) -> bool:
         """Say that the journal is in use here. False while somebody replaces it."""

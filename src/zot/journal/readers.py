@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TypeVar
 
 from zot.errors import StoreFailed
@@ -44,7 +45,9 @@ class Readers:
         while self._connections:
             connection = self._connections.pop()
             # The interruption lasts until the next statement, and would keep the file from being tidied up on closing.
-            connection.execute("PRAGMA query_only").fetchall()
+            # If the error of a reader still holds its statement, it lasts longer: the file is then tidied up later.
+            with suppress(sqlite3.OperationalError):
+                connection.execute("PRAGMA query_only").fetchall()
             connection.close()
 
     def _perform(self, action: Callable[[sqlite3.Connection], T]) -> T:

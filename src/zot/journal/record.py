@@ -19,7 +19,7 @@ from zot.journal.summary import summarise
 from zot.journal.tables import SessionRecord, find, last_run, last_seq, rows_after
 from zot.journal.writer import Parcel, Writer
 from zot.messages import timestamp
-from zot.store import Change, Configured, Row, Said, Spliced
+from zot.store import Change, Row
 
 T = TypeVar("T")
 
@@ -64,6 +64,7 @@ class Record:
     """
 
     shared = True
+    keeps = True
 
     def __init__(self, files: Files, session: SessionRecord, last: int, *, patience_s: float = PATIENCE_S) -> None:
         self.loop = asyncio.get_running_loop()
@@ -159,7 +160,7 @@ class Record:
     @property
     def is_free(self) -> bool:
         """True if nobody is the writer at this moment. Costs next to nothing, so that one can wait for it."""
-        return self._files.leases.is_free(self.number)
+        return not self._files.leases.is_taken(self.number)
 
     # What is written.
 
@@ -263,7 +264,11 @@ class Record:
     async def changes(self) -> Sequence[tuple[int, Change]]:
         """Return all changes of the transcript, whoever made them. Raise JournalDamaged."""
         rows = await self._files.reading(lambda it: rows_after(it, self.number, 0, _ALL, [Kind.CHANGES]))
-        return [(seq, row) for seq, row in rows if isinstance(row, Said | Spliced | Configured)]
+        return [(seq, row) for seq, row in rows if isinstance(row, Change)]
+
+    async def content(self, digest: str) -> bytes | None:
+        """Return the content of a file that a row refers to; None if it is lost."""
+        return await self._files.reading(lambda connection: tables.blob(connection, bytes.fromhex(digest)))
 
     async def fork(self, new_id: str, at: int) -> None:
         """Make another session of the rows up to number ``at``. Raise UserError, NoSuchSession."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import msgspec
 
 from zot.errors import JournalDamaged, StoreFailed
-from zot.journal.chunks import Chunk, images, unpack, verified
+from zot.journal.chunks import Chunk, referred, unpack, verified
 from zot.journal.pages import Found
 from zot.journal.summary import Summary
 from zot.journal.tables import SessionRecord, key_of, put, record_of, summed_up, used
@@ -73,7 +73,7 @@ def _write_session(new: sqlite3.Connection, wreck: Wreck, number: int) -> list[s
         put(new, chunk)
         rows = _rows(chunk)
         summary.add(rows)
-        own = {digest for row in rows for digest in images(row)}
+        own = {digest for row in rows for digest in referred(row)}
         used(new, number, chunk.first, own)
         hashes |= own
         if chunk.first > expected:
@@ -83,7 +83,7 @@ def _write_session(new: sqlite3.Connection, wreck: Wreck, number: int) -> list[s
     if holes:
         lost.append(f"session {session.id!r}: rows were lost: {', '.join(holes)}")
     if gone := hashes - wreck.blobs.keys():
-        lost.append(f"session {session.id!r}: {len(gone)} of its images were lost")
+        lost.append(f"session {session.id!r}: {len(gone)} of its images and files were lost")
     return lost
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from itertools import groupby
 from typing import Any
 
@@ -32,7 +33,7 @@ _COLUMNS = "number, id, created, updated, cwd, title, parent, fork_seq, messages
 #: The columns that `verified` takes.
 CHUNK = "session, kind, first, count, run, body, crc"
 #: Rows are read in pieces of this many chunks, so that a reader who wants few does not pay for many.
-_FETCH = 256
+_FETCH = 64
 _DECODE_BYTES = 1 << 18
 
 
@@ -188,7 +189,7 @@ def _last_chunks(connection: sqlite3.Connection, number: int) -> Iterator[Chunk]
 
 def chunks_after(
     connection: sqlite3.Connection, number: int, after: int, kinds: Sequence[Kind] = tuple(Kind)
-) -> Iterator[Chunk]:
+) -> Generator[Chunk, None, None]:
     """Yield the chunks that have rows above ``after``, in order. Raise JournalDamaged."""
     # Each kind is in order by itself; SQLite merges the two without sorting.
     one = (
@@ -197,11 +198,11 @@ def chunks_after(
     )
     query = " UNION ALL ".join([one] * len(kinds)) + " ORDER BY first"
     values = [value for kind in kinds for value in (number, kind, number, kind, after + 1)]
-    cursor = connection.execute(query, values)
-    while found := cursor.fetchmany(_FETCH):
-        for chunk in verified_all(found):
-            if chunk.first + chunk.count - 1 > after:
-                yield chunk
+    with closing(connection.execute(query, values)) as cursor:
+        while found := cursor.fetchmany(_FETCH):
+            for chunk in verified_all(found):
+                if chunk.first + chunk.count - 1 > after:
+                    yield chunk
 
 
 def rows_after(
@@ -209,14 +210,15 @@ def rows_after(
 ) -> list[tuple[int, Row]]:
     """Return up to ``limit`` rows above ``after``, with their numbers. Raise JournalDamaged."""
     found: list[tuple[int, Row]] = []
-    for _, group in groupby(chunks_after(connection, number, after, kinds), lambda chunk: chunk.kind):
-        while limit > len(found) and (chunks := _some(group)):
-            rows = unpack_all(chunks)
-            if may_have_images(chunks):
-                rows = _with_blobs(connection, rows)
-            found += rows[max(0, after + 1 - chunks[0].first) :]
-        if len(found) >= limit:
-            break
+    with closing(chunks_after(connection, number, after, kinds)) as every:  # it may not be read to its end
+        for _, group in groupby(every, lambda chunk: chunk.kind):
+            while limit > len(found) and (chunks := _some(group)):
+                rows = unpack_all(chunks)
+                if may_have_images(chunks):
+                    rows = _with_blobs(connection, rows)
+                found += rows[max(0, after + 1 - chunks[0].first) :]
+            if len(found) >= limit:
+                break
     return found[:limit] if len(found) > limit else found
 
 
@@ -235,11 +237,16 @@ def _some(chunks: Iterator[Chunk]) -> list[Chunk]:
 def _with_blobs(connection: sqlite3.Connection, rows: list[tuple[int, Row]]) -> list[tuple[int, Row]]:
     blobs: dict[bytes, bytes] = {}
     for digest in {digest for _, row in rows for digest in images(row)}:
-        found = connection.execute("SELECT data FROM blobs WHERE hash = ?", (digest,)).fetchone()
-        # One that is not what it was is as good as lost.
-        if found is not None and hashlib.sha256(found[0]).digest() == digest:
-            blobs[digest] = found[0]
+        data = blob(connection, digest)
+        if data is not None:
+            blobs[digest] = data
     return [(seq, fetched(row, blobs)) for seq, row in rows]
+
+
+def blob(connection: sqlite3.Connection, digest: bytes) -> bytes | None:
+    """Return a blob by its hash; None if it is not there. One that is not what it was is as good as lost."""
+    found = connection.execute("SELECT data FROM blobs WHERE hash = ?", (digest,)).fetchone()
+    return found[0] if found is not None and hashlib.sha256(found[0]).digest() == digest else None
 
 
 def record_of(row: tuple[Any, ...]) -> SessionRecord:

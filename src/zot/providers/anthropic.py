@@ -18,14 +18,16 @@ from zot.messages import (
     ToolSpec,
     TranscriptBlock,
 )
-from zot.providers.anthropic_stream import AnthropicDecoder, acceptable_id
+from zot.providers.anthropic_stream import AnthropicDecoder
 from zot.providers.base import Decoder, HttpRequest, Reasoning, Request, own_blocks
+from zot.providers.calls import CallIds, acceptable_id, acceptable_name
 from zot.providers.images import fits, left_out
+from zot.providers.vendors import ImageLimits
 
 _THINKING_TOKENS: Mapping[Reasoning, int] = {"low": 2048, "medium": 8192, "high": 16384}
 _ROOM_BEYOND_THINKING = 4096
-#: The API takes 5 MB of base64 at most.
-_MAX_IMAGE_BYTES = 3_750_000
+#: The API takes 5 MB of base64 at most, 100 images, and 32 MB in all.
+_IMAGES = ImageLimits(3_750_000, 100, 20_000_000)
 _THOUGHTS = frozenset({"thinking", "redacted_thinking"})
 _CACHE = {"cache_control": {"type": "ephemeral"}}
 
@@ -51,9 +53,9 @@ class AnthropicMessages:
             body=self._body(request),
         )
 
-    def decoder(self) -> Decoder:
-        """Return a decoder for one reply."""
-        return AnthropicDecoder()
+    def decoder(self, request: Request) -> Decoder:
+        """Return a decoder for the reply to a request."""
+        return AnthropicDecoder(CallIds(request.messages))
 
     def _body(self, request: Request) -> bytes:
         """Return the request body, made of the parts that were encoded before and those that are new."""
@@ -71,10 +73,11 @@ class AnthropicMessages:
 
     def _messages(self, request: Request) -> Iterator[bytes | bytearray]:
         """Yield the messages as the API wants them: roles alternate, none is empty, the end is marked for caching."""
-        marked, content = _marked(request.messages)
-        text, role = request.encoded.text(request.messages[:marked], self._appended)
+        messages = request.encoded.images.of(request.messages, _IMAGES)
+        marked, content = _marked(messages)
+        text, role = request.encoded.text(messages[:marked], self._appended)
         yield text
-        for index, message in enumerate(request.messages[marked:]):
+        for index, message in enumerate(messages[marked:]):
             piece, role = self._appended(message, role) if index else _joined(message, content, role)
             yield piece
         if role:
@@ -154,7 +157,7 @@ def _block(block: TranscriptBlock) -> dict[str, Any] | None:
             # The API takes thinking back only with its signature; an aborted thought has none.
             return {"type": "thinking", "thinking": text, "signature": signature} if signature else None
         case CallBlock(id=id_, name=name, args=args):
-            return {"type": "tool_use", "id": acceptable_id(id_), "name": name, "input": args or {}}
+            return {"type": "tool_use", "id": acceptable_id(id_), "name": acceptable_name(name), "input": args or {}}
         case ResultBlock(call_id=call_id, is_error=is_error, content=content):
             parts = [part for item in content if (part := _block(item)) is not None]
             return {
@@ -166,7 +169,7 @@ def _block(block: TranscriptBlock) -> dict[str, Any] | None:
 
 
 def _image(block: ImageBlock) -> dict[str, Any]:
-    if not fits(block, max_bytes=_MAX_IMAGE_BYTES):
+    if not fits(block, _IMAGES):
         return {"type": "text", "text": left_out(block)}
     source = {"type": "base64", "media_type": block.mime_type, "data": b64encode(block.data).decode()}
     return {"type": "image", "source": source}

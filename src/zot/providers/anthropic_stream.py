@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias, cast, get_args
 
 import msgspec
 
-from zot.errors import ContentRefused, ProviderError, StreamBroken
+from zot.errors import ContentRefused, StreamBroken
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import Counters, Stop, TextBlock, ThinkingBlock, TranscriptBlock
 from zot.providers.base import Reply, StreamEvent
 from zot.providers.calls import CallIds, finished_call
+from zot.providers.decoding import StreamDecoder
 from zot.providers.failures import in_stream
 from zot.providers.payload import EventReader
-from zot.providers.sse import SseParser
 
 _STOPS: Mapping[str, Stop] = {
     "end_turn": "end_turn",
@@ -139,28 +138,15 @@ class _Open:
         self.closed = False
 
 
-class AnthropicDecoder:
+class AnthropicDecoder(StreamDecoder):
     """Turns the bytes of one streamed reply into events."""
 
-    def __init__(self) -> None:
-        self._sse = SseParser()
+    def __init__(self, ids: CallIds) -> None:
+        super().__init__()
         self._open: dict[int, _Open] = {}
-        self._call_ids = CallIds()
+        self._call_ids = ids
         self._usage = _Usage()
         self._stop_reason: str | None = None
-        self.progress = 0
-        self.failure: ProviderError | None = None
-
-    def feed(self, data: bytes) -> list[StreamEvent]:
-        """Return the events that ``data`` completes. Raise ProviderError for an error inside the stream."""
-        events: list[StreamEvent] = []
-        try:
-            self._feed(data, events)
-        except ProviderError as error:
-            if not events:
-                raise
-            self.failure = error  # What was said before it must be heard first.
-        return events
 
     def finish(self) -> list[StreamEvent]:
         """Raise StreamBroken if the reply is not whole, ContentRefused if the model would not give one."""
@@ -223,7 +209,7 @@ class AnthropicDecoder:
             case _BlockStart(index=index, content_block=part):
                 self._open[index] = _Open(part)
                 if part.type == "tool_use":
-                    part.id = self._call_ids.take(acceptable_id(part.id))
+                    part.id = self._call_ids.take(part.id)
                     events.append(ToolUseStart(part.id, part.name))
                 elif part.text:
                     events.append(TextDelta(part.text))
@@ -261,8 +247,3 @@ def _finished(opened: _Open) -> TranscriptBlock | None:
             return finished_call(opened.part.id, opened.part.name, text, opened.part.input)
         case _:
             return None
-
-
-def acceptable_id(call_id: str) -> str:
-    """Return a call's id as the API takes it back: other services have ids that it refuses."""
-    return re.sub("[^a-zA-Z0-9_-]", "_", call_id)

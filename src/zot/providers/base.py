@@ -11,6 +11,7 @@ import msgspec
 from zot.errors import ProviderError
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import CallBlock, Counters, Message, Stop, ThinkingBlock, ToolSpec, TranscriptBlock
+from zot.providers.images import ShownImages
 from zot.providers.models import Catalogue as Catalogue  # noqa: PLC0414
 from zot.providers.models import Model as Model  # noqa: PLC0414 -- the agent sees no other file of ours
 from zot.providers.models import Price as Price  # noqa: PLC0414
@@ -96,13 +97,15 @@ class EncodedMessages:
         self._after: list[tuple[int, str]] = []
         self._text = bytearray()
         self._encode: EncodeMessage | None = None
+        #: Which images of it are still sent.
+        self.images = ShownImages()
 
     def text(self, messages: Sequence[Message], encode: EncodeMessage) -> tuple[bytearray, str]:
         """Return what ``encode`` makes of the messages, joined, and the role left open. The text is ours: copy it."""
         if encode != self._encode:
             self._cut(0)
             self._encode = encode
-        self._cut(self._same(messages))
+        self._cut(common_prefix(self._messages, messages))
         role = self._after[-1][1] if self._after else ""
         for message in messages[len(self._messages) :]:
             piece, role = encode(message, role)
@@ -111,19 +114,19 @@ class EncodedMessages:
             self._after.append((len(self._text), role))
         return self._text, role
 
-    def _same(self, messages: Sequence[Message]) -> int:
-        """Return how many of the messages are known already."""
-        known = self._messages
-        if len(known) <= len(messages) and all(map(is_, known, messages)):
-            return len(known)  # As ever; the rest is for a conversation that was changed.
-        pairs = enumerate(zip(known, messages, strict=False))
-        return next((index for index, (ours, theirs) in pairs if ours is not theirs), min(len(known), len(messages)))
-
     def _cut(self, count: int) -> None:
         """Forget all but the first ``count`` messages."""
         if count < len(self._messages):
             del self._messages[count:], self._after[count:]
             del self._text[self._after[-1][0] if self._after else 0 :]
+
+
+def common_prefix(known: Sequence[Message], messages: Sequence[Message]) -> int:
+    """Return how many of the messages are known already: the very same, from the beginning."""
+    if len(known) <= len(messages) and all(map(is_, known, messages)):
+        return len(known)  # As ever; the rest is for a conversation that was changed.
+    pairs = enumerate(zip(known, messages, strict=False))
+    return next((index for index, (ours, theirs) in pairs if ours is not theirs), min(len(known), len(messages)))
 
 
 def own_blocks(message: Message, origin: str) -> tuple[TranscriptBlock, ...]:
@@ -217,7 +220,8 @@ class Api(Protocol):
     def request(self, request: Request, key: str) -> HttpRequest:
         """Return the HTTP request that asks for one streamed reply. ``key`` may be empty where none is needed."""
 
-    def decoder(self) -> Decoder: ...
+    def decoder(self, request: Request) -> Decoder:
+        """Return a decoder for the reply to a request."""
 
 
 #: Where a service's key comes from; asked before each call, because some are made by a command and expire.

@@ -1,25 +1,41 @@
-"""The tool calls of a reply: an id that somebody can answer to, and arguments that are an object or said to be none."""
+"""Tool calls, received and sent back: an id that somebody can answer to, and arguments that are an object or said to
+be none.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
-from zot.messages import CallBlock
+from zot.messages import CallBlock, Message
+from zot.surrogates import without_half_escapes
 
 #: Deeper arguments are no use to any tool, and whoever encodes them again would run out of stack.
 _MAX_NESTING = 100
+_USUAL_ID = re.compile("[a-zA-Z0-9_-]{1,64}")
+_NOT_IN_A_NAME = re.compile("[^a-zA-Z0-9_-]")
+_MAX_NAME = 64
 
 
 class CallIds:
-    """The ids of one reply's calls, no two of them the same."""
+    """The ids of a reply's calls, no two of them the same, and none that the conversation before it has.
 
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
+    Some services number the calls of each reply anew, and every API refuses a request in which two have one id.
+    """
+
+    def __init__(self, messages: Sequence[Message] = ()) -> None:
+        self._messages = messages
+        self._taken: set[str] | None = None
 
     def take(self, given: str) -> str:
         """Return the id under which a call is known: as the service gave it, or a made-up one if that cannot be."""
+        if self._taken is None:  # Most replies call nothing, and then nobody need look.
+            blocks = (block for message in self._messages for block in message.content)
+            self._taken = {block.id for block in blocks if isinstance(block, CallBlock)}
         call_id, number = given, len(self._taken)
         while not call_id or call_id in self._taken:
             number += 1
@@ -28,7 +44,9 @@ class CallIds:
         return call_id
 
 
-def finished_call(call_id: str, name: str, text: str, given: dict[str, Any] | None = None) -> CallBlock:
+def finished_call(
+    call_id: str, name: str, text: str, given: dict[str, Any] | None = None, *, signature: str = ""
+) -> CallBlock:
     """Return the call whose arguments were written as ``text``; blank means those ``given`` with it, or none at all.
 
     What is not a JSON object is kept as it was written and never run as something else. One object in an array is
@@ -36,8 +54,8 @@ def finished_call(call_id: str, name: str, text: str, given: dict[str, Any] | No
     """
     args = _object(text) if text.strip() else given or {}
     if args is None or _is_too_deep(args):
-        return CallBlock(call_id, name, None, malformed=text)
-    return CallBlock(call_id, name, args)
+        return CallBlock(call_id, name, None, malformed=text, signature=signature)
+    return CallBlock(call_id, name, args, signature=signature)
 
 
 def is_object(text: str) -> bool:
@@ -45,9 +63,20 @@ def is_object(text: str) -> bool:
     return text.lstrip()[:1] == "{" and _object(text) is not None
 
 
+def acceptable_id(call_id: str, pattern: re.Pattern[str] = _USUAL_ID) -> str:
+    """Return an id as an API takes it back. Other services have ids that it refuses; what stands for one is short."""
+    return call_id if pattern.fullmatch(call_id) else f"c{crc32(call_id.encode(errors='replace')):08x}"
+
+
+def acceptable_name(name: str) -> str:
+    """Return a tool's name as every API takes it: a model may have called what could not exist."""
+    return _NOT_IN_A_NAME.sub("_", name)[:_MAX_NAME] or "unknown"
+
+
 def _object(text: str) -> dict[str, Any] | None:
     try:
-        value = msgspec.json.decode(text)
+        # Half an emoji becomes U+FFFD instead of costing the call.
+        value = msgspec.json.decode(without_half_escapes(text.encode(errors="replace")))
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
     if isinstance(value, list) and len(value) == 1:

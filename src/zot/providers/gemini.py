@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 from urllib.parse import quote
+
+import msgspec
 
 from zot.events import encode
 from zot.messages import (
@@ -20,28 +22,29 @@ from zot.messages import (
     TranscriptBlock,
 )
 from zot.providers.base import Decoder, HttpRequest, Request, own_blocks
-from zot.providers.gemini_calls import Calls
+from zot.providers.calls import CallIds, acceptable_id, acceptable_name
 from zot.providers.gemini_stream import GeminiDecoder
 from zot.providers.gemini_thinking import seals_calls, thinking
+from zot.providers.images import fits, left_out
+from zot.providers.vendors import ImageLimits
 
 _Part: TypeAlias = dict[str, Any]
 
-_IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/webp", "image/heic", "image/heif"})
-#: Larger files are to be uploaded first, which we do not do.
-_MAX_IMAGE_BYTES = 7_000_000
+#: A request is 20 MB at most. Larger files are to be uploaded first, which we do not do.
+_IMAGES = ImageLimits(
+    7_000_000, 500, 13_000_000, frozenset({"image/png", "image/jpeg", "image/webp", "image/heic", "image/heif"})
+)
 #: What Google documents for calls that another model made: it stands where the signature would.
 _NO_SIGNATURE = "skip_thought_signature_validator"
 
 
 class GeminiGenerateContent:
-    """The API, at Google's address or at another that speaks it. One conversation: it knows the calls so far."""
+    """The API, at Google's address or at another that speaks it."""
 
     def __init__(self, *, base_url: str, origin: str) -> None:
         self._base = base_url.rstrip("/").removesuffix("/v1beta").removesuffix("/v1")
-        self._origin = origin
-        self._calls = Calls()
-        self._appended = partial(self._append, seals=False)
-        self._appended_sealed = partial(self._append, seals=True)
+        self._appended = partial(_appended, origin, seals=False)
+        self._appended_sealed = partial(_appended, origin, seals=True)
 
     def request(self, request: Request, key: str) -> HttpRequest:
         """Return the HTTP request that asks for one streamed reply. The key is in a header, never in the URL."""
@@ -56,9 +59,9 @@ class GeminiGenerateContent:
             body=self._body(request),
         )
 
-    def decoder(self) -> Decoder:
-        """Return a decoder for one reply."""
-        return GeminiDecoder(self._calls)
+    def decoder(self, request: Request) -> Decoder:
+        """Return a decoder for the reply to a request."""
+        return GeminiDecoder(CallIds(request.messages))
 
     def _body(self, request: Request) -> bytes:
         """Return the request body, made of the parts that were encoded before and those that are new."""
@@ -72,81 +75,91 @@ class GeminiGenerateContent:
         if request.tools:
             head["tools"] = [{"functionDeclarations": [*_declarations(request.tools)]}]
         appended = self._appended_sealed if seals_calls(request.model) else self._appended
-        contents, role = request.encoded.text(request.messages, appended)
+        contents, state = request.encoded.text(request.encoded.images.of(request.messages, _IMAGES), appended)
         # One copy of what was said before, and no more: a long conversation is a megabyte.
-        return b"".join([encode(head)[:-1], b',"contents":[', contents, b"]}" if role else b"", b"]}"])
+        return b"".join([encode(head)[:-1], b',"contents":[', contents, b"]}" if state else b"", b"]}"])
 
-    def _append(self, message: Message, role: str, *, seals: bool) -> tuple[bytes, str]:
-        """Return what continues contents whose last one, of ``role``, is open; and which role is open then."""
-        if message.role == "assistant":
-            speaker, parts = "model", self._spoken(own_blocks(message, self._origin), seals=seals)
-        else:
-            speaker, parts = "user", self._told(message.content)
-        if not parts:
-            return b"", role
-        content = encode(parts)[1:-1]
-        if speaker == role:
-            return b"," + content, role
-        return b'%s{"role":"%s","parts":[%s' % (b"]}," if role else b"", speaker.encode(), content), speaker
 
-    def _spoken(self, blocks: Sequence[TranscriptBlock], *, seals: bool) -> list[_Part]:
-        """Return what the model said; nothing if all it did was think."""
-        parts: list[_Part] = []
-        calls: list[_Part] = []
-        for block in blocks:
-            match block:
-                case TextBlock(text=text) if text.strip():
-                    parts.append({"text": text})
-                case ThinkingBlock(text=text, signature=signature) if signature:
-                    _seal(parts, text, signature)
-                case CallBlock():
-                    self._calls.add(block)
-                    calls.append(_call(block))
-                    parts.append(calls[-1])
-                case _:
-                    pass  # A thought without signature proves nothing: the API wants none back.
-        if seals and calls:
-            # Of calls side by side, only the first is sealed.
-            calls[0].setdefault("thoughtSignature", _NO_SIGNATURE)
-        return parts if any(map(_says_something, parts)) else []
+def _appended(origin: str, message: Message, state: str, *, seals: bool) -> tuple[bytes, str]:
+    """Return what continues contents after ``state``, and the state then: who is speaking, and what was called last.
 
-    def _told(self, content: Sequence[TranscriptBlock]) -> list[_Part]:
-        """Return what the model is told. Images of results follow all of the results: those must stand together."""
-        parts: list[_Part] = []
-        images: list[_Part] = []
-        for block in content:
-            match block:
-                case TextBlock(text=text) if text.strip():
-                    parts.append({"text": text})
-                case ImageBlock():
-                    parts.append(_image(block))
-                case ResultBlock():
-                    parts.append(self._result(block, images))
-                case _:
-                    pass
-        return [*parts, *images]
+    The API names the tool with each result, which we do not.
+    """
+    role, _, known = state.partition(" ")
+    called = msgspec.json.decode(known, type=dict[str, str]) if known else {}
+    if message.role == "assistant":
+        speaker, parts = "model", _spoken(own_blocks(message, origin), seals=seals)
+        called = {block.id: block.name for block in message.content if isinstance(block, CallBlock)} or called
+    else:
+        speaker, parts = "user", _told(message.content, called)
+    if not parts:
+        return b"", state
+    content, after = encode(parts)[1:-1], f"{speaker} {encode(called).decode()}"
+    if speaker == role:
+        return b"," + content, after
+    return b'%s{"role":"%s","parts":[%s' % (b"]}," if role else b"", speaker.encode(), content), after
 
-    def _result(self, block: ResultBlock, images: list[_Part]) -> _Part:
-        texts = []
-        for item in block.content:
-            match item:
-                case TextBlock(text=text):
-                    texts.append(text)
-                case ImageBlock():
-                    shown = _image(item)
-                    if "inlineData" in shown:
-                        images.append(shown)
-                        texts.append(f"[image {len(images)} follows the results]")
-                    else:
-                        texts.append(shown["text"])
-        text = "\n".join(text for text in texts if text.strip()) or "(no output)"
-        return {
-            "functionResponse": {
-                "id": block.call_id,
-                "name": self._calls.name(block.call_id),
-                "response": {"error" if block.is_error else "output": text},
-            }
+
+def _spoken(blocks: Sequence[TranscriptBlock], *, seals: bool) -> list[_Part]:
+    """Return what the model said; nothing if all it did was think."""
+    parts: list[_Part] = []
+    calls: list[_Part] = []
+    for block in blocks:
+        match block:
+            case TextBlock(text=text) if text.strip():
+                parts.append({"text": text})
+            case ThinkingBlock(text=text, signature=signature) if signature:
+                _seal(parts, text, signature)
+            case CallBlock():
+                calls.append(_call(block))
+                parts.append(calls[-1])
+            case _:
+                pass  # A thought without signature proves nothing: the API wants none back.
+    if seals and calls:
+        # Of calls side by side, only the first is sealed.
+        calls[0].setdefault("thoughtSignature", _NO_SIGNATURE)
+    return parts if any(map(_says_something, parts)) else []
+
+
+def _told(content: Sequence[TranscriptBlock], called: Mapping[str, str]) -> list[_Part]:
+    """Return what the model is told. Images of results follow all of the results: those must stand together."""
+    parts: list[_Part] = []
+    images: list[_Part] = []
+    for block in content:
+        match block:
+            case TextBlock(text=text) if text.strip():
+                parts.append({"text": text})
+            case ImageBlock():
+                parts.append(_image(block))
+            case ResultBlock():
+                # The id stands for a tool that nobody called.
+                parts.append(_result(block, called.get(block.call_id, block.call_id), images))
+            case _:
+                pass
+    return [*parts, *images]
+
+
+def _result(block: ResultBlock, tool: str, images: list[_Part]) -> _Part:
+    texts = []
+    for item in block.content:
+        match item:
+            case TextBlock(text=text):
+                texts.append(text)
+            case ImageBlock():
+                shown = _image(item)
+                if "inlineData" in shown:
+                    images.append(shown)
+                    texts.append(f"[image {len(images)} follows the results]")
+                else:
+                    texts.append(shown["text"])
+    text = "\n".join(text for text in texts if text.strip()) or "(no output)"
+    return {
+        "functionResponse": {
+            "id": acceptable_id(block.call_id),
+            "name": acceptable_name(tool),
+            "response": {"error" if block.is_error else "output": text},
         }
+    }
 
 
 def _declarations(tools: tuple[ToolSpec, ...]) -> Iterator[dict[str, Any]]:
@@ -171,14 +184,15 @@ def _says_something(part: _Part) -> bool:
 
 
 def _call(block: CallBlock) -> _Part:
-    part: _Part = {"functionCall": {"id": block.id, "name": block.name, "args": block.args or {}}}
+    part: _Part = {
+        "functionCall": {"id": acceptable_id(block.id), "name": acceptable_name(block.name), "args": block.args or {}}
+    }
     if block.signature:
         part["thoughtSignature"] = block.signature
     return part
 
 
 def _image(block: ImageBlock) -> _Part:
-    # An image the API cannot take would make it refuse this and every later request.
-    if block.mime_type not in _IMAGE_TYPES or not 0 < len(block.data) <= _MAX_IMAGE_BYTES:
-        return {"text": f"[an image was left out: {block.mime_type or 'unknown type'}, {len(block.data)} bytes]"}
+    if not fits(block, _IMAGES):
+        return {"text": left_out(block)}
     return {"inlineData": {"mimeType": block.mime_type, "data": b64encode(block.data).decode()}}

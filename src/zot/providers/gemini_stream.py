@@ -8,14 +8,14 @@ from typing import Literal
 
 import msgspec
 
-from zot.errors import ContentRefused, ProviderError, ServiceFailed, StreamBroken
+from zot.errors import ContentRefused, ServiceFailed, StreamBroken
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import CallBlock, Counters, Stop, TextBlock, ThinkingBlock, TranscriptBlock
 from zot.providers.base import Reply, StreamEvent
+from zot.providers.calls import CallIds, finished_call
+from zot.providers.decoding import StreamDecoder
 from zot.providers.failures import in_stream
-from zot.providers.gemini_calls import Calls, finished_call
 from zot.providers.payload import EventReader
-from zot.providers.sse import SseParser
 
 _STOPS: Mapping[str, Stop] = {"MAX_TOKENS": "length"}
 _REFUSED = frozenset(
@@ -86,31 +86,18 @@ class _Chunk(msgspec.Struct, gc=False, rename="camel"):
 _reader: EventReader[_Chunk] = EventReader(msgspec.json.Decoder(_Chunk), kinds=("",))
 
 
-class GeminiDecoder:
-    """Turns the bytes of one streamed reply into events. ``calls`` are those of the conversation."""
+class GeminiDecoder(StreamDecoder):
+    """Turns the bytes of one streamed reply into events."""
 
-    def __init__(self, calls: Calls) -> None:
-        self._sse = SseParser()
-        self._calls = calls
+    def __init__(self, ids: CallIds) -> None:
+        super().__init__()
+        self._ids = ids
         self._blocks: list[TranscriptBlock] = []
         self._open: Literal["text", "thinking"] | None = None
         self._pieces: list[str] = []
         self._usage = _Usage()
         self._reason = ""
         self._remark = ""
-        self.progress = 0
-        self.failure: ProviderError | None = None
-
-    def feed(self, data: bytes) -> list[StreamEvent]:
-        """Return the events that ``data`` completes. Raise ProviderError for an error inside the stream."""
-        events: list[StreamEvent] = []
-        try:
-            self._feed(data, events)
-        except ProviderError as error:
-            if not events:
-                raise
-            self.failure = error  # What was said before it must be heard first.
-        return events
 
     def finish(self) -> list[StreamEvent]:
         """Return a call that the service itself could not read: the model must hear of it.
@@ -155,14 +142,23 @@ class GeminiDecoder:
             self._count(chunk.usage_metadata)
         if chunk.error is not None or chunk.prompt_feedback is not None:
             _check(chunk)
-        # Nobody asks for a second candidate.
-        for candidate in (chunk.candidates or ())[:1]:
-            if candidate.content is not None:
-                for part in candidate.content.parts or ():
+        if not chunk.candidates:
+            return
+        candidate = chunk.candidates[0]  # Nobody asks for a second one.
+        if candidate.content is not None:
+            for part in candidate.content.parts or ():
+                if (
+                    self._open == "text"
+                    and part.text
+                    and not (part.thought or part.thought_signature or part.function_call)
+                ):
+                    self._pieces.append(part.text)  # Nearly all of them are like this.
+                    events.append(TextDelta(part.text))
+                else:
                     self._take_part(part, events)
-            if candidate.finish_reason:
-                # Some servers say it with every chunk, so it is no end: the last one counts, when the body ends.
-                self._reason, self._remark = candidate.finish_reason, candidate.finish_message or ""
+        if candidate.finish_reason:
+            # Some servers say it with every chunk, so it is no end: the last one counts, when the body ends.
+            self._reason, self._remark = candidate.finish_reason, candidate.finish_message or ""
 
     def _take_part(self, part: _Part, events: list[StreamEvent]) -> None:
         if part.function_call is not None:
@@ -182,14 +178,14 @@ class GeminiDecoder:
     def _take_call(self, call: _FunctionCall, signature: str, events: list[StreamEvent]) -> None:
         text = bytes(call.args).decode(errors="replace")
         text = "" if text == "null" else text
-        block = finished_call(self._new_id(call.id or ""), call.name or "unknown", text, signature)
+        block = finished_call(self._ids.take(call.id or ""), call.name or "unknown", text, signature=signature)
         self._add_call(block, text, events)
 
     def _unusable_call(self) -> list[StreamEvent]:
         sent = self._remark or self._reason
         found = _CALLED.search(sent)
         events: list[StreamEvent] = []
-        self._add_call(CallBlock(self._new_id(""), found[1] if found else "unknown", None, sent), sent, events)
+        self._add_call(CallBlock(self._ids.take(""), found[1] if found else "unknown", None, sent), sent, events)
         return events
 
     def _add_call(self, call: CallBlock, text: str, events: list[StreamEvent]) -> None:
@@ -199,14 +195,6 @@ class GeminiDecoder:
         if text:
             events.append(ToolUseArgs(call.id, text))
         events.append(ToolUseEnd(call.id))
-
-    def _new_id(self, given: str) -> str:
-        """Return an id that neither this reply nor the conversation has."""
-        taken = {block.id for block in self._blocks if isinstance(block, CallBlock)}
-        call_id = self._calls.new_id(given)
-        while call_id in taken:
-            call_id = self._calls.new_id("")
-        return call_id
 
     def _enter(self, kind: Literal["text", "thinking"]) -> None:
         if self._open != kind:
@@ -234,7 +222,7 @@ class GeminiDecoder:
 
     def _count(self, usage: _Usage) -> None:
         # Told with every chunk, and growing; the last number of each counter counts, once.
-        known = self._usage
+        known, self._usage = self._usage, usage
         if usage.prompt_token_count is None:
             usage.prompt_token_count = known.prompt_token_count
         if usage.cached_content_token_count is None:
@@ -245,7 +233,6 @@ class GeminiDecoder:
             usage.candidates_token_count = known.candidates_token_count
         if usage.thoughts_token_count is None:
             usage.thoughts_token_count = known.thoughts_token_count
-        self._usage = usage
 
 
 def _check(chunk: _Chunk) -> None:

@@ -107,8 +107,11 @@ _UNKNOWN_OUTPUT = 8_192
 
 
 def unknown_model(model_id: str, provider: str) -> Model:
-    """Return a model of which nothing but its name is known."""
-    return Model(model_id, provider, _UNKNOWN_WINDOW, _UNKNOWN_OUTPUT, reasoning=False, name=model_id)
+    """Return a model of which nothing but its name is known.
+
+    It is taken to reason: who asks for that means it, and a service that cannot says so.
+    """
+    return Model(model_id, provider, _UNKNOWN_WINDOW, _UNKNOWN_OUTPUT, reasoning=True, name=model_id)
 
 
 def catalogue(provider: str, *, unlisted: bool = False) -> Catalogue:

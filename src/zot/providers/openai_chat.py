@@ -10,7 +10,6 @@ import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from zlib import crc32
 
 import msgspec
 
@@ -26,13 +25,13 @@ from zot.messages import (
     TranscriptBlock,
 )
 from zot.providers.base import Decoder, HttpRequest, Request, own_blocks
+from zot.providers.calls import CallIds, acceptable_id, acceptable_name
 from zot.providers.images import fits, left_out
 from zot.providers.openai_chat_stream import ChatDecoder
 from zot.providers.reasoning_details import unsealed
 from zot.providers.vendors import ChatQuirks
 
 _VERSIONED = re.compile(r"/v\d+[a-z]*(/openai)?$")
-_NOT_IN_A_NAME = re.compile("[^a-zA-Z0-9_-]")
 
 _BRIDGE = b',{"role":"assistant","content":"I see."}'
 
@@ -53,9 +52,9 @@ class ChatCompletions:
             headers["authorization"] = f"Bearer {key}"
         return HttpRequest(url=self._url, headers=headers, body=self._body(request))
 
-    def decoder(self) -> Decoder:
-        """Return a decoder for one reply."""
-        return ChatDecoder(think_tags=self._quirks.think_tags)
+    def decoder(self, request: Request) -> Decoder:
+        """Return a decoder for the reply to a request."""
+        return ChatDecoder(CallIds(request.messages), think_tags=self._quirks.think_tags)
 
     def _body(self, request: Request) -> bytes:
         """Return the request body, made of the parts that were encoded before and those that are new."""
@@ -74,7 +73,8 @@ class ChatCompletions:
         return next(fitting, {}).get(request.reasoning, {})
 
     def _messages(self, request: Request) -> Iterator[bytes | bytearray | memoryview]:
-        text, state = request.encoded.text(request.messages, self._appended)
+        messages = request.encoded.images.of(request.messages, self._quirks.images)
+        text, state = request.encoded.text(messages, self._appended)
         # Every message begins with a comma but the first of all.
         if request.system:
             yield encode({"role": "system", "content": request.system})
@@ -137,14 +137,12 @@ class ChatCompletions:
                 return {}
 
     def _call(self, call: CallBlock) -> dict[str, Any]:
-        # A name that nobody could have, or arguments that are none, would make the service refuse the conversation;
-        # the result says what the model had written.
-        name = _NOT_IN_A_NAME.sub("_", call.name)[:64] or "unknown"
-        function = {"name": name, "arguments": encode(call.args or {}).decode()}
+        # Arguments that are none would make the service refuse the conversation; the result says what was written.
+        function = {"name": acceptable_name(call.name), "arguments": encode(call.args or {}).decode()}
         return {"id": self._call_id(call.id), "type": "function", "function": function}
 
     def _call_id(self, call_id: str) -> str:
-        return call_id if self._call_ids.fullmatch(call_id) else f"c{crc32(call_id.encode(errors='replace')):08x}"
+        return acceptable_id(call_id, self._call_ids)
 
     def _results(self, message: Message, state: str) -> tuple[bytes, str]:
         """Return one message for each result; their images, which none of those can hold, follow as the user's."""
@@ -182,7 +180,7 @@ class ChatCompletions:
         return parts
 
     def _image(self, block: ImageBlock) -> dict[str, Any]:
-        if not fits(block, types=self._quirks.image_types, max_bytes=self._quirks.max_image_bytes):
+        if not fits(block, self._quirks.images):
             return {"type": "text", "text": left_out(block)}
         url = f"data:{block.mime_type};base64,{b64encode(block.data).decode()}"
         return {"type": "image_url", "image_url": {"url": url}}

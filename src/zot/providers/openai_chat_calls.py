@@ -61,8 +61,8 @@ class OpenCall:
 class OpenCalls:
     """All calls of a reply."""
 
-    def __init__(self) -> None:
-        self._ids = CallIds()
+    def __init__(self, ids: CallIds) -> None:
+        self._ids = ids
         self._calls: list[OpenCall] = []
         self._by_index: dict[int, OpenCall] = {}
         self._by_id: dict[str, OpenCall] = {}

@@ -11,12 +11,13 @@ from zot.errors import ContentRefused, Overloaded, ProviderError, ServiceFailed,
 from zot.events import TextDelta, ThinkingDelta
 from zot.messages import Stop, TextBlock, ThinkingBlock, TranscriptBlock
 from zot.providers.base import Reply, StreamEvent
+from zot.providers.calls import CallIds
+from zot.providers.decoding import StreamDecoder
 from zot.providers.failures import reported
 from zot.providers.openai_chat_calls import OpenCall, OpenCalls
 from zot.providers.openai_chat_frames import CallPiece, Choice, Chunk, Delta, Part, Usage
 from zot.providers.payload import EventReader
 from zot.providers.reasoning_details import sealed, thought_in
-from zot.providers.sse import SseParser
 from zot.providers.think_tags import ThinkTags
 
 _STOPS: Mapping[str, Stop] = {
@@ -51,32 +52,19 @@ class _Said:
         return ThinkingBlock(text) if self.is_thought else TextBlock(text)
 
 
-class ChatDecoder:
+class ChatDecoder(StreamDecoder):
     """Turns the bytes of one streamed reply into events. With ``think_tags``, text may begin with a thought in tags."""
 
-    def __init__(self, *, think_tags: bool = False) -> None:
-        self._sse = SseParser()
+    def __init__(self, ids: CallIds, *, think_tags: bool = False) -> None:
+        super().__init__()
         self._parts: list[_Said | OpenCall] = []
         self._open: _Said | None = None
-        self._calls = OpenCalls()
+        self._calls = OpenCalls(ids)
         self._tags = ThinkTags() if think_tags else None
         self._details: list[dict[str, Any]] = []
         self._usage = Usage()
         self._refused = False
         self._stop_reason = ""
-        self.progress = 0
-        self.failure: ProviderError | None = None
-
-    def feed(self, data: bytes) -> list[StreamEvent]:
-        """Return the events that ``data`` completes. Raise ProviderError for an error inside the stream."""
-        events: list[StreamEvent] = []
-        try:
-            self._feed(data, events)
-        except ProviderError as error:
-            if not events:
-                raise
-            self.failure = error  # What was said before it must be heard first.
-        return events
 
     def finish(self) -> list[StreamEvent]:
         """Return what was still open. Raise StreamBroken if the reply is not whole, and what ended it by force."""
@@ -115,8 +103,24 @@ class ChatDecoder:
                 raise reported(payload)
             choice = chunk.choices[0] if chunk.choices else _NOTHING
             delta = choice.delta or choice.message
-            # Some servers send empty chunks to keep the line open: those are no progress.
-            is_news = delta is not None and self._take_delta(delta, events)
+            said = self._open
+            # Nearly all of them are like this: more of the text that is being said, and nothing else.
+            if (
+                said is not None
+                and delta is not None
+                and type(text := delta.content) is str
+                and text
+                and not said.is_thought
+                and not self._tags
+                and not (delta.reasoning_content or delta.reasoning or delta.reasoning_details)
+                and not (delta.tool_calls or delta.refusal or delta.function_call)
+            ):
+                said.pieces.append(text)
+                events.append(TextDelta(text))
+                is_news = True
+            else:
+                # Some servers send empty chunks to keep the line open: those are no progress.
+                is_news = delta is not None and self._take_delta(delta, events)
             if choice.finish_reason:
                 is_news = True
                 self._end(choice.finish_reason, events)

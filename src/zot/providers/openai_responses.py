@@ -25,7 +25,10 @@ from zot.messages import (
     text_of,
 )
 from zot.providers.base import Decoder, HttpRequest, Reasoning, Request, own_blocks
+from zot.providers.calls import CallIds, acceptable_id, acceptable_name
+from zot.providers.images import fits, left_out
 from zot.providers.openai_responses_stream import ResponsesDecoder
+from zot.providers.vendors import ImageLimits
 
 _FAMILIES: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = tuple(
     (re.compile(pattern), tuple(efforts.split()))
@@ -43,12 +46,9 @@ _FAMILIES: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = tuple(
 )
 #: From least to most.
 _EFFORTS = ("none", "minimal", "low", "medium", "high")
-_IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-#: The API takes 20 MB of base64 at most.
-_MAX_IMAGE_BYTES = 15_000_000
+#: The API takes 20 MB of base64 at most, 500 images, and 50 MB in all.
+_IMAGES = ImageLimits(15_000_000, 250, 30_000_000)
 _MIN_OUTPUT_TOKENS = 16
-_MAX_NAME = 64
-_ODD = re.compile("[^a-zA-Z0-9_-]")
 
 
 class OpenAIResponses:
@@ -65,9 +65,9 @@ class OpenAIResponses:
             headers["authorization"] = f"Bearer {key}"
         return HttpRequest(url=self._url, headers=headers, body=self._body(request))
 
-    def decoder(self) -> Decoder:
-        """Return a decoder for one reply."""
-        return ResponsesDecoder()
+    def decoder(self, request: Request) -> Decoder:
+        """Return a decoder for the reply to a request."""
+        return ResponsesDecoder(CallIds(request.messages))
 
     def _body(self, request: Request) -> bytes:
         """Return the request body, made of the parts that were encoded before and those that are new."""
@@ -84,7 +84,8 @@ class OpenAIResponses:
         if request.tools:
             head["tools"] = [_tool(tool) for tool in request.tools]
             head["parallel_tool_calls"] = True
-        items, _ = request.encoded.text(request.messages, self._appended)
+        messages = request.encoded.images.of(request.messages, _IMAGES)
+        items, _ = request.encoded.text(messages, self._appended)
         # One copy of what was said before, and no more: a long conversation is a megabyte.
         return b"".join([encode(head)[:-1], b',"input":[', items, b"]}"])
 
@@ -183,7 +184,8 @@ def _act(block: TranscriptBlock) -> dict[str, Any] | None:
         case CallBlock(id=id_, name=name, args=args):
             # No item id: with it, the service would insist on the thought that came before.
             arguments = encode(args or {}).decode()
-            return {"type": "function_call", "call_id": _short(id_), "name": _name(name), "arguments": arguments}
+            ident, named = acceptable_id(id_), acceptable_name(name)
+            return {"type": "function_call", "call_id": ident, "name": named, "arguments": arguments}
         case _:
             return None
 
@@ -194,7 +196,7 @@ def _result(block: ResultBlock) -> dict[str, Any]:
         parts.insert(0, {"type": "input_text", "text": "[error]"})
     is_text = all(part["type"] == "input_text" for part in parts)
     output = "\n".join(part["text"] for part in parts) if is_text else parts
-    return {"type": "function_call_output", "call_id": _short(block.call_id), "output": output}
+    return {"type": "function_call_output", "call_id": acceptable_id(block.call_id), "output": output}
 
 
 def _parts(content: Iterable[TranscriptBlock]) -> Iterator[dict[str, Any]]:
@@ -209,21 +211,7 @@ def _parts(content: Iterable[TranscriptBlock]) -> Iterator[dict[str, Any]]:
 
 
 def _image(block: ImageBlock) -> dict[str, Any]:
-    # An image the API cannot take would make it refuse this and every later request.
-    if block.mime_type not in _IMAGE_TYPES or not 0 < len(block.data) <= _MAX_IMAGE_BYTES:
-        note = f"[an image was left out: {block.mime_type or 'unknown type'}, {len(block.data)} bytes]"
-        return {"type": "input_text", "text": note}
+    if not fits(block, _IMAGES):
+        return {"type": "input_text", "text": left_out(block)}
     url = f"data:{block.mime_type};base64,{b64encode(block.data).decode()}"
     return {"type": "input_image", "detail": "auto", "image_url": url}
-
-
-def _short(call_id: str) -> str:
-    """Return the id as the API takes it. Those of other services may be longer."""
-    if len(call_id) <= _MAX_NAME and not _ODD.search(call_id):
-        return call_id
-    return f"call_{blake2s(call_id.encode(errors='replace'), digest_size=16).hexdigest()}"
-
-
-def _name(name: str) -> str:
-    """Return a tool's name as the API takes it: another model may have called what could not exist."""
-    return _ODD.sub("_", name)[:_MAX_NAME] or "unknown"

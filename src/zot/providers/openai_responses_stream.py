@@ -9,38 +9,25 @@ from zot.messages import CallBlock, Counters, Stop
 from zot.providers import openai_responses_frames as f
 from zot.providers.base import Reply, StreamEvent
 from zot.providers.calls import CallIds
+from zot.providers.decoding import StreamDecoder
 from zot.providers.failures import in_stream
 from zot.providers.openai_responses_items import OpenCall, OpenMessage, OpenThought
-from zot.providers.sse import SseParser
 
 _Open: TypeAlias = OpenMessage | OpenThought | OpenCall
 _O = TypeVar("_O", OpenMessage, OpenThought, OpenCall)
 
 
-class ResponsesDecoder:
+class ResponsesDecoder(StreamDecoder):
     """Turns the bytes of one streamed reply into events."""
 
-    def __init__(self) -> None:
-        self._sse = SseParser()
+    def __init__(self, ids: CallIds) -> None:
+        super().__init__()
         self._open: dict[int, _Open] = {}
-        self._call_ids = CallIds()
+        self._call_ids = ids
         self._usage = f.Usage()
         self._begun = False
         self._ending: Literal["completed", "incomplete"] | None = None
         self._shortfall = ""
-        self.progress = 0
-        self.failure: ProviderError | None = None
-
-    def feed(self, data: bytes) -> list[StreamEvent]:
-        """Return the events that ``data`` completes. Raise ProviderError for an error inside the stream."""
-        events: list[StreamEvent] = []
-        try:
-            self._feed(data, events)
-        except ProviderError as error:
-            if not events:
-                raise
-            self.failure = error  # What was said before it must be heard first.
-        return events
 
     def finish(self) -> list[StreamEvent]:
         """Raise StreamBroken if the reply is not whole, ContentRefused if the model would not give one."""

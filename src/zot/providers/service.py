@@ -25,7 +25,7 @@ from zot.providers.base import (
 )
 from zot.providers.failures import refusal, sign
 from zot.providers.mask import Mask
-from zot.providers.retry import retry_delay
+from zot.providers.retry import IN_PASSING, retry_delay
 
 log = logging.getLogger("zot")
 
@@ -120,7 +120,9 @@ class _Call:
         self._clock = clock
         self._on_retry = on_retry
         self._response: HttpResponse | None = None
-        self._decoder = api.decoder()
+        self._decoder = api.decoder(request)
+        self._heard: list[StreamEvent] = []
+        self._failure: ProviderError | None = None
         self._received_bytes = 0
         self._ended = False
         self._quiet_since = 0.0
@@ -131,7 +133,7 @@ class _Call:
         http, attempt, may_renew = self._prepared(key), 1, True
         while True:
             try:
-                self._response = await self._attempt(http)
+                await self._begin(http)
             except ProviderError as error:
                 self._sign(error)
                 if may_renew and error.status == _UNAUTHORIZED and (renewed := await self._renewed(key)):
@@ -200,12 +202,31 @@ class _Call:
             response.close()
         raise refusal(response.status, response.headers, body, now=self._clock())
 
+    async def _begin(self, http: HttpRequest) -> None:
+        """Ask, and wait for the first sign of an answer: some services say 200, and then that they are overloaded."""
+        self._decoder = self._api.decoder(self._request)
+        self._response = await self._attempt(http)
+        try:
+            self._heard = await self._listen(self._response, until_begun=True)
+        except ProviderError as error:
+            if isinstance(error, IN_PASSING) and not self._decoder.progress:
+                self._response.close()
+                raise
+            self._failure = error  # Like any other failure of an answer that has begun, it is met by who reads.
+
     async def _next_events(self, response: HttpResponse) -> list[StreamEvent]:
-        if self._decoder.failure is not None:
-            raise self._decoder.failure
+        if self._heard:
+            events, self._heard = self._heard, []
+            return events
+        if (failure := self._failure or self._decoder.failure) is not None:
+            raise failure
+        return await self._listen(response)
+
+    async def _listen(self, response: HttpResponse, *, until_begun: bool = False) -> list[StreamEvent]:
+        """Return the next events; with ``until_begun`` perhaps none, as soon as there is anything but pings."""
         # From here, not from the last event: how long we were busy with that is no silence of the service.
         self._quiet_since = asyncio.get_running_loop().time()
-        while not self._ended:
+        while not self._ended and not (until_begun and self._decoder.progress):
             seen = self._decoder.progress
             data = await self._next_bytes(response)
             if data:

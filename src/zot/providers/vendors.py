@@ -15,6 +15,17 @@ from zot.errors import ConfigError
 ApiName: TypeAlias = Literal["anthropic", "responses", "chat", "gemini"]
 
 
+class ImageLimits(msgspec.Struct, frozen=True):
+    """Which images are taken: each by itself, and all of one request together. Sizes are before base64, which adds a
+    third.
+    """
+
+    max_bytes: int
+    max_count: int
+    max_total_bytes: int
+    types: frozenset[str] = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+
+
 #: What is added to a request for each level of reasoning; a level that is missing adds nothing.
 Levels: TypeAlias = Mapping[str, Mapping[str, Any]]
 
@@ -35,8 +46,7 @@ class ChatQuirks(msgspec.Struct, frozen=True, kw_only=True):
     thoughts: Literal["", "reasoning_content", "reasoning_details"] = ""
     no_thought: str = "(no thought is known)"
     think_tags: bool = False
-    image_types: frozenset[str] = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-    max_image_bytes: int = 15_000_000
+    images: ImageLimits = ImageLimits(15_000_000, 100, 30_000_000)
     call_ids: str = "[!-~]{1,64}"
     user_after_tool: bool = True
 
@@ -102,7 +112,7 @@ _ALL = (
                 ("", {"off": _NO_THINKING, **{level: {**_THINKING[level], **_EFFORT[level]} for level in _EFFORT}}),
             ),
             thoughts="reasoning_content",
-            max_image_bytes=0,
+            images=ImageLimits(0, 0, 0),
         ),
     ),
     Vendor(
@@ -155,7 +165,7 @@ _ALL = (
                 ),
             ),
             think_tags=True,
-            max_image_bytes=3_000_000,
+            images=ImageLimits(3_000_000, 5, 3_000_000),
         ),
     ),
     Vendor(
@@ -167,7 +177,7 @@ _ALL = (
             usage_on_request=False,
             call_ids="[a-zA-Z0-9]{9}",
             user_after_tool=False,
-            max_image_bytes=7_500_000,
+            images=ImageLimits(7_500_000, 8, 30_000_000),
         ),
     ),
     Vendor(
@@ -179,8 +189,7 @@ _ALL = (
             max_tokens_field="max_completion_tokens",
             # The other models refuse to be told how much to think.
             reasoning=(("grok-3-mini", {**_EFFORT, "medium": {"reasoning_effort": "high"}}),),
-            image_types=frozenset({"image/png", "image/jpeg"}),
-            max_image_bytes=7_500_000,
+            images=ImageLimits(7_500_000, 100, 30_000_000, frozenset({"image/png", "image/jpeg"})),
         ),
     ),
     Vendor(

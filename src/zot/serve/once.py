@@ -12,7 +12,7 @@ from zot.history import Batch
 from zot.outcome import Outcome
 from zot.serve.streams import Writer, read_chunks
 from zot.session import Session
-from zot.wire.rpc import EventEncoder
+from zot.wire.rpc_events import EventEncoder
 
 MAX_INPUT_BYTES = 10 * 1024 * 1024
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from zot.errors import AgentError, ProtocolError, UserError
 from zot.history import Batch
+from zot.job import Wish
 from zot.messages import ImageBlock, show
 from zot.session import Session
 from zot.wire import rpc
 from zot.wire.lines import TooLong
+from zot.wire.rpc_events import EventEncoder
 
 log = logging.getLogger("zot")
 
@@ -41,8 +44,13 @@ class RpcServer:
         self._session = session
         self._greeting = greeting
         self._output = output
-        self._events = rpc.EventEncoder()
+        self._events = EventEncoder()
         self._answering: set[asyncio.Task[None]] = set()
+        #: How many commands are at work whose answer comes first, and what waits behind them: commands, and answers.
+        self._pending = 0
+        self._held: deque[rpc.AnyCommand | bytes] = deque()
+        self._settled = asyncio.Event()
+        self._settled.set()
         self._input_ended = False
         session.subscribe(self)
 
@@ -79,16 +87,61 @@ class RpcServer:
         if refusal is not None:
             self._output.write(rpc.fail(command, refusal))
             raise Unwelcome(refusal)
-        try:
-            self._do(command)
-        except Exception as problem:
-            # The outermost boundary: what we did not foresee costs this command, not the connection.
-            self._output.write(rpc.fail(command, self._explained(command, problem)))
+        if self._pending or self._held:
+            self._hold(command)
+        else:
+            self._perform(command)
+
+    async def finish(self) -> None:
+        """Wait until everything that was asked has been answered, or waits its turn in the session."""
+        await self._settled.wait()
 
     def end_input(self) -> None:
         """Nothing more will come: the client can no longer answer what it is asked."""
         self._input_ended = True
         self._session.approver_left()
+
+    def _hold(self, command: rpc.AnyCommand) -> None:
+        """Let a command wait for those before it, so that answers keep their order. An abort waits for nobody."""
+        if isinstance(command, rpc.Abort):
+            self._session.abort(queue=bool(command.queue))
+            self._held.append(rpc.succeed(command))
+        else:
+            self._held.append(command)
+
+    def _perform(self, command: rpc.AnyCommand) -> None:
+        """Do what a command says, and answer it; if that takes a while, those behind it wait."""
+        takes_a_while = self._takes_a_while(command)
+        try:
+            self._do(command)
+        except Exception as problem:
+            # The outermost boundary: what we did not foresee costs this command, not the connection.
+            self._output.write(rpc.fail(command, self._explained(command, problem)))
+        else:
+            if takes_a_while:
+                self._pending += 1
+                self._settled.clear()
+
+    def _takes_a_while(self, command: rpc.AnyCommand) -> bool:
+        match command:
+            case rpc.Prompt() | rpc.Steer() | rpc.Compact() | rpc.Clear() | rpc.UndoCompact():
+                return self._session.begins_later
+            case rpc.Fork() | rpc.Rewind() | rpc.GetMessages(view="full"):
+                return True
+            case _:
+                return False
+
+    def _answered(self) -> None:
+        """A command that took a while has its answer: go on with those behind it."""
+        self._pending -= 1
+        while self._held and not self._pending:
+            match self._held.popleft():
+                case bytes() as answer:
+                    self._output.write(answer)
+                case command:
+                    self._perform(command)
+        if not self._pending:
+            self._settled.set()
 
     def _do(self, command: rpc.AnyCommand) -> None:
         """Do what a command says; raise AgentError if it cannot be done."""
@@ -111,6 +164,8 @@ class RpcServer:
                 self._later(command, self._all_messages())
             case rpc.Fork(session=new_id, messages=count):
                 self._later(command, self._fork(new_id, count))
+            case rpc.Rewind(messages=count, at=row, files=files):
+                self._later(command, session.rewind(Wish(count, row, files is not False)))
             case rpc.GetMessages():
                 messages = [show(message) for message in session.transcript.messages]
                 self._succeed(command, {"messages": messages})
@@ -118,7 +173,9 @@ class RpcServer:
                 session.approve(request or "", decision or "")
                 self._succeed(command)
             case rpc.Clear():
-                session.clear(started=lambda: self._succeed(command), dropped=self._fate(command)["dropped"])
+                session.clear(**self._fate(command))
+            case rpc.UndoCompact():
+                session.undo_compact(**self._fate(command))
             case rpc.SetModel(model=model):
                 if not model:
                     raise UserError("set_model needs a model")
@@ -137,22 +194,18 @@ class RpcServer:
     async def _fork(self, new_id: str | None, messages: int | None) -> dict[str, Any]:
         return {"session": await self._session.fork(new_id, messages=messages)}
 
-    def _later(self, command: rpc.Command, work: Coroutine[Any, Any, Any]) -> None:
+    def _later(self, command: rpc.Command, work: Awaitable[Any]) -> None:
         """Answer ``command`` with what ``work`` gives, when it does."""
         task = asyncio.get_running_loop().create_task(self._answer(command, work), name="zot answer")
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
-    async def _answer(self, command: rpc.Command, work: Coroutine[Any, Any, Any]) -> None:
+    async def _answer(self, command: rpc.Command, work: Awaitable[Any]) -> None:
         try:
             self._succeed(command, await work)
         except Exception as problem:
             self._output.write(rpc.fail(command, self._explained(command, problem)))
-
-    async def finish(self) -> None:
-        """Wait until everything that was asked has been answered."""
-        while self._answering:
-            await asyncio.wait(self._answering)
+        self._answered()
 
     def _succeed(self, command: rpc.Command, *data: Any) -> None:
         self._output.write(rpc.succeed(command, *data))
@@ -166,10 +219,22 @@ class RpcServer:
 
     def _fate(self, command: rpc.Command) -> dict[str, Callable[..., Any]]:
         """Return what is to be done when the job of ``command`` starts, or never will."""
-        return {
-            "started": lambda: self._succeed(command, rpc.STARTED),
-            "dropped": lambda reason: self._output.write(rpc.fail(command, reason)),
-        }
+        data = () if isinstance(command, rpc.Clear | rpc.UndoCompact) else (rpc.STARTED,)
+        then = self._answered if self._session.begins_later else _nothing
+
+        def started() -> None:
+            self._succeed(command, *data)
+            asyncio.get_running_loop().call_soon(then)
+
+        def dropped(reason: str) -> None:
+            self._output.write(rpc.fail(command, reason))
+            asyncio.get_running_loop().call_soon(then)
+
+        return {"started": started, "dropped": dropped}
+
+
+def _nothing() -> None:
+    pass
 
 
 def _images(images: Sequence[rpc.ImageInput] | None) -> tuple[ImageBlock, ...]:

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from zot.messages import ImageBlock, TextBlock, ToolSpec
+from zot.store import Wrote
 
 Output: TypeAlias = tuple[TextBlock | ImageBlock, ...]
 
@@ -17,6 +18,7 @@ class ToolContext(msgspec.Struct, frozen=True):
 
     What a call leaves running ends with the first of its ``owners``: keys for a session and a run, see `Processes`.
     A call that is cancelled may say its ``last_words``: what the model hears of it instead of that it was aborted.
+    What it is about to change in a file it tells ``writing``, if there is somebody who keeps it, and waits.
     """
 
     cwd: str
@@ -24,6 +26,7 @@ class ToolContext(msgspec.Struct, frozen=True):
     progress: Callable[[str], Awaitable[None]]
     owners: tuple[str, ...] = ()
     last_words: Callable[[str], None] = lambda text: None
+    writing: Callable[[Wrote], Awaitable[None]] | None = None
 
 
 class Tool(Protocol):

@@ -19,6 +19,7 @@ from zot.messages import TextBlock, ToolSpec
 from zot.tools.arguments import decode_args, to_utf8
 from zot.tools.base import Output, ToolContext
 from zot.tools.changes import Change, Row, Skipped, apply, diff
+from zot.tools.checkpoint import content_of, wrote
 from zot.tools.encoding import BROKEN_UTF_8, LATIN_1, UTF_8, WINDOWS_1252, Encoding, detect
 from zot.tools.excerpt import Excerpt
 from zot.tools.files import Place, read_at
@@ -94,8 +95,10 @@ class Edit:
                 or "[that is what the file already had]\n"
             )
             await asyncio.sleep(0)
-            # From here on nothing waits: an abort must not tell the model that nothing has changed.
             new = apply(data, changes)
+            if context.writing is not None:
+                await context.writing(wrote(place.path, context.cwd, content_of(data), content_of(new)))
+            # From here on nothing waits: an abort must not tell the model that nothing has changed.
             replaced = place.replace(new, expected=about)
             if place.keys in self._seen:
                 self._seen.note(place.keys, version_of(new, replaced.about))

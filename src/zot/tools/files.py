@@ -39,7 +39,7 @@ class Place:
         self._directory = directory
         self._name = name
         self._shown = shown
-        self._path = path
+        self.path = path
 
     def __enter__(self) -> Self:
         return self
@@ -51,7 +51,7 @@ class Place:
     def keys(self) -> Keys:
         """What names this place, whichever path leads here: its directory, as long as that exists, and where it is."""
         about = os.fstat(self._directory)
-        return (about.st_dev, about.st_ino, self._name), self._path
+        return (about.st_dev, about.st_ino, self._name), self.path
 
     @contextmanager
     def open(self) -> Iterator[int]:
@@ -75,20 +75,29 @@ class Place:
         """Tell if something is here. Raise ToolFailed if it is something that cannot be replaced by a file."""
         return self._existing() is not None
 
-    def replace(self, data: bytes, *, expected: os.stat_result | None = None) -> Replaced:
+    def replace(self, data: bytes, *, expected: os.stat_result | None = None, mode: int | None = None) -> Replaced:
         """Make ``data`` the whole content of the file.
 
         Whoever looks sees the old content or the new, never a part. An existing file keeps its mode, owner and
-        extended attributes, a new one gets what the umask leaves. Raises ToolFailed, and then nothing has changed;
-        also if the file is no longer the one that ``expected`` tells about.
+        extended attributes, a new one gets ``mode``, or what the umask leaves. Raises ToolFailed, and then nothing has
+        changed; also if the file is no longer the one that ``expected`` tells about.
 
         A direct call and not a thread: a cancelled call could not stop the thread, so the file would change after
         the model was told that it did not. Nothing waits for the disk, since we rename without fsync.
         """
         try:
-            return self._write_and_rename(data, expected)
+            return self._write_and_rename(data, expected, mode)
         except OSError as exc:
             raise failure("write", self._shown, exc) from exc
+
+    def remove(self, *, expected: os.stat_result) -> None:
+        """Remove the file, if it is still the one that ``expected`` tells about. Raise ToolFailed."""
+        try:
+            if _differ(expected, self._existing()):
+                raise ToolFailed(f"{self._shown} was changed by somebody else at the same time")
+            os.unlink(self._name, dir_fd=self._directory)
+        except OSError as exc:
+            raise failure("remove", self._shown, exc) from exc
 
     def _descriptor(self) -> int:
         return os.open(self._name, _READ, dir_fd=self._directory)
@@ -105,15 +114,17 @@ class Place:
             raise ToolFailed(f"cannot write {self._shown}: not a regular file")
         return about
 
-    def _write_and_rename(self, data: bytes, expected: os.stat_result | None) -> Replaced:
+    def _write_and_rename(self, data: bytes, expected: os.stat_result | None, mode: int | None) -> Replaced:
         old = self._existing()
-        if old is not None and not self._is_writable():
-            raise ToolFailed(f"cannot write {self._shown}: it is read-only; if it is to change, make it writable first")
+        if old is not None:
+            self.check_writable()
         temp = f".zot-{os.urandom(8).hex()}.tmp"
         fd = self._create(temp, 0o666 if old is None else 0o600)
         try:
             _write_all(fd, data)
             notes = [] if old is None else self._keep(old, fd)
+            if old is None and mode is not None:
+                os.fchmod(fd, mode)
             if expected is not None and _differ(expected, self._existing()):
                 raise ToolFailed(f"{self._shown} was changed by somebody else at the same time; read it again")
             self._rename(temp)
@@ -126,10 +137,12 @@ class Place:
         finally:
             os.close(fd)
 
-    def _is_writable(self) -> bool:
-        """Tell if this user may write the file: who may write only its directory could replace it all the same."""
+    def check_writable(self) -> None:
+        """Raise ToolFailed if this user may not write the file: who may write its directory could replace it all the
+        same."""
         effective = os.access in os.supports_effective_ids
-        return os.access(self._name, os.W_OK, dir_fd=self._directory, effective_ids=effective)
+        if not os.access(self._name, os.W_OK, dir_fd=self._directory, effective_ids=effective):
+            raise ToolFailed(f"cannot write {self._shown}: it is read-only; if it is to change, make it writable first")
 
     def _create(self, temp: str, mode: int) -> int:
         # The kernel applies the umask to the mode; asking for the umask would change it for other threads.

@@ -34,6 +34,11 @@ class Seen:
         while len(self._versions) > MAX_FILES * len(keys):
             del self._versions[next(iter(self._versions))]
 
+    def forget(self, keys: Keys) -> None:
+        """There is nothing any more that could have been seen."""
+        for key in keys:
+            self._versions.pop(key, None)
+
     def is_stale(self, keys: Keys, version: bytes) -> bool:
         """Tell if the model has seen the file, and another version of it. What it never saw is not stale."""
         return any(self._versions.get(key, version) != version for key in keys)

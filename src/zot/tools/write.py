@@ -11,6 +11,7 @@ from zot.errors import ToolFailed
 from zot.messages import TextBlock, ToolSpec
 from zot.tools.arguments import decode_args, to_utf8
 from zot.tools.base import Output, ToolContext
+from zot.tools.checkpoint import content_at, content_of, wrote
 from zot.tools.encoding import PROBE_BYTES, UTF_8, detect
 from zot.tools.files import Place, read_at
 from zot.tools.paths import Anywhere, Paths
@@ -55,6 +56,12 @@ class Write:
             raise ToolFailed(f"cannot write {wanted.path}: that names a directory")
         with self._paths.find(wanted.path, context.cwd, make_parents=True) as place:
             known, changed = await self._look(place, wanted.path, data) if place.exists() else (None, [])
+            if context.writing is not None:
+                before = content_at(place)
+                await context.writing(wrote(place.path, context.cwd, before, content_of(data)))
+                known = known or before.about
+                if before.digest is None and place.exists():
+                    raise ToolFailed(f"{wanted.path} was made by somebody else at the same time; read it first")
             replaced = place.replace(data, expected=known)
             self._seen.note(place.keys, version_of(data, replaced.about))
         lines = data.count(b"\n") + (not data.endswith(b"\n") and data != b"")

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from zot.errors import ProtocolError
-from zot.events import (
-    AgentEvent,
-    ApprovalRequest,
-    ExtNotify,
-    Retry,
-    ThinkingDelta,
-    Usage,
-    encode,
-    encode_lines,
-)
+from zot.events import encode
 from zot.surrogates import without_half_escapes
 
 PROTOCOL_VERSION: Final = 1
 
 #: What a client may switch on with `hello`. Without them it gets version 1 as first published.
-FEATURES: Final = ("seq", "thinking", "retries", "prices", "approvals")
-_GATED: Final[dict[type, str]] = {
-    ThinkingDelta: "thinking",
-    Retry: "retries",
-    ApprovalRequest: "approvals",
-    ExtNotify: "extensions",
-}
+FEATURES: Final = ("seq", "thinking", "retries", "prices", "approvals", "compaction")
 
 
 class Command(msgspec.Struct, frozen=True, tag_field="type"):
@@ -64,6 +49,10 @@ class Abort(Command, tag="abort", frozen=True):
 
 
 class Compact(Command, tag="compact", frozen=True):
+    pass
+
+
+class UndoCompact(Command, tag="undo_compact", frozen=True):
     pass
 
 
@@ -120,12 +109,19 @@ class Fork(Command, tag="fork", frozen=True):
     messages: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
+class Rewind(Command, tag="rewind", frozen=True):
+    messages: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    at: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    files: bool | None = None
+
+
 AnyCommand: TypeAlias = (
     Hello
     | Prompt
     | Steer
     | Abort
     | Compact
+    | UndoCompact
     | GetState
     | GetMessages
     | Clear
@@ -138,6 +134,7 @@ AnyCommand: TypeAlias = (
     | PanelClose
     | Approve
     | Fork
+    | Rewind
 )
 _greetings: msgspec.json.Decoder[Hello | Ping] = msgspec.json.Decoder(Hello | Ping)
 _ids: msgspec.json.Decoder[str | int | float | None] = msgspec.json.Decoder(str | int | float | None)
@@ -357,32 +354,3 @@ class Greeting:
             features = tuple(name for name in FEATURES if name in command.features)
             self.features = frozenset(features)
         return succeed(command, HelloData(PROTOCOL_VERSION, self._version, self.provider, self.model(), features))
-
-
-class EventEncoder:
-    """Turns events into the lines one client gets, by the features it has switched on."""
-
-    def __init__(self) -> None:
-        self._seq = 0
-
-    def lines(self, events: Sequence[AgentEvent], features: frozenset[str], *, run: int) -> bytes:
-        """Return the lines for ``events`` of a run, each ending in LF."""
-        shown = [event for event in events if _GATED.get(type(event)) is None or _GATED[type(event)] in features]
-        if "prices" not in features:
-            shown = [_as_first_published(event) if type(event) is Usage else event for event in shown]
-        return self._numbered(shown, run) if "seq" in features else encode_lines(shown)
-
-    def _numbered(self, events: Iterable[AgentEvent], run: int) -> bytes:
-        lines = []
-        for event in events:
-            self._seq += 1
-            lines.append(b'%s,"seq":%d,"run":%d}\n' % (encode(event)[:-1], self._seq, run))
-        return b"".join(lines)
-
-
-def _as_first_published(event: Usage) -> Usage:
-    """Return a usage event without the fields that version 1 does not have."""
-    if event.price_known and event.cumulative.price_known and not event.cumulative.reasoning:
-        return event
-    cumulative = msgspec.structs.replace(event.cumulative, price_known=True, reasoning=0)
-    return msgspec.structs.replace(event, cumulative=cumulative, price_known=True, reasoning=0)

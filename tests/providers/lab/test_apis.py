@@ -285,7 +285,7 @@ def test_errors_inside_a_stream() -> None:
         [
             'data: {"type":"error","error":{"type":"overloaded_error","message":"Too much"}}',
             'data: {"error":{"message":"Too much","type":"overloaded_error","param":null,"code":"overloaded_error"}}',
-            'data: {"type":"error","sequence_number":2,"code":"overloaded_error","message":"Too much","param":null}',
+            'data: {"type":"error","sequence_number":0,"code":"overloaded_error","message":"Too much","param":null}',
             'data: {"error":{"code":503,"message":"Too much","status":"UNAVAILABLE"}}',
         ]
     )

@@ -161,7 +161,8 @@ class GeminiVoice:
         return encode({**self._ending(parts, stop), "usageMetadata": self._usage, **self._about})
 
     def ping(self) -> bytes:
-        return b": ping\n\n"
+        # A chunk that says nothing: Google's own client takes a comment for broken JSON.
+        return b"data: {%b\n\n" % self._tail
 
     def error(self, code: str, message: str) -> bytes:
         return b"data: %b\n\n" % _error(_CODES.get(code, 500), message, code)

@@ -98,7 +98,6 @@ class Performance:
             case d.Cut(where=where):
                 yield from self._cut(where)
             case d.Error(code=code, message=message):
-                yield from self._begin()
                 yield self._voice.error(code, message)
             case d.Usage() | d.UsageTwice() | d.Stop() | d.Repeat() | d.NoEnd() | d.Status() | d.Play():
                 pass

@@ -1,0 +1,67 @@
+"""Which kept session one prompt belongs to: a new one, one that was named, or an earlier one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from zot.config import Config
+from zot.errors import ConfigError, NoSuchSession, StoreFailed
+from zot.runtime import journal_path, open_recorded, open_session
+
+if TYPE_CHECKING:
+    from zot.session import Session
+
+
+async def open_kept(config: Config, given: Collection[str], *, own_process: bool) -> Session:
+    """Return the session that ``config`` names; without a name a new one, which is kept if that is possible."""
+    if config.session is not None:
+        return await open_recorded(config, given, own_process=own_process)
+    from zot.session import new_session_id
+
+    try:
+        journal_path(config)
+    except ConfigError as problem:
+        reason: Exception = problem
+    else:
+        try:
+            new = msgspec.structs.replace(config, session=new_session_id())
+            return await open_recorded(new, given, own_process=own_process)
+        except StoreFailed as problem:
+            reason = problem
+    # Nobody asked for it, so nobody must go without an answer for it.
+    sys.stderr.write(f"zot: this session is not kept: {reason}\n")
+    return open_session(config, own_process=own_process)
+
+
+async def open_earlier(config: Config, given: Collection[str], name: str) -> Session:
+    """Return the session that ``name`` means, or the newest of the directory if it is "". Raise NoSuchSession."""
+    session_id = await _earlier(config, name)
+    found = msgspec.structs.replace(config, session=session_id)
+    return await open_recorded(found, given, own_process=True)
+
+
+async def _earlier(config: Config, name: str) -> str:
+    import asyncio
+
+    from zot.commands.asked import chosen, directory
+    from zot.journal.journal import Journal
+
+    path, cwd = journal_path(config), directory(config.cwd)
+    nothing = NoSuchSession(f"there is no session of {cwd} to go on with; zot sessions list --all shows the others")
+    if not await asyncio.to_thread(os.path.exists, path):
+        raise nothing
+    journal = await Journal.open(path)
+    try:
+        if name:
+            return (await chosen(journal, name)).id
+        newest = await journal.newest(cwd)
+        if newest is None:
+            raise nothing
+        return newest.id
+    finally:
+        await journal.close()

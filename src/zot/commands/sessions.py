@@ -1,0 +1,168 @@
+"""`zot sessions`: what is kept, shown, found, moved and removed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from zot import flags
+from zot.commands.asked import Request, WrongUsage, remark
+from zot.commands.session_files import REWIND_FLAGS, diff, rewind
+from zot.commands.sessions_change import delete, fork, gc, rename
+from zot.commands.sessions_move import export, import_
+from zot.commands.sessions_read import check, list_, search, show
+from zot.config import Config
+from zot.errors import ConfigError, NoSuchSession
+from zot.flags import Flag
+from zot.runtime import journal_path
+
+if TYPE_CHECKING:
+    from zot.journal.journal import Journal
+
+Action: TypeAlias = Callable[["Journal", Request], Awaitable[int]]
+
+_HELP = Flag("--help", "this text", short="-h")
+_JSON = Flag("--json", "one JSON object a line, for programs")
+_YES = Flag("--yes", "do not ask", short="-y")
+_AS = Flag("--as", "the id of the new session", value="ID")
+
+
+class Subcommand(msgspec.Struct, frozen=True):
+    """One thing that `zot sessions` does. ``words`` says how many it takes, at least and at most.
+
+    One without an ``action`` must not open the journal, because that would save what is readable of a damaged one.
+    """
+
+    action: Action | None
+    words: tuple[int, int]
+    takes: str
+    help: str
+    flags: tuple[Flag, ...] = ()
+    #: True if it makes sense where nothing has ever been kept.
+    alone: bool = False
+
+
+_CENTURY_S = 100 * 365 * 86400
+
+
+def _days(text: str) -> float:
+    """Read a time such as 30d, 2w or 12h, as seconds."""
+    seconds = {"h": 3600, "d": 86400, "w": 7 * 86400}.get(text[-1:])
+    if seconds is None or not text[:-1].isascii() or not text[:-1].isdigit():
+        raise ValueError("must be a number of hours, days or weeks, such as 12h, 30d or 4w")
+    if (time := float(text[:-1]) * seconds) > _CENTURY_S:
+        raise ValueError("must be a century at most")
+    return time
+
+
+_MANY = 1 << 30
+SUBCOMMANDS: Mapping[str, Subcommand] = {
+    "list": Subcommand(list_, (0, 0), "", "the sessions of this directory, the newest first", (
+        Flag("--all", "those of all directories"),
+        Flag("--cwd", "those of another directory", value="DIR"),
+    ), alone=True),
+    "show": Subcommand(show, (1, 1), "ID", "what was said, as text", (
+        Flag("--full", "also what the model thought, and all of what tools returned"),
+    )),
+    "search": Subcommand(search, (1, _MANY), "TEXT", "where something was said, in all sessions", (
+        Flag("--limit", "at most so many places (50)", value="N", parse=flags.positive),
+    ), alone=True),
+    "export": Subcommand(export, (1, 1), "ID", "the session as a file that can be read elsewhere", (
+        Flag("--output", "where to, instead of standard output; must not exist", value="FILE", short="-o"),
+    )),
+    "import": Subcommand(import_, (1, 1), "FILE", "a session that was exported; - is standard input", (
+        _AS,
+        Flag("--cwd", "where it works from now on", value="DIR"),
+    ), alone=True),
+    "fork": Subcommand(fork, (1, 1), "ID", "another session that begins as this one does", (
+        Flag("--messages", "with its first N messages only", value="N", parse=flags.positive),
+        Flag("--at", "with its rows up to this number only", value="SEQ", parse=flags.positive),
+        _AS,
+    )),
+    "rewind": Subcommand(rewind, (1, 1), "ID", "back to an earlier point, with the files that tools have changed since",
+                         REWIND_FLAGS),
+    "diff": Subcommand(diff, (2, 2), "ID ID", "what two sessions said and wrote since they parted"),
+    "rename": Subcommand(rename, (2, _MANY), "ID TITLE", "another title"),
+    "delete": Subcommand(delete, (1, _MANY), "ID...", "remove sessions for good", (_YES,)),
+    "gc": Subcommand(gc, (0, 0), "", "remove images that nobody shows, and give space back", (
+        Flag("--older-than", "remove sessions, too, that were not used for so long: 30d, 4w", value="TIME",
+             parse=_days),
+        _YES,
+    ), alone=True),
+    "check": Subcommand(None, (0, 0), "", "is everything there, and as it was written? Changes nothing", alone=True),
+}  # fmt: skip
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit code: 0 done, 1 failed, 2 wrong usage."""
+    name, rest = (argv[0], argv[1:]) if argv else ("", argv)
+    if name in ("--help", "-h"):
+        sys.stdout.write(_usage() + "\n")
+        return 0
+    subcommand = SUBCOMMANDS.get(name)
+    try:
+        if subcommand is None:
+            raise ConfigError(f"zot sessions cannot {name!r}" if name else "say what zot sessions should do")
+        settings, words = flags.parse(rest, (*subcommand.flags, _JSON, _HELP))
+        if settings.get("help"):
+            sys.stdout.write(_usage_of(name, subcommand) + "\n")
+            return 0
+        _check_words(name, subcommand, words)
+    except ConfigError as problem:
+        return _misused(problem)
+    import asyncio
+    import signal
+
+    # Whatever is half done is undone by the journal, so there is nothing to wind down.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        return asyncio.run(_run(name, subcommand, Request(words, settings)))
+    except WrongUsage as problem:
+        return _misused(problem)
+
+
+async def _run(name: str, subcommand: Subcommand, request: Request) -> int:
+    import asyncio
+
+    from zot.journal.journal import Journal
+
+    path = journal_path(Config())
+    if name != "import" and not await asyncio.to_thread(os.path.exists, path):
+        if not subcommand.alone:
+            raise NoSuchSession(f"there is no session {request.words[0]!r}: nothing has been kept yet")
+        remark("nothing has been kept yet")
+        return 0
+    if subcommand.action is None:
+        return await check(path, request)
+    journal = await Journal.open(path)
+    try:
+        return await subcommand.action(journal, request)
+    finally:
+        await journal.close()
+
+
+def _misused(problem: ConfigError) -> int:
+    remark(f"{problem}; zot sessions --help tells more")
+    return 2
+
+
+def _check_words(name: str, subcommand: Subcommand, words: Sequence[str]) -> None:
+    least, most = subcommand.words
+    if not least <= len(words) <= most or not all(words):
+        raise ConfigError(f"zot sessions {name} takes {subcommand.takes or 'no words'}")
+
+
+def _usage() -> str:
+    rows = [(f"{name} {command.takes}".rstrip(), command.help) for name, command in SUBCOMMANDS.items()]
+    lines = [f"  zot sessions {left:<16}  {text}" for left, text in rows]
+    tail = "An id may be cut short if it is clear which one is meant. `zot sessions list --help` and so on tell more."
+    return "\n".join(["usage: zot sessions SUBCOMMAND [flags]", "", *lines, "", tail])
+
+
+def _usage_of(name: str, subcommand: Subcommand) -> str:
+    words = f"zot sessions {name} {subcommand.takes}".rstrip()
+    return flags.usage(words, f"{subcommand.help[0].upper()}{subcommand.help[1:]}.", (*subcommand.flags, _JSON))

@@ -1,0 +1,212 @@
+"""`zot sessions list`, `show`, `search` and `check`: looking, and changing nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from zot.commands.asked import Request, WrongUsage, aligned, chosen, directory, remark, write, write_json
+from zot.events import Error, TurnEnd
+from zot.journal.check import look_at
+from zot.journal.journal import Journal
+from zot.journal.tables import SessionRecord, rows_after
+from zot.messages import Message, ThinkingBlock
+from zot.messages import show as shown
+from zot.readable import calls_of, counted, described, one_line, when
+from zot.store import Configured, Row, Said, Spliced
+
+#: So many rows are read at a time: what is shown may be longer than memory.
+_PAGE = 1024
+_LIMIT = 50
+
+
+async def list_(journal: Journal, request: Request) -> int:
+    """Show which sessions there are."""
+    everywhere = bool(request.settings.get("all"))
+    if everywhere and "cwd" in request.settings:
+        raise WrongUsage("--all and --cwd exclude each other")
+    cwd = None if everywhere else directory(request.settings.get("cwd"))
+    sessions = await journal.sessions(cwd=cwd)
+    if request.json:
+        for session in sessions:
+            write_json(told(journal, session))
+        return 0
+    if sessions:
+        write(aligned(_listed(journal, sessions, everywhere=everywhere)))
+    if cwd is not None and (others := len(await journal.sessions()) - len(sessions)):
+        nothing = "" if sessions else f"no sessions of {one_line(cwd)}; "
+        remark(f"{nothing}{others} of other directories: --all shows them")
+    elif not sessions:
+        remark("there are no sessions")
+    return 0
+
+
+def told(journal: Journal, session: SessionRecord) -> dict[str, Any]:
+    """Return what programs are told of a session."""
+    running = journal.leases.is_taken(session.number)
+    return {
+        "id": session.id,
+        "title": session.title,
+        "cwd": session.cwd,
+        "created": session.created,
+        "updated": session.updated,
+        "messages": session.messages,
+        "usage": session.totals,
+        "parent": session.parent,
+        "fork_seq": session.fork_seq,
+        "running": running,
+        "pid": session.owner.pid if running and session.owner is not None else None,
+    }
+
+
+def _listed(journal: Journal, sessions: list[SessionRecord], *, everywhere: bool) -> Iterator[list[str]]:
+    counts = [str(session.messages) for session in sessions]
+    width = max(map(len, ["messages", *counts]))
+    yield ["id", "used (UTC)", "messages".rjust(width), *(["directory"] if everywhere else []), "title"]
+    for session, count in zip(sessions, counts, strict=True):
+        title = one_line(session.title) or "(nothing was said)"
+        mark = "(running) " if journal.leases.is_taken(session.number) else ""
+        where = [one_line(session.cwd) or "-"] if everywhere else []
+        yield [one_line(session.id, 60), when(session.updated)[:16], count.rjust(width), *where, f"{mark}{title}"]
+
+
+async def show(journal: Journal, request: Request) -> int:
+    """Show what was said in a session, from its beginning, also what was compacted or cleared since."""
+    session = await chosen(journal, request.words[0])
+    full = bool(request.settings.get("full"))
+    if request.json:
+        write_json({"type": "session", **told(journal, session)})
+        async for seq, row in _rows(journal, session):
+            for line in _told_row(seq, row, full=full):
+                write_json(line)
+        return 0
+    write("".join(f"{line}\n" for line in _headed(journal, session)))
+    names: dict[str, str] = {}
+    async for _, row in _rows(journal, session):
+        for message in _messages(row):
+            names = calls_of(message) or names
+        lines = [*_shown_row(row, names, full=full)]
+        if lines:
+            write("\n" + "".join(f"{line}\n" for line in lines))
+    return 0
+
+
+async def _rows(journal: Journal, session: SessionRecord) -> AsyncIterator[tuple[int, Row]]:
+    after = 0
+    while page := await journal.reading(partial(rows_after, number=session.number, after=after, limit=_PAGE)):
+        for seq, row in page:
+            yield seq, row
+        after = page[-1][0]
+
+
+def _headed(journal: Journal, session: SessionRecord) -> Iterator[str]:
+    yield f"session    {one_line(session.id)}"
+    yield f"title      {one_line(session.title) or '(nothing was said)'}"
+    yield f"directory  {one_line(session.cwd) or '-'}"
+    yield f"begun      {when(session.created)} UTC"
+    yield f"used       {when(session.updated)} UTC{', and running' if journal.leases.is_taken(session.number) else ''}"
+    if session.parent is not None:
+        yield f"forked     from {one_line(session.parent)}, after row {session.fork_seq}"
+    totals = session.totals
+    price = f"${totals.cost_usd:.4f}" if totals.price_known else "price unknown"
+    yield f"tokens     {totals.input + totals.cache_read + totals.cache_write} in, {totals.output} out, {price}"
+
+
+def _messages(row: Row) -> tuple[Message, ...]:
+    match row:
+        case Said(message=message):
+            return (message,)
+        case Spliced(messages=messages):
+            return messages
+        case _:
+            return ()
+
+
+def _shown_row(row: Row, names: dict[str, str], *, full: bool) -> Iterator[str]:
+    match row:
+        case Spliced(start=start, stop=stop, messages=messages):
+            yield f"-- {_replaced(start, stop, len(messages))}"
+        case Configured(provider=provider, model=model, cwd=cwd) if full:
+            yield f"-- from here on with {one_line(provider)} {one_line(model)} in {one_line(cwd) or '-'}"
+        case Error(message=reason):
+            yield f"-- failed: {one_line(reason)}"
+        case TurnEnd(stop="aborted"):
+            yield "-- aborted"
+        case TurnEnd(stop="length"):
+            yield "-- cut off at the model's length limit"
+        case _:
+            pass
+    for number, message in enumerate(_messages(row)):
+        yield from ([""] if number else [])
+        yield from described(message, names, full=full)
+
+
+def _replaced(start: int, stop: int, count: int) -> str:
+    if stop == start:
+        return f"added before message {start + 1}: {count}" if count else "nothing changed"
+    what = f"messages {start + 1} to {stop} were"
+    return f"{what} replaced by these {count}" if count else f"{what} cleared"
+
+
+def _told_row(seq: int, row: Row, *, full: bool) -> Iterator[dict[str, Any]]:
+    """Yield what programs are told of a row."""
+    match row:
+        case Spliced(start=start, stop=stop):
+            yield {"type": "replaced", "seq": seq, "start": start, "stop": stop}
+        case Configured(provider=provider, model=model, cwd=cwd) if full:
+            yield {"type": "configured", "seq": seq, "provider": provider, "model": model, "cwd": cwd}
+        case Error(message=reason):
+            yield {"type": "error", "seq": seq, "message": reason}
+        case TurnEnd(stop="aborted" | "length" as stop_reason):
+            yield {"type": "turn_end", "seq": seq, "stop": stop_reason}
+        case _:
+            pass
+    for message in _messages(row):
+        content = _thought(message) if full else shown(message).content
+        yield {"type": "message", "seq": seq, "role": message.role, "content": content, "time": message.time}
+
+
+def _thought(message: Message) -> list[Any]:
+    """Return the content of a message with what the model thought, and its own words."""
+    found: list[Any] = []
+    for block in message.content:
+        one = msgspec.structs.replace(message, content=(block,), shown_text=None)
+        found += [block] if isinstance(block, ThinkingBlock) else shown(one).content
+    return found
+
+
+async def search(journal: Journal, request: Request) -> int:
+    """Show where something was said."""
+    limit = request.settings.get("limit", _LIMIT)
+    hits = await journal.search(" ".join(request.words), limit=limit)
+    if request.json:
+        for hit in hits:
+            write_json(hit)
+        return 0
+    if hits:
+        rows = ([one_line(hit.session, 60), f"row {hit.seq}", hit.role, one_line(hit.excerpt)] for hit in hits)
+        write(aligned(rows))
+    if len(hits) == limit:
+        remark(f"these are the first {limit}: there may be more, see --limit")
+    elif not hits:
+        remark("nowhere")
+    return 0
+
+
+async def check(path: str, request: Request) -> int:
+    """Say what is wrong with the journal, if something is."""
+    report = await asyncio.to_thread(look_at, path)
+    if request.json:
+        write_json(report)
+    else:
+        for problem in report.problems:
+            write(f"{one_line(problem)}\n")
+        found = f"{counted(report.sessions, 'session')}, {counted(report.rows, 'row')}"
+        write("" if report.problems else f"{found}: everything is as it was written\n")
+    if report.problems:
+        remark(f"{counted(len(report.problems), 'problem')}; the next session that is opened saves what is readable")
+    return 1 if report.problems else 0

@@ -1,0 +1,114 @@
+"""A conversation as text for people, in a terminal that it cannot take over. Does no I/O.
+
+What somebody said is indented by four, our own words by less: nobody can say something that looks like ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from zot.messages import CallBlock, ImageBlock, Message, ResultBlock, TextBlock, ThinkingBlock, TranscriptBlock
+
+_MAX_ARGS = 160
+_MAX_RESULT_LINES = 8
+_MAX_RESULT_CHARS = 800
+
+#: What moves the cursor, turns the direction of writing around, or is half a character; not LF and not TAB.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)  # fmt: skip
+
+
+def escaped(text: str) -> str:
+    """Return ``text`` with every character that is not seen as itself written as its escape; LF and TAB stay."""
+    return _UNSEEN.sub(_escape, text.replace("\r\n", "\n"))
+
+
+def one_line(text: str, limit: int = 0) -> str:
+    """Return ``text`` in one line, cut off at ``limit`` characters if that is given."""
+    line = " ".join(text[: 8 * limit or None].split())
+    return escaped(line if not limit or len(line) <= limit else f"{line[: limit - 1]}…")
+
+
+def when(time: str) -> str:
+    """Return a time as people read it, to the second."""
+    return one_line(time[:19].replace("T", " "))
+
+
+def counted(count: int, noun: str) -> str:
+    """Return how many there are."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def size(count: int) -> str:
+    """Return a number of bytes as people read it."""
+    if count < 1000:
+        return counted(count, "byte")
+    value, units = float(count), iter(("kB", "MB", "GB"))
+    unit = ""
+    while value >= 1000 and (following := next(units, "")):
+        value, unit = value / 1000, following
+    return f"{value:.1f} {unit}"
+
+
+def described(message: Message, names: Mapping[str, str], *, full: bool) -> Iterator[str]:
+    """Yield the lines of a message. ``names`` has the tools of its calls, by the ids of the calls.
+
+    ``full`` leaves nothing out and cuts nothing off but the data of images.
+    """
+    yield f"{message.role}  {when(message.time)}"
+    said = message.shown_text
+    if said is not None and not full:
+        yield from _indented(said)
+    for block in message.content:
+        if not isinstance(block, TextBlock) or said is None or full:
+            yield from _block(block, names, full=full)
+
+
+def calls_of(message: Message) -> dict[str, str]:
+    """Return the tools that a message calls, by the ids of the calls."""
+    return {block.id: block.name for block in message.content if isinstance(block, CallBlock)}
+
+
+def _block(block: TranscriptBlock, names: Mapping[str, str], *, full: bool) -> Iterator[str]:
+    match block:
+        case TextBlock(text=text):
+            yield from _indented(text)
+        case ImageBlock(mime_type=mime_type, data=data):
+            yield f"  [{one_line(mime_type, 40)}, {size(len(data))}]"
+        case ThinkingBlock(text=text, redacted=redacted):
+            if full:
+                yield "  thinking" if not redacted else "  thinking, sealed"
+                yield from _indented(text)
+        case CallBlock(name=name, args=args, malformed=malformed):
+            written = malformed if args is None else msgspec.json.encode(args).decode()
+            yield f"  -> {one_line(name, 80)} {one_line(written, 0 if full else _MAX_ARGS)}"
+        case ResultBlock(call_id=call_id, is_error=is_error, content=content):
+            name = one_line(names.get(call_id, call_id), 80)
+            yield f"  <- {name}{', an error' if is_error else ''}"
+            yield from _result(content, full=full)
+
+
+def _result(content: Iterable[TextBlock | ImageBlock], *, full: bool) -> Iterator[str]:
+    for block in content:
+        if isinstance(block, ImageBlock) or full:
+            yield from _block(block, {}, full=full)
+            continue
+        lines = block.text[:_MAX_RESULT_CHARS].rstrip("\n").split("\n")
+        yield from _indented("\n".join(lines[:_MAX_RESULT_LINES]))
+        left = len(block.text.rstrip("\n")) - len("\n".join(lines[:_MAX_RESULT_LINES]))
+        if left > 0:
+            yield f"  … {left} more characters; --full shows them"
+
+
+def _indented(text: str) -> Iterator[str]:
+    for line in escaped(text).rstrip("\n").split("\n") if text else ():
+        yield f"    {line}" if line else ""
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"

@@ -1,0 +1,132 @@
+"""Whatever a conversation was, and whenever it is made shorter: every service accepts what is then sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import gemini_validator
+import msgspec
+import pytest
+import responses_validator
+from apis import APIS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fakes import NOON, PATIENCE_S, PNG, FakeTool, no_sleep, open_session, read_key, talk
+from zot.agent.relief import AutoCompact
+from zot.messages import CallBlock, ImageBlock, Message, ResultBlock, TextBlock, ThinkingBlock
+from zot.providers.base import Api, Deadlines, HttpRequest, HttpResponse
+from zot.providers.gemini import GeminiGenerateContent
+from zot.providers.lab.script import demo
+from zot.providers.lab.transport import LabTransport
+from zot.providers.openai_responses import OpenAIResponses
+from zot.providers.service import Service
+from zot.tools.base import Output, ToolContext
+
+_WHERE: dict[str, Any] = {"base_url": "http://lab.test", "origin": "lab"}
+SERVICES: dict[str, tuple[Callable[[], Api], Callable[[bytes], list[str]]]] = {
+    **{name: (spoken.api, spoken.problems) for name, spoken in APIS.items()},
+    "responses": (lambda: OpenAIResponses(**_WHERE), responses_validator.problems),
+    "gemini": (lambda: GeminiGenerateContent(**_WHERE), gemini_validator.problems),
+}
+
+
+class Recording:
+    """lab, and what it was asked."""
+
+    def __init__(self) -> None:
+        self._lab = LabTransport(demo())
+        self.bodies: list[bytes] = []
+
+    async def send(self, request: HttpRequest, deadlines: Deadlines) -> HttpResponse:
+        self.bodies.append(request.body)
+        return await self._lab.send(request, deadlines)
+
+    async def close(self) -> None:
+        await self._lab.close()
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A piece of a conversation: how many calls it has, how long its words and results are, and what else."""
+
+    kind: str
+    calls: int
+    chars: int
+    has_image: bool
+
+
+_parts = st.lists(
+    st.builds(
+        Part,
+        st.sampled_from(["user", "turn", "turn", "text"]),
+        st.integers(1, 3),
+        st.sampled_from([1, 500, 3000, 9000]),
+        st.booleans(),
+    ),
+    max_size=14,
+)
+
+
+def messages_of(parts: list[Part]) -> list[Message]:
+    messages = [Message("user", (TextBlock("begin"),), NOON)]
+    for number, part in enumerate(parts):
+        words, image = TextBlock("w" * part.chars), (PNG,) if part.has_image else ()
+        match part.kind:
+            case "user":
+                messages.append(Message("user", (words, *image), NOON))
+            case "text":
+                messages.append(Message("assistant", (words,), NOON, origin="lab"))
+                messages.append(Message("user", (TextBlock("go on"),), NOON))
+            case _:
+                ids = [f"toolu_{number}_{call}" for call in range(part.calls)]
+                messages += _turn(ids, (words, *image))
+    return messages
+
+
+def _turn(ids: list[str], output: tuple[TextBlock | ImageBlock, ...]) -> list[Message]:
+    calls = [CallBlock(call_id, "look", {"path": call_id}) for call_id in ids]
+    results = [ResultBlock(call_id, False, output) for call_id in ids]
+    thought = ThinkingBlock("hm", "c2lnbmF0dXJl")
+    return [
+        Message("assistant", (thought, *calls), NOON, origin="lab"),
+        Message("tool", tuple(results), NOON),
+    ]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+@settings(max_examples=25, deadline=None)
+@given(_parts, st.integers(20, 6000))
+def test_every_request_is_accepted(name: str, parts: list[Part], limit: int) -> None:
+    api, problems = SERVICES[name]
+    bodies = asyncio.run(converse(api(), messages_of(parts), limit))
+    assert [problem for body in bodies for problem in problems(body)] == []
+
+
+async def converse(api: Api, messages: list[Message], limit: int) -> list[bytes]:
+    """Go on with a conversation for which room is made from ``limit`` tokens on; return what was asked."""
+
+    async def look(args: dict[str, Any], context: ToolContext) -> Output:
+        return (TextBlock("." * 3000),)
+
+    transport = Recording()
+    service = Service("lab", api, transport, key=read_key, sleep=no_sleep, jitter=lambda: 0.5)
+    session = open_session(service, tools=[FakeTool("look", look)], auto_compact=AutoCompact(at=limit), max_steps=6)
+    session.replace_messages(messages)
+    async with asyncio.timeout(PATIENCE_S):
+        await talk(
+            session, '!script call look {} ;; call look {"a": 1} ;; --- ;; say "x" ;; call look {} ;; --- ;; say y'
+        )
+        await talk(session, "!echo and then?")
+        await session.close()
+    return transport.bodies
+
+
+async def test_it_is_made_shorter_in_this_test_and_still_has_what_it_needs() -> None:
+    parts = [Part("turn", 2, 9000, has_image=True) for _ in range(8)]
+    bodies = await converse(SERVICES["anthropic"][0](), messages_of(parts), 5000)
+    kinds = ["summary" if b"hand-over notes" in body else "answer" for body in bodies]
+    assert kinds.count("summary") >= 1
+    assert kinds.count("answer") >= 3
+    assert b"characters left out" in b"".join(bodies)

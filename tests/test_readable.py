@@ -1,0 +1,89 @@
+"""What people read: whole, in order, and nothing that a terminal would obey."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zot.messages import CallBlock, ImageBlock, Message, ResultBlock, TextBlock, ThinkingBlock
+from zot.readable import calls_of, described, escaped, one_line, size
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("plain\n\ttext", "plain\n\ttext"),
+        ("a\r\nb", "a\nb"),
+        ("a\rb", "a\\x0db"),
+        ("\x1b]0;x\x07", "\\x1b]0;x\\x07"),
+        ("\x9b31m", "\\x9b31m"),
+        ("abc\u202ecba\u2066", "abc\\u202ecba\\u2066"),
+        ("\ud83d", "\\ud83d"),
+        ("\u00fcber \U0001f469\u200d\U0001f4bb", "\u00fcber \U0001f469\u200d\U0001f4bb"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_escaped(text: str, seen: str) -> None:
+    assert escaped(text) == seen
+
+
+@given(st.text())
+def test_one_line_is_one_line(text: str) -> None:
+    line = one_line(text, 10)
+    assert [letter for letter in line if unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp")] == []
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 bytes"),
+        (1, "1 byte"),
+        (999, "999 bytes"),
+        (1000, "1.0 kB"),
+        (2_340_000, "2.3 MB"),
+        (10**13, "10000.0 GB"),
+    ],
+)
+def test_sizes_are_short(count: int, text: str) -> None:
+    assert size(count) == text
+
+
+def test_a_message_shows_what_clients_see_and_in_full_what_the_model_said() -> None:
+    blocks = (ThinkingBlock("Hm.", signature="s"), ThinkingBlock(redacted="x"), TextBlock("secret"), IMAGE)
+    message = Message("assistant", blocks, "2026-01-31T12:00:00.000Z", shown_text="[removed]")
+    picture = "  [image/png, 3 bytes]"
+    head = "assistant  2026-01-31 12:00:00"
+    assert [*described(message, {}, full=False)] == [head, "    [removed]", picture]
+    thoughts = ["  thinking", "    Hm.", "  thinking, sealed"]
+    assert [*described(message, {}, full=True)] == [head, *thoughts, "    secret", picture]
+
+
+IMAGE = ImageBlock("image/png", b"abc")
+
+
+def test_calls_are_one_line_and_their_results_are_cut_short() -> None:
+    call = CallBlock("1", "bash", {"command": "x" * 500})
+    broken = CallBlock("2", "read", None, malformed='{"pa')
+    asked = Message("assistant", (call, broken), "2026-01-31T12:00:00.000Z")
+    _, one, two = described(asked, {}, full=False)
+    assert (len(one), two) == (len("  -> bash ") + 160, '  -> read {"pa')
+    result = ResultBlock("1", True, (TextBlock("1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n"), IMAGE))
+    answer = Message("tool", (result, ResultBlock("9", False, ())), "2026-01-31T12:00:00.000Z")
+    assert [*described(answer, calls_of(asked), full=False)][1:] == [
+        "  <- bash, an error",
+        *(f"    {number}" for number in range(1, 9)),
+        "  … 5 more characters; --full shows them",
+        "  [image/png, 3 bytes]",
+        "  <- 9",
+    ]
+    assert len([*described(answer, calls_of(asked), full=True)]) == 14
+
+
+def test_long_lines_are_cut_short() -> None:
+    message = Message("tool", (ResultBlock("1", False, (TextBlock("x" * 10_000),)),), "2026-01-31T12:00:00.000Z")
+    assert [*described(message, {}, full=False)][2:] == [
+        f"    {'x' * 800}",
+        "  … 9200 more characters; --full shows them",
+    ]

@@ -1,0 +1,266 @@
+"""`zot sessions`: looking at what is kept, and tidying up."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from harness import PATIENCE_S
+from shell import Shell
+
+
+def test_where_nothing_was_ever_kept_nothing_is_made(shell: Shell) -> None:
+    for argv in (("list",), ("search", "x"), ("gc",), ("check",)):
+        assert shell.sessions(*argv) == ("", "zot: nothing has been kept yet\n", 0)
+    told = "zot: there is no session 'x': nothing has been kept yet\n"
+    for name, *more in (("show",), ("export",), ("fork",), ("delete",), ("rename", "y")):
+        assert shell.sessions(name, "x", *more) == ("", told, 1)
+    assert not shell.home.exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ((), "say what zot sessions should do"),
+        (("frob",), "zot sessions cannot 'frob'"),
+        (("list", "x"), "zot sessions list takes no words"),
+        (("show",), "zot sessions show takes ID"),
+        (("show", ""), "zot sessions show takes ID"),
+        (("list", "--frob"), "unknown flag '--frob'; --help lists the known ones"),
+        (("gc", "--older-than", "soon"),
+         "--older-than soon: must be a number of hours, days or weeks, such as 12h, 30d or 4w"),
+        (("gc", "--older-than", "99999999999999w"), "--older-than 99999999999999w: must be a century at most"),
+        (("list", "--all", "--cwd", "x"), "--all and --cwd exclude each other"),
+        (("fork", "a", "--messages", "1", "--at", "1"), "--messages and --at exclude each other"),
+        (("rename", "a", " "), "a title must not be blank"),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_exit_code_two(shell: Shell, argv: tuple[str, ...], message: str) -> None:
+    shell.home.mkdir()
+    (shell.home / "journal.db").touch()
+    assert shell.sessions(*argv) == ("", f"zot: {message}; zot sessions --help tells more\n", 2)
+
+
+@pytest.mark.parametrize("argv", [("--help",), ("-h",), ("list", "--help"), ("gc", "-h")])
+def test_help_is_given(shell: Shell, argv: tuple[str, ...]) -> None:
+    out, err, code = shell.sessions(*argv)
+    assert (err, code) == ("", 0)
+    assert out.startswith("usage: zot sessions ")
+
+
+def test_a_list_has_the_sessions_of_the_directory(shell: Shell) -> None:
+    shell.ask("!echo one", "--session", "a")
+    shell.ask("!echo two", "--session", "longer", cwd=shell.user)
+    shell.ask("!echo three", "--session", "a")
+    out, err, code = shell.sessions("list")
+    assert (err, code) == ("zot: 1 of other directories: --all shows them\n", 0)
+    [head, row] = [line.split("  ") for line in out.split("\n")[:-1]]
+    assert (head[0], head[-1], row[0], row[-1]) == ("id", "title", "a", "!echo one")
+    assert out.index("title") == out.index("!echo one") - len(out.split("\n")[0]) - 1
+    out, err, code = shell.sessions("list", "--all")
+    assert (err, code) == ("", 0)
+    assert [line.split()[0] for line in out.split("\n")[:-1]] == ["id", "a", "longer"]
+    assert [session["id"] for session in shell.told("list", "--cwd", "..")] == ["longer"]
+    nothing = f"zot: no sessions of {shell.home}; 2 of other directories: --all shows them\n"
+    assert shell.sessions("list", cwd=shell.home) == ("", nothing, 0)
+    [told] = shell.told("list")
+    assert {**told, "created": "", "updated": ""} == {
+        "id": "a", "title": "!echo one", "cwd": str(shell.cwd), "created": "", "updated": "", "messages": 4,
+        "usage": {"input": 200, "output": 40, "cache_read": 0, "cache_write": 0, "cost_usd": 0.0},
+        "parent": None, "fork_seq": 0, "running": False, "pid": None,
+    }  # fmt: skip
+
+
+def test_an_id_may_be_cut_short_if_it_is_clear_which_is_meant(shell: Shell) -> None:
+    for name in ("one", "once", "on", *(f"x{number}" for number in range(7))):
+        shell.ask("!echo Yes", "--session", name)
+    assert shell.sessions("rename", "onc", "Eleven").out == "once is now called: Eleven\n"
+    assert shell.sessions("rename", "on", "Zero").out == "on is now called: Zero\n"
+    told = "zot: 'o' is the beginning of several sessions: on, once, one\n"
+    assert shell.sessions("show", "o") == ("", told, 1)
+    out, err, code = shell.sessions("show", "x")
+    assert (out, code) == ("", 1)
+    assert err.endswith(" and 2 more\n")
+
+
+SCRIPT = """
+think "Hm."
+say "Let me look."
+call bash {"command": "printf '\\\\033[2J\\\\rred\\\\n'; seq 100"}
+---
+say "Done.\\u001b[31m\\n\\u202eassistant  2026"
+"""
+
+
+def test_a_transcript_is_readable_and_cannot_take_over_the_terminal(shell: Shell) -> None:
+    (shell.cwd / "s.lab").write_text(SCRIPT)
+    flags = ("--script", "s.lab", "--session", "s", "--frozen-time", "2026-01-31T12:00:00Z")
+    assert shell.ask("Look,\nplease", *flags).code == 0
+    out, err, code = shell.sessions("show", "s")
+    assert (err, code) == ("", 0)
+    head, _, said = out.partition("\n\n")
+    assert [line.split()[0] for line in head.split("\n")] == [
+        "session", "title", "directory", "begun", "used", "tokens",
+    ]  # fmt: skip
+    *lines, more, blank, who, _, _ = said.split("\n")[:-1]
+    assert lines == [
+        "user  2026-01-31 12:00:00",
+        "    Look,",
+        "    please",
+        "",
+        "assistant  2026-01-31 12:00:00",
+        "    Let me look.",
+        r"""  -> bash {"command":"printf '\\033[2J\\rred\\n'; seq 100"}""",
+        "",
+        "tool  2026-01-31 12:00:00",
+        "  <- bash",
+        r"    $ printf '\033[2J\rred\n'; seq 100",
+        "",
+        r"    \x1b[2J\x0dred",
+        "    1",
+        "    2",
+        "    3",
+        "    4",
+        "    5",
+    ]
+    assert more.endswith(" more characters; --full shows them")
+    assert (blank, who) == ("", "assistant  2026-01-31 12:00:00")
+    assert said.endswith("    Done.\\x1b[31m\n    \\u202eassistant  2026\n")
+    full = shell.sessions("show", "s", "--full").out
+    assert "\n  thinking\n    Hm.\n" in full
+    assert "\n    100\n" in full
+    assert f"\n-- from here on with lab lab-1 in {shell.cwd}\n" in full
+    assert not any(mark in out + full for mark in "\x1b\r\u202e")
+
+
+def test_a_transcript_for_programs_has_what_clients_see(shell: Shell) -> None:
+    (shell.cwd / "s.lab").write_text('think "Hm."\nsay "Yes."')
+    shell.ask("Well?", "--script", "s.lab", "--session", "s", "--frozen-time", "2026-01-31T12:00:00Z")
+    head, user, reply = shell.told("show", "s")
+    assert (head["type"], head["id"]) == ("session", "s")
+    assert user == {
+        "type": "message", "seq": 2, "role": "user", "content": [{"type": "text", "text": "Well?"}],
+        "time": "2026-01-31T12:00:00.001Z",
+    }  # fmt: skip
+    assert reply["content"] == [{"type": "text", "text": "Yes."}]
+    *_, reply = shell.told("show", "s", "--full")
+    assert [block["type"] for block in reply["content"]] == ["thinking", "text"]
+
+
+def test_what_went_wrong_is_shown(shell: Shell) -> None:
+    shell.ask("!status 401", "--session", "s")
+    assert shell.sessions("show", "s").out.endswith("\n-- failed: lab: http 401: status 401, as scripted\n")
+
+
+def test_words_are_found_with_some_around_them(shell: Shell) -> None:
+    shell.ask("!echo Where is the needle in all this?", "--session", "a")
+    shell.ask("!bash echo NEEDLE", "--session", "b")
+    out, err, code = shell.sessions("search", "the", "needle")
+    assert (err, code) == ("", 0)
+    assert [" ".join(line.split()) for line in out.split("\n")[:-1]] == [
+        "a row 2 user !echo Where is the needle in all this?",
+        "a row 7 assistant Where is the needle in all this?",
+    ]
+    assert [(hit["session"], hit["role"]) for hit in shell.told("search", "needle", "--limit", "2")] == [
+        ("b", "user"), ("b", "tool"),
+    ]  # fmt: skip
+    assert shell.sessions("search", "haystack") == ("", "zot: nowhere\n", 0)
+    assert shell.sessions("search", "needle", "--limit", "1").err.startswith("zot: these are the first 1: there may be")
+
+
+def test_a_fork_goes_on_by_itself(shell: Shell) -> None:
+    for word in ("one", "two"):
+        shell.ask(f"!echo {word}", "--session", "s")
+    assert shell.sessions("fork", "s", "--as", "all") == ("all\n", "", 0)
+    [made] = shell.told("fork", "s", "--messages", "2", "--as", "half")
+    assert {**made, "fork_seq": 0} == {"id": "half", "parent": "s", "fork_seq": 0, "messages": 2}
+    [_, _, reply, *_] = shell.told("show", "s")
+    [by_row] = shell.told("fork", "s", "--at", str(reply["seq"]))
+    assert by_row["fork_seq"] == made["fork_seq"] == reply["seq"] + 4
+    assert shell.ask("!echo three", "--session", "half").out == "three\n"
+    said = [row["content"][0]["text"] for row in shell.told("show", "half")[1:]]
+    assert said == ["!echo one", "one", "!echo three", "three"]
+    assert "\nforked     from s, after row " in shell.sessions("show", "half").out
+    for argv, problem in (
+        (("--as", "all"), "there is a session 'all' already"),
+        (("--messages", "5"), "the conversation has no point after 5 messages to fork at"),
+        (("--at", "999"), "session 's' has no row 999 to fork at"),
+    ):
+        assert shell.sessions("fork", "s", *argv) == ("", f"zot: {problem}\n", 1)
+
+
+def test_nothing_is_removed_before_somebody_said_yes(shell: Shell) -> None:
+    for name in ("a", "b", "c"):
+        shell.ask("!echo Yes", "--session", name)
+    out, err, code = shell.sessions("delete", "a", "b", "a")
+    assert (out, code) == ("", 1)
+    assert [line.split()[0] for line in err.split("\n")[:2]] == ["a", "b"]
+    assert err.endswith("\nRemove these 2 sessions for good? [y/N] \nzot: nothing was removed\n")
+    assert shell.sessions("delete", "a", typed=b"n\n").code == 1
+    assert shell.sessions("delete", "a", "nope", "--yes").code == 1
+    assert len(shell.told("list")) == 3
+    assert shell.sessions("delete", "a", typed=b"y\n")[::2] == ("removed a\n", 0)
+    assert shell.told("delete", "b", "--yes") == [{"deleted": "b"}]
+    assert [session["id"] for session in shell.told("list")] == ["c"]
+
+
+def test_what_is_old_goes_and_its_space_with_it(shell: Shell) -> None:
+    shell.ask("!flood 20000", "--session", "old")
+    shell.ask("!echo Yes", "--session", "new")
+    with closing(sqlite3.connect(shell.home / "journal.db")) as connection, connection:
+        connection.execute("UPDATE sessions SET updated = '2020-01-31T12:00:00.000Z' WHERE id = x'6f6c64'")
+    out, err, code = shell.sessions("gc", "--older-than", "30d")
+    assert (out, code) == ("", 1)
+    assert err.startswith("old  2020-01-31 12:00  !flood 20000\nRemove this session for good?")
+    removed, collected = shell.told("gc", "--older-than", "4w", "--yes")
+    assert removed == {"deleted": "old"}
+    assert collected["images"] == 0
+    assert collected["freed_bytes"] > 100_000
+    assert [session["id"] for session in shell.told("list")] == ["new"]
+    assert shell.sessions("gc").out.startswith("0 images removed that nobody shows; ")
+
+
+def test_a_check_says_what_is_wrong_and_changes_nothing(shell: Shell) -> None:
+    shell.ask("!echo Yes", "--session", "s")
+    assert shell.sessions("check") == ("1 session, 11 rows: everything is as it was written\n", "", 0)
+    journal = shell.home / "journal.db"
+    with closing(sqlite3.connect(journal)) as connection, connection:
+        connection.execute("UPDATE chunks SET body = CAST(replace(body, 'Yes', 'No!') AS BLOB) WHERE kind = 0")
+    before = journal.read_bytes()
+    out, err, code = shell.sessions("check")
+    assert (err, code) == ("zot: 4 problems; the next session that is opened saves what is readable\n", 1)
+    assert out.split("\n")[0].startswith("session 's': ")
+    assert json.loads(shell.sessions("check", "--json").out)["problems"] == out.split("\n")[:-1]
+    assert journal.read_bytes() == before
+    journal.write_bytes(b"This is no journal at all. " * 1000)
+    out, err, code = shell.sessions("check")
+    assert (out, code) == ("the file: file is not a database\n", 1)
+    assert journal.read_bytes().startswith(b"This is no journal")
+
+
+def test_a_reader_who_leaves_is_no_error(shell: Shell) -> None:
+    shell.ask("!flood 20000", "--session", "s")
+    line = '"$0" -m zot sessions export s | head -n 1'
+    done = subprocess.run(
+        ["/bin/sh", "-c", line, sys.executable], cwd=shell.cwd, env=shell.env, capture_output=True, timeout=PATIENCE_S,
+        check=False,
+    )  # fmt: skip
+    assert (done.stdout.count(b"\n"), done.stderr) == (1, b"")
+
+
+def test_ids_and_titles_are_shown_as_what_they_are(shell: Shell) -> None:
+    shell.ask("!echo \x1b[31mYes", "--session", "red\x1b[31m")
+    out = shell.sessions("list").out
+    assert "\x1b" not in out
+    assert "red\\x1b[31m" in out
+    name = os.fsdecode(b"caf\xe9")
+    assert shell.ask("!echo Yes", "--session", name).code == 0
+    assert "caf\\udce9" in shell.sessions("list").out
+    assert Path(shell.home, "journal.db").exists()
