@@ -16,7 +16,7 @@ from growth import growth
 from journal import journal
 from measure import Row, table
 from memory import memory
-from startup import first_delta, hello, version
+from startup import bad_request, first_delta, hello, version
 from stream import apis, latency, throughput
 from subject import ROOT, Subject, install
 
@@ -24,6 +24,7 @@ from subject import ROOT, Subject, install
 _MEASUREMENTS: Mapping[str, tuple[Callable[[Sequence[Subject], int], list[Row]], int]] = {
     "version": (version, 60),
     "hello": (hello, 100),
+    "bad-request": (bad_request, 100),
     "first-delta": (first_delta, 30),
     "throughput": (throughput, 40),
     "apis": (apis, 15),

@@ -30,6 +30,15 @@ def hello(subjects: Sequence[Subject], rounds: int) -> list[Row]:
     return _rows("start: rpc hello", interleave(samplers, rounds), at_most=1.3)
 
 
+def bad_request(subjects: Sequence[Subject], rounds: int) -> list[Row]:
+    """`zot host` answering what is no request against a program that imports msgspec and writes a line."""
+    first = subjects[0]
+    samplers = {_REFERENCE: partial(_line, [first.python, "-c", _program("msgspec")], first, b"", b"{")}
+    for subject in subjects:
+        samplers[subject.name] = partial(_line, [subject.zot, "host"], subject, b"{}\n", b"{")
+    return _rows("start: host bad request", interleave(samplers, rounds), at_most=1.4)
+
+
 def first_delta(subjects: Sequence[Subject], rounds: int) -> list[Row]:
     """`zot rpc` printing its first delta against a program that imports what that takes and writes a line."""
     first = subjects[0]

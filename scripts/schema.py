@@ -1,4 +1,6 @@
-"""Write docs/schema/rpc.json: the JSON Schema of every frame of zot RPC v1, made from the types that encode them.
+"""Write docs/schema/rpc.json and host.json: the JSON Schema of every frame of zot RPC v1 and of host protocol v1.
+
+They are made from the types that encode the frames.
 
 python scripts/schema.py
 """
@@ -15,9 +17,10 @@ import msgspec
 from zot import events
 from zot.messages import ShownMessage
 from zot.session import State
-from zot.wire import rpc
+from zot.wire import host, rpc
 
 PATH = Path(__file__).parents[1] / "docs" / "schema" / "rpc.json"
+HOST_PATH = PATH.with_name("host.json")
 _REF = "#/$defs/{name}"
 _SENT_ID = str | int | float | None | msgspec.UnsetType
 _ECHOED_ID = str | int | float | msgspec.UnsetType
@@ -88,6 +91,31 @@ def render() -> str:
     return json.dumps(schema(), indent=2) + "\n"
 
 
+def host_schema() -> dict[str, Any]:
+    """Return the schema of host protocol v1."""
+    kinds = (host.Request, host.Response, host.EventLine)
+    _, definitions = msgspec.json.schema_components(kinds, ref_template=_REF)
+    definitions["Request"]["required"] = ["request_id"]
+    definitions["Request"]["properties"]["request_id"] = {"type": "string"}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "host protocol v1",
+        "$defs": {
+            **definitions,
+            "Input": {"description": "A line of input.", "$ref": _REF.format(name="Request")},
+            "Output": {
+                "description": "A line of output; events only with --events.",
+                "anyOf": [{"$ref": _REF.format(name=name)} for name in ("Response", "EventLine")],
+            },
+        },
+    }
+
+
+def render_host() -> str:
+    """Return the text of the file for the host protocol."""
+    return json.dumps(host_schema(), indent=2) + "\n"
+
+
 def _with_plain_id(kind: type[msgspec.Struct], id_type: Any) -> type[msgspec.Struct]:
     """Return the same frame with an id that says what it may be: ours keeps it as raw bytes, which have no schema."""
     fields: list[tuple[str, Any, Any]] = [
@@ -122,3 +150,4 @@ def _one_of(description: str, kinds: list[Any]) -> dict[str, Any]:
 if __name__ == "__main__":
     PATH.parent.mkdir(parents=True, exist_ok=True)
     PATH.write_text(render())
+    HOST_PATH.write_text(render_host())

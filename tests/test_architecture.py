@@ -63,6 +63,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "history": {"errors", "messages", "events", "store", "agent"},
     "job": {"errors", "surrogates", "messages", "store", "agent"},
     "outcome": {"messages", "events"},
+    "answers": {"errors", "events", "store", "journal", "outcome"},
     "past": {"errors", "messages", "events", "store", "agent"},
     "worker": {"errors", "messages", "events", "store", "agent", "history", "job"},
     "branches": {"messages", "store", "agent"},
@@ -72,7 +73,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The only one that picks concrete parts.
     "runtime": {
         "errors", "regular", "messages", "store", "config", "provision", "providers/lab", "agent", "session", "toolbox",
-        "instructions", "schema", "journal",
+        "instructions", "schema", "journal", "answers",
     },
     "provision": {
         "errors",
@@ -84,7 +85,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "runtime",
     },
     "blocking": {"errors", "messages", "events", "config", "providers/base", "rewind", "session", "sdk"},
-    "serve": {"errors", "messages", "history", "job", "outcome", "session", "wire"},
+    "serve": {"errors", "messages", "events", "history", "job", "outcome", "answers", "session", "wire"},
     # It looks at everything, and nobody but its command looks at it.
     "doctor": {
         "errors", "version", "config", "auth_file", "credentials", "key_command", "providers/vendors", "providers/base",
@@ -95,7 +96,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "wire",
         "provision", "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors",
         "providers/models", "providers", "doctor", "session", "store", "agent", "history", "job", "journal", "past",
-        "readable", "branches", "rewind", "tools", "schema",
+        "readable", "branches", "rewind", "tools", "schema", "answers",
     },
     # It imports the command that was named, by name.
     "cli": {"errors", "version"},

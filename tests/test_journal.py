@@ -369,6 +369,29 @@ async def test_a_file_of_a_later_version_is_refused_and_left_alone(tmp_path: Pat
     assert path.read_bytes() == before
 
 
+async def test_a_file_of_the_first_version_goes_on(tmp_path: Path) -> None:
+    """Yesterday's file has no answers; everything else in it stays as it is."""
+    path = tmp_path / "journal.db"
+    journal = await Journal.open(path)
+    record, _ = await journal.resume("s")
+    await record.begin()
+    record.append([Done()], run=1)
+    await record.settled()
+    record.end()
+    await journal.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE answers")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    journal = await Journal.open(path)
+    record, past = await journal.resume("s")
+    assert [row for _, row in past.rows] == [Done()]
+    await record.begin()
+    record.end()
+    assert await journal.check() == Report(1, 1, ())
+    await journal.close()
+
+
 async def test_what_cannot_be_a_journal_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "directory").mkdir()

@@ -958,6 +958,9 @@ async def test_an_abort_is_heard_even_if_what_it_left_running_cannot_be_ended() 
         async def close(self) -> None:
             return
 
+        def kill(self) -> None:
+            return
+
     agent = open_session(FakeTransport([None])).agent
     session = Session(agent, jobs=Stubborn())
     listener = listen(session)
@@ -975,6 +978,9 @@ async def test_an_abort_between_the_last_turn_and_done_is_an_abort_that_ends_wha
             ended.append(owner)
 
         async def close(self) -> None:
+            return
+
+        def kill(self) -> None:
             return
 
     class Late(Listener):

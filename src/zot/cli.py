@@ -19,6 +19,7 @@ usage: zot COMMAND [flags]
   zot --json PROMPT  print every event of it as a line of JSON
   zot rpc          speak zot RPC v1 (newline-delimited JSON) on standard input and output
   zot sessions     list, show, search, export, import, fork, rename and delete what is kept
+  zot host         answer one request of a chat bridge (host protocol v1) with one JSON object
   zot lab serve    serve a scripted model over HTTP, for tests; zot lab check looks for mistakes in a script
   zot login NAME   store the key of a provider; zot logout NAME forgets it
   zot doctor       what is set up, what is missing, and if the model service can be reached
@@ -72,6 +73,8 @@ def _exit(code: int) -> NoReturn:
 
 def run(argv: Sequence[str]) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage."""
+    if len(argv) == 1 and argv[0].startswith("host "):
+        argv = argv[0].split()  # Some bridges can give a command one argument only.
     word, rest = (argv[0], argv[1:]) if argv else ("", argv)
     if word in ("--version", "-V"):
         from zot.version import __version__
@@ -107,6 +110,7 @@ _COMMANDS: Mapping[str, str] = {
     "rpc": "rpc",
     "--rpc": "rpc",
     "sessions": "sessions",
+    "host": "host",
     "lab": "lab",
     "models": "models",
     "login": "login",

@@ -159,8 +159,10 @@ RESUME_FLAGS: Sequence[Flag] = (
 LATER_FLAGS: Sequence[Flag] = (Flag("--ext", "load an extension", value="DIR", short="-e"),)
 
 
-def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None) -> Config:
+def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None, *, agent: str = "default") -> Config:
     """Return the Config that flags, environment and files make together; a flag wins over a file.
+
+    ``agent`` names the table of config.toml that counts; one that is not there means the default, and is logged.
 
     Raise ConfigError with the file and field that is wrong.
     """
@@ -176,7 +178,7 @@ def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None) -
     given.pop("no_ext", None)
     if given.pop("no_session", False) and "session" in given:
         raise UsageError("--session and --no-session exclude each other")
-    stored = _from_file(directory)
+    stored = _from_file(directory, agent)
     # What the file says still holds where no flag says otherwise.
     given["policy"] = (*given.get("policy", ()), *stored.get("policy", ()))
     return Config(**{**_fitting(stored, given), **given}, env=env)
@@ -250,10 +252,18 @@ def _without_userinfo(address: str) -> str:
     return scheme + separator + rest.rpartition("@")[2]
 
 
-def _from_file(directory: str | None) -> dict[str, Any]:
-    """Return the settings of the default agent in config.toml; empty if there is no such file."""
-    if directory is None:
-        return {}
+def _from_file(directory: str | None, agent: str) -> dict[str, Any]:
+    """Return the settings of an agent in config.toml, else those of the default one; empty if there is no such file."""
+    tables = {} if directory is None else _tables(directory)
+    if agent not in tables and agent != "default":
+        import logging
+
+        logging.getLogger("zot").warning("there is no agent %r in config.toml: the default one answers", agent)
+    table = tables.get(agent) or tables.get("default", _AgentTable())
+    return {name: value for name in table.__struct_fields__ if (value := getattr(table, name)) is not None}
+
+
+def _tables(directory: str) -> dict[str, _AgentTable]:
     path = os.path.join(directory, "config.toml")
     if not os.path.lexists(path):
         return {}
@@ -266,8 +276,6 @@ def _from_file(directory: str | None) -> dict[str, Any]:
     import tomllib  # Only who has a configuration file pays for reading it.
 
     try:
-        parsed = msgspec.convert(tomllib.loads(text.decode()), _File)
+        return msgspec.convert(tomllib.loads(text.decode()), _File).agents
     except (ValueError, msgspec.ValidationError) as problem:
         raise ConfigError(f"{path}: {problem}") from None
-    table = parsed.agents.get("default", _AgentTable())
-    return {name: value for name in table.__struct_fields__ if (value := getattr(table, name)) is not None}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from zot.config import zot_home
-from zot.errors import ConfigError
+from zot.errors import ConfigError, KeyMissing
 from zot.providers.vendors import Vendor, same_address
 
 
@@ -46,9 +46,9 @@ def find(vendor: Vendor, given: str | None, env: Mapping[str, str], *, base_url:
     return Credential("a command in auth.json", command=entry.command)
 
 
-def missing(vendor: Vendor) -> ConfigError:
+def missing(vendor: Vendor) -> KeyMissing:
     """Return the error that says how to give a key."""
-    return ConfigError(
+    return KeyMissing(
         f"no key for {vendor.name}: set {' or '.join(vendor.key_names)}, run `zot login {vendor.name}`, "
         "or pass --api-key; --provider lab needs none"
     )

@@ -19,6 +19,10 @@ class UsageError(ConfigError):
     """A command line that no configuration and no file could make right: exit code 2."""
 
 
+class KeyMissing(ConfigError):
+    """There is no key for a model service that needs one."""
+
+
 class RuntimeBusy(UserError):
     """A prompt or compact is running on this Runtime, and it takes one at a time."""
 
@@ -44,6 +48,14 @@ class SessionBusy(UserError):
         self.since = since
 
 
+class AlreadyAnswered(UserError):
+    """A request needs no run: its answer is on record. ``answer`` is that answer, as it was kept."""
+
+    def __init__(self, message: str, *, answer: bytes) -> None:
+        super().__init__(message)
+        self.answer = answer
+
+
 class NoSuchSession(UserError):
     """The journal has no session of that id."""
 
@@ -58,6 +70,14 @@ class RewindRefused(UserError):
     def __init__(self, message: str, *, files: tuple[str, ...]) -> None:
         super().__init__(message)
         self.files = files
+
+
+class Unforeseen(AgentError):
+    """Something of ours failed in a way that nobody thought of. The log has it."""
+
+
+class NoAnswer(AgentError):
+    """A prompt was done, but what it came to is no answer."""
 
 
 class RunCancelled(AgentError):

@@ -57,6 +57,7 @@ class Job:
     One with an ``edit`` runs nothing: it changes the conversation, and starts when that is done. Nor does one with an
     ``errand``, which is done instead. When it is over, ``error`` says why it failed and ``aborted`` that somebody
     ended it.
+    A prompt that ``stands`` in the transcript when its turn comes is gone on with, and not said again.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Job:
         dropped: Callable[[str], None],
         edit: Edit | None = None,
         errand: Callable[[], Awaitable[None]] | None = None,
+        stands: Callable[[], bool] = lambda: False,
     ) -> None:
         self.text = text
         self.edit = edit
@@ -75,6 +77,7 @@ class Job:
         self.images = images
         self.started = started
         self.dropped = dropped
+        self.stands = stands
         self.error: AgentError | None = None
         self.aborted = False
 

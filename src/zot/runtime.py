@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from zot.config import RECORDED, TOOL_NAMES, Config, resumed, tool_environment, tool_names, zot_home
 from zot.errors import ConfigError
@@ -14,9 +14,14 @@ from zot.provision import credential_of, models_of, provider_of
 if TYPE_CHECKING:
     from zot.agent.expected import Expected
     from zot.agent.policy import Policy
+    from zot.answers import Once
+    from zot.journal.journal import Journal
+    from zot.journal.record import Record
     from zot.session import Past, Session
     from zot.store import Store
     from zot.toolbox import Toolbox
+
+T = TypeVar("T")
 
 
 def check(config: Config) -> str:
@@ -81,6 +86,56 @@ async def open_recorded(config: Config, given: Collection[str], *, own_process: 
     One that exists goes on with what it worked with, except for the settings that were ``given``. Raise ConfigError,
     StoreFailed if the journal cannot be used.
     """
+    session, _ = await _open_recorded(config, given, lambda journal, record: None, own_process=own_process)
+    return session
+
+
+#: What an agent may do that strangers can talk to, unless its own policy says otherwise; and how it is told to say so.
+_HOST_POLICY = ("read=allow", "skill=allow", "*=deny")
+_HOST_ADVICE = "whoever runs zot can allow more with --policy, such as --policy '*=allow', or in config.toml"
+
+
+async def open_hosted(
+    config: Config, session_id: str, *, key: str | None, prompt: str, agent: str, ttl_s: float
+) -> tuple[Session, Once]:
+    """Return the session of a chat that is known by ``session_id``, and what sees to it that a prompt is answered once.
+
+    It has a name of its own in the journal, so that nobody out there can name a session of the user's. What is
+    configured counts, whatever the session worked with before. Raise ConfigError, StoreFailed.
+    """
+    import msgspec
+
+    from zot.answers import Once
+
+    policy = (*config.policy, *_home_policy(config), *_HOST_POLICY)
+    hosted = msgspec.structs.replace(config, session=f"host:{session_id}", policy=policy)
+    return await _open_recorded(
+        hosted,
+        {*RECORDED, *_PROMPTING},
+        lambda journal, record: Once(journal, record, key=key, prompt=prompt, agent=agent, ttl_s=ttl_s),
+        own_process=True,
+        advice=_HOST_ADVICE,
+    )
+
+
+def _home_policy(config: Config) -> tuple[str, ...]:
+    """Return the rules that keep strangers from our keys and other conversations, but not from what is theirs."""
+    home = zot_home(config.environment)
+    if home is None:
+        return ()
+    own = (os.path.join(os.path.realpath(home), name, "*") for name in ("skills", "spill"))
+    return (*(f"read:{path}=allow" for path in own), f"read:{home}=deny")
+
+
+async def _open_recorded(
+    config: Config,
+    given: Collection[str],
+    attend: Callable[[Journal, Record], T],
+    *,
+    own_process: bool,
+    advice: str = "",
+) -> tuple[Session, T]:
+    """Open a session of the journal, and what ``attend`` makes of its record."""
     from zot.journal.journal import Journal
     from zot.session import Past
     from zot.store import Configured
@@ -103,12 +158,13 @@ async def open_recorded(config: Config, given: Collection[str], *, own_process: 
             own_process=own_process,
             past=Past(rows, record.totals, journal.close),
             system=system,
+            advice=advice,
         )
         await session.mend()
     except BaseException:
         await journal.close()
         raise
-    return session
+    return session, attend(journal, record)
 
 
 def _check_left(cwd: str, given: Collection[str]) -> None:
@@ -125,6 +181,18 @@ def journal_path(config: Config) -> str:
     return os.path.join(home, "journal.db")
 
 
+async def check_journal(config: Config) -> str:
+    """Return where sessions are kept, having seen that they can be. Raise ConfigError, StoreFailed."""
+    from zot.journal.journal import Journal
+
+    journal = await Journal.open(journal_path(config))
+    try:
+        await journal.writing(lambda connection: None)
+    finally:
+        await journal.close()
+    return journal.path
+
+
 def open_session(
     config: Config,
     store: Store | None = None,
@@ -132,11 +200,13 @@ def open_session(
     own_process: bool = False,
     past: Past | None = None,
     system: str | None = None,
+    advice: str = "",
 ) -> Session:
     """Return a session that works as ``config`` says. Raise ConfigError if it makes no sense.
 
-    ``past`` is what it remembers, ``system`` a system prompt that it keeps. In a process of our own, commands that
-    tools run are kept out of its memory and environment; an embedding program decides that for itself.
+    ``past`` is what it remembers, ``system`` a system prompt that it keeps, ``advice`` what is said with all that its
+    policy denies. In a process of our own, commands that tools run are kept out of its memory and environment; an
+    embedding program decides that for itself.
     """
     from zot.agent.approvals import Approvals
     from zot.agent.budget import Budget
@@ -161,7 +231,7 @@ def open_session(
         reasoning=config.reasoning,
         expected=_expected(config),
         auto_compact=AutoCompact(config.auto_compact is not False, config.compact_at),
-        approver=Approvals(_policy(config), cwd=cwd, timeout_s=config.approval_timeout_s),
+        approver=Approvals(_policy(config), cwd=cwd, timeout_s=config.approval_timeout_s, advice=advice),
     )
     return Session(agent, store, jobs=toolbox, key=key, now=_clock(config.frozen_time), past=past, files=toolbox.files)
 

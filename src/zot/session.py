@@ -115,12 +115,15 @@ class Session:
         *,
         started: Callable[[], None] = lambda: None,
         dropped: Callable[[str], None] = lambda reason: None,
+        stands: Callable[[], bool] = lambda: False,
     ) -> Job:
         """Run a prompt, after those that came before. Raise UserError if it cannot be accepted.
 
-        ``started`` is called right before its first event, ``dropped`` with the reason if it will never run.
+        ``started`` is called right before its first event, ``dropped`` with the reason if it will never run. If it
+        ``stands`` in the transcript already when its turn comes, it is not said again: it goes on where it ended.
         """
-        return self._worker.accept(Job(*checked_prompt(text, images), started=started, dropped=dropped))
+        job = Job(*checked_prompt(text, images), started=started, dropped=dropped, stands=stands)
+        return self._worker.accept(job)
 
     def steer(
         self,
@@ -267,6 +270,10 @@ class Session:
         await self._jobs.close()
         await self.agent.provider.close()
         await self._release()
+
+    def kill(self) -> None:
+        """Kill what tools have running, at once and from any thread. For a process that is about to end."""
+        self._jobs.kill()
 
     def _edit(self, edit: Edit, started: Callable[[], None], dropped: Callable[[str], None]) -> None:
         if self.busy:

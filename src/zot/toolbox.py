@@ -62,6 +62,11 @@ class Toolbox:
         if self._spills is not None:
             self._spills.close()
 
+    def kill(self) -> None:
+        """Kill everything that commands have running, at once and from any thread: we are about to end."""
+        if self._processes is not None:
+            self._processes.kill_all()
+
     def _makers(self, skills: Sequence[SkillFile]) -> Mapping[str, Callable[[], Tool]]:
         from zot.tools.edit import Edit
         from zot.tools.read import Read

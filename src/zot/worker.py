@@ -14,7 +14,7 @@ from zot.agent.loop import Agent
 from zot.agent.questions import Questions
 from zot.agent.recovery import recover
 from zot.agent.run import Run
-from zot.errors import AgentError, QueueFull, RuntimeClosed, SessionBusy, StoreFailed, UserError
+from zot.errors import AgentError, QueueFull, RuntimeClosed, SessionBusy, StoreFailed, Unforeseen, UserError
 from zot.events import AgentEvent, Done, Error, TurnEnd
 from zot.history import History
 from zot.job import Job
@@ -198,7 +198,10 @@ class Worker:
             body = compact(self._agent, run)
         else:
             try:
-                run.prompt(job.text, job.images)
+                if job.stands():
+                    run.resume()
+                else:
+                    run.prompt(job.text, job.images)
                 body = self._agent.run(run, self._steer)
             except StoreFailed as problem:
                 body = _fail(problem)
@@ -370,4 +373,4 @@ def _explained(problem: BaseException) -> AgentError:
     if isinstance(problem, AgentError):
         return problem
     log.error("unexpected error in a run", exc_info=problem)
-    return AgentError(f"internal error ({type(problem).__name__}); the log has the details")
+    return Unforeseen(f"internal error ({type(problem).__name__}); the log has the details")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
@@ -12,6 +13,8 @@ from zot.agent.policy import Policy, Subject, Target, subject_of
 from zot.messages import CallBlock
 from zot.printable import printable
 
+log = logging.getLogger("zot")
+
 DEFAULT_TIMEOUT_S = 120.0
 _MAX_SUMMARY = 200
 
@@ -19,8 +22,10 @@ _MAX_SUMMARY = 200
 class Approvals:
     """Judges the tool calls of one session by its policy, and remembers what a person allowed for good."""
 
-    def __init__(self, policy: Policy, *, cwd: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+    def __init__(self, policy: Policy, *, cwd: str, timeout_s: float = DEFAULT_TIMEOUT_S, advice: str = "") -> None:
+        """``advice`` says how more would be allowed: the model hears it with every denial, and so does the log."""
         self.timeout_s = timeout_s
+        self._advice = advice
         self._policy = policy
         self._cwd = cwd
         self._always: set[tuple[str, Subject | str]] = set()
@@ -34,11 +39,18 @@ class Approvals:
             case "allow":
                 return None
             case "deny":
-                return f"not run: the policy of this session denies {call.name} here"
+                return self._denial(call)
             case "ask":
                 if (call.name, _exactly(subject)) in self._always:
                     return None
                 return Question(call, args, summarise(call.name, args, subject), subject)
+
+    def _denial(self, call: CallBlock) -> str:
+        denial = f"not run: the policy of this session denies {call.name} here"
+        if not self._advice:
+            return denial
+        log.warning("%s was denied: %s", printable(call.name), self._advice)
+        return f"{denial}; {self._advice}"
 
     def remember(self, question: Question) -> None:
         """Let the same call run from now on: the very command, or the tool on the path that it led to when asked."""

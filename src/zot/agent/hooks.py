@@ -129,6 +129,9 @@ class Jobs(Protocol):
     async def close(self) -> None:
         """End everything. Any number of times."""
 
+    def kill(self) -> None:
+        """Kill everything at once, from any thread: the process is about to end."""
+
 
 class NoJobs:
     """Nothing is ever left running."""
@@ -137,4 +140,7 @@ class NoJobs:
         return
 
     async def close(self) -> None:
+        return
+
+    def kill(self) -> None:
         return

@@ -121,6 +121,13 @@ class Run:
         message = Message("user", blocks, self.now())
         self.recorder.say([UserMessage(show(message).content, message.time)], *self._repairs(), Said(message))
 
+    def resume(self) -> None:
+        """Go on with a prompt that stands in the transcript: what was being said in answer to it is said anew."""
+        messages = self.recorder.transcript.messages
+        kept = next((at for at in range(len(messages), 0, -1) if messages[at - 1].role != "assistant"), 0)
+        dropped = [Spliced(kept, len(messages), ())] if kept < len(messages) else []
+        self.recorder.say([], *self._repairs(), *dropped)
+
     def turn_started(self) -> None:
         """A model call is about to be made."""
         self._phase, self.answered = Phase.ASKING, False

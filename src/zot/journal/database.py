@@ -57,6 +57,21 @@ STEPS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX uses_by_hash ON uses (hash)",
         "CREATE INDEX sessions_by_cwd ON sessions (cwd, updated)",
     ),
+    (
+        """CREATE TABLE answers (
+            session INTEGER NOT NULL REFERENCES sessions (number) ON DELETE CASCADE,
+            key BLOB NOT NULL,
+            request BLOB NOT NULL,
+            first_run INTEGER NOT NULL,
+            latest_run INTEGER NOT NULL,
+            began REAL NOT NULL,
+            answer BLOB,
+            answered REAL,
+            delivered REAL,
+            PRIMARY KEY (session, key, request)
+        ) WITHOUT ROWID""",
+        "CREATE INDEX answers_by_time ON answers (began)",
+    ),
 )
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from zot.errors import NoSuchSession, SessionBusy, StoreFailed
 from zot.journal import tables
+from zot.journal.answers import disown
 from zot.journal.chunks import pack
 from zot.journal.lease import Leases
 from zot.journal.owner import Owner, boot_id, host_name, ourselves
@@ -79,6 +80,9 @@ class Record:
         self._safe_seq = last
         self._unsafe_bytes = 0
         self._owner: Owner | None = None
+        #: Called in the writer's thread with the number of the newest run when we are about to become the writer:
+        #: what it writes is written with that, and what it raises is raised by `begin`, which then has not begun.
+        self.admit: Callable[[sqlite3.Connection, int], None] = lambda connection, run: None
         self._failure: StoreFailed | None = None
         self._waiting: set[asyncio.Future[None]] = set()
         self._safe: Callable[[int], None] = lambda seq: None
@@ -122,9 +126,11 @@ class Record:
             raise busy(session)
         taken.append(owner)
         epoch, last = checked_epoch(connection, session, self._files)
+        run, _ = last_run(connection, self.number)
+        disown(connection, self.number, run + 1)
+        self.admit(connection, run)
         query = "UPDATE sessions SET owner = ?, updated = ? WHERE number = ?"
         connection.execute(query, (msgspec.json.encode(owner), owner.since, self.number))
-        run, _ = last_run(connection, self.number)
         return epoch, last, run, rows_after(connection, self.number, self._safe_seq, _ALL)
 
     def end(self) -> None:
@@ -150,6 +156,11 @@ class Record:
         else:
             if not is_settled:
                 leaving.add_done_callback(lambda _: leases.let_go(number))
+
+    @property
+    def is_free(self) -> bool:
+        """True if nobody is the writer at this moment. Costs next to nothing, so that one can wait for it."""
+        return not self._files.leases.is_taken(self.number)
 
     # What is written.
 

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable
 from typing import Protocol
 
-from zot.errors import AgentError, RunCancelled, UserError
+from zot.errors import NoAnswer, RunCancelled, UserError
 from zot.history import Batch
 from zot.outcome import Outcome
 from zot.serve.streams import Writer, read_chunks
@@ -82,7 +82,7 @@ class OneRun:
         if job.aborted:
             raise RunCancelled("stopped before it was done")
         if self._outcome.stop == "length":
-            raise AgentError("the answer was cut off at the model's length limit")
+            raise NoAnswer("the answer was cut off at the model's length limit")
         self._face.finish(self._outcome)
 
     def deliver(self, batch: Batch) -> None:

@@ -217,7 +217,7 @@ class RpcServer:
         log.error("unexpected error in %s", rpc.name_of(command), exc_info=problem)
         return "internal error; standard error has the details"
 
-    def _fate(self, command: rpc.Command) -> dict[str, Callable[..., None]]:
+    def _fate(self, command: rpc.Command) -> dict[str, Callable[..., Any]]:
         """Return what is to be done when the job of ``command`` starts, or never will."""
         data = () if isinstance(command, rpc.Clear | rpc.UndoCompact) else (rpc.STARTED,)
         then = self._answered if self._session.begins_later else _nothing

@@ -59,6 +59,12 @@ class Groups:
         self._closed = True
         await end_each(list(self._children), grace_s=CLOSE_GRACE_S)
 
+    def kill_all(self) -> None:
+        """See `Processes`."""
+        self._closed = True
+        for child in list(self._children):
+            _signal_group(child.pid, signal.SIGKILL)
+
 
 def _popen(argv: Sequence[str | bytes], cwd: str, env: Mapping[str, str], output: int) -> subprocess.Popen[bytes]:
     import subprocess

@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from zot.tools.kept import ENDED, KeptChild, NotTaken
@@ -77,6 +78,15 @@ class Guardian:
             for child in list(self._children):
                 child.hang_up()
             await self._dismiss()
+
+    def kill_all(self) -> None:
+        """See `Processes`. Only tells the others: what the event loop keeps here is left alone."""
+        self._closed = True
+        for child in list(self._children):
+            child.kill()
+        if (guardian := self._socket) is not None:
+            with suppress(OSError):  # it has ended already
+                guardian.shutdown(socket.SHUT_RDWR)
 
     async def _begin(self, request: bytes, program: str, cwd: str, owners: Sequence[str]) -> KeptChild:
         """Let a keeper start a command. Whatever goes wrong leaves nothing running."""

@@ -114,6 +114,13 @@ class KeptChild(Child):
         if not self._gone.done():
             self._settle(reusable=False)
 
+    def kill(self) -> None:
+        """Have everything of it killed at once, from any thread; nobody listens for what becomes of it."""
+        with suppress(OSError):  # its keeper has ended, or does not listen: then the hanging up counts
+            if self._is_sent:
+                self._control.send(b"end 0\n")
+            self._control.shutdown(socket.SHUT_WR)
+
     async def _end_without_keeper(self) -> None:
         """Kill a keeper that does not answer: somebody has stopped it. The guardian then ends what it leaves.
 

@@ -41,6 +41,12 @@ class Processes(Protocol):
     async def close(self) -> None:
         """End everything. Any number of times; afterwards nothing can be spawned."""
 
+    def kill_all(self) -> None:
+        """Kill everything at once, for a process that is about to end. From any thread, also if the loop hangs.
+
+        Does not wait for it; nothing else may be done with this afterwards.
+        """
+
 
 def open_processes(*, protected: bool = False) -> Processes:
     """Return what keeps processes best on this system: a `Guardian`, or `Groups` where there can be none.

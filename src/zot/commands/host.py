@@ -1,0 +1,326 @@
+"""`zot host`: host protocol v1. One request in, one answer out, whatever happens."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from zot import flags
+from zot.config import AGENT_FLAGS, LATER_FLAGS, Config, resolve
+from zot.errors import AgentError, ConfigError
+from zot.serve.age import process_began
+from zot.serve.stdio import claim, leave, write_all
+from zot.wire.host import (
+    MAX_INPUT_BYTES,
+    PROTOCOL,
+    Ids,
+    Refused,
+    Request,
+    Response,
+    code_of,
+    decode_request,
+    encode_response,
+)
+
+if TYPE_CHECKING:
+    from zot.answers import Once
+    from zot.serve.watchdog import Signals, Slot
+    from zot.session import Session
+
+
+def _patience(text: str) -> float:
+    """Read a number of seconds; 0 is none at all."""
+    return 0.0 if text.strip() == "0" else flags.seconds(text)
+
+
+_HOST_FLAGS = (
+    flags.Flag("--single-request", "one request, one answer, and the end; `false` serves many (true)", value="BOOL",
+               parse=flags.choice("true", "false")),
+    flags.Flag("--bridge-compat", "the flat answer, which is the only one there is", value="BOOL",
+               parse=flags.choice("true", "false")),
+    flags.Flag("--protocol", "the version of the protocol; there is v1", value="NAME"),
+    flags.Flag("--max-input-bytes", "longest request that is read (1 MiB)", value="N", parse=flags.positive),
+    flags.Flag("--stdin-timeout-ms", "how long the request may take to come (15000)", value="MS", parse=flags.positive),
+    flags.Flag("--exit-zero", "exit code 0 whenever an answer was written"),
+    flags.Flag("--idempotency-ttl", "how long an answer that got out is given again for the same key (60)",
+               value="SECONDS", parse=_patience),
+    flags.Flag("--max-concurrency", "how many requests run at a time, with --single-request false (8)", value="N",
+               parse=flags.positive),
+    flags.Flag("--events", "tell every event before the answer, with --single-request false"),
+    flags.Flag("--self-test", "look if a request could be answered, without asking a model"),
+)  # fmt: skip
+_OWN = frozenset(flag.key for flag in _HOST_FLAGS)
+#: The session is the request's.
+_FLAGS = (*_HOST_FLAGS, *(flag for flag in AGENT_FLAGS if flag.name not in ("--session", "--no-session")))
+_SUMMARY = """\
+Answer one request, a JSON object on standard input, with one JSON object on standard output: host protocol v1.
+The exit code is 0 for an answer to a request that ran, 2 for bad input, 3 for a bad set-up, 4 if zot failed."""
+#: Flags that mean `true` when they stand alone.
+_BARE = ("--single-request", "--bridge-compat")
+
+_STDIN_TIMEOUT_MS = 15_000
+_TTL_S = 60.0
+_AT_ONCE = 8
+#: No request is late before this, counted like its deadline: we must be able to say something.
+_SOONEST_S = 0.15
+_BAD_INPUT = 2
+_NOT_SET_UP = 3
+_FAILED = 4
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit code."""
+    host = _Host(argv)
+    if host.own.get("help"):
+        sys.stdout.write(flags.usage("zot host", _SUMMARY, _FLAGS) + "\n")
+        return 0
+    if "--self-test" in argv:  # Also if other flags are wrong: it says so.
+        return host.test()
+    from zot.serve.watchdog import Signals
+
+    host.incoming, host.outgoing = claim()  # First of all: what is opened before could become a standard stream.
+    signals = Signals()
+    try:
+        if host.serves_many:
+            host.answer_many(signals)
+        host.answer_one(signals)
+    except Exception as problem:  # the outermost boundary: an answer there must be
+        host.fail(problem)
+
+
+class _Host:
+    """What the command line says, and the descriptors. ``problem`` is what is wrong with the flags."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self.incoming = self.outgoing = -1
+        self.began = process_began()
+        self._slot: Slot | None = None
+        self.own: dict[str, Any] = {}
+        self.settings: dict[str, Any] = {}
+        self.problem: ConfigError | None = None
+        self._exit_zero = "--exit-zero" in argv
+        try:
+            given, words = flags.parse(
+                _spelled_out(argv), (*_FLAGS, *LATER_FLAGS, flags.Flag("--help", "this text", short="-h"))
+            )
+            self.own = {name: value for name, value in given.items() if name in _OWN or name == "help"}
+            self.settings = {name: value for name, value in given.items() if name not in self.own}
+            if words:
+                raise ConfigError(f"zot host takes no words, only flags: {words[0]!r}")
+            if self.own.get("events") and self.own.get("single_request") != "false":
+                raise ConfigError("--events needs --single-request false: one request has one line of output")
+        except ConfigError as problem:
+            self.problem = problem
+
+    @property
+    def serves_many(self) -> bool:
+        """True if there may be more than one request. What is wrong with the flags is said in answer to one."""
+        is_single = self.own.get("single_request") != "false"
+        return not is_single and self.problem is None and self.own.get("protocol", PROTOCOL) == PROTOCOL
+
+    # One request.
+
+    def answer_one(self, signals: Signals) -> NoReturn:
+        """Read one request, answer it, and leave."""
+        request = self._read(signals)
+        if self.own.get("protocol", PROTOCOL) != PROTOCOL:
+            self._refuse(Refused(f"--protocol must be {PROTOCOL}", request.ids))
+        match request.type or "run":
+            case "ping":
+                self._respond(request.ids.success("pong"), 0)
+            case "session_close":
+                self._respond(request.ids.success("closed"), 0)
+            case "cancel":
+                self._refuse(Refused(f"no request {request.target!r} is running", request.ids))
+            case _:
+                self._run(request, signals)
+
+    def _read(self, signals: Signals) -> Request:
+        from zot.serve.host_input import Interrupted, read_request
+
+        try:
+            line = read_request(
+                self.incoming,
+                signals.incoming,
+                limit=self.own.get("max_input_bytes", MAX_INPUT_BYTES),
+                patience_s=self.own.get("stdin_timeout_ms", _STDIN_TIMEOUT_MS) / 1000,
+            )
+            return decode_request(line)
+        except Refused as problem:
+            self._refuse(problem)
+        except Interrupted:
+            name = signals.taken()
+            self._respond(Ids().failure("INTERNAL", f"zot was ended by {name} before there was a request"), _BAD_INPUT)
+
+    def _run(self, request: Request, signals: Signals) -> NoReturn:
+        """Answer a request, or let the watchdog do it."""
+        from zot.serve.watchdog import Slot, Watchdog
+
+        slot = Slot(request.ids, self.began + max(request.timeout_s, _SOONEST_S))
+        watchdog = Watchdog(signals, (self.incoming, self.outgoing), self._answer, stays=False, leave=self._leave)
+        self._slot = slot
+        watchdog.guard(slot)
+        watchdog.start()
+        try:
+            config = self._config(request)
+        except AgentError as problem:
+            self._conclude(slot, request.ids.failure(code_of(problem), str(problem)), _NOT_SET_UP)
+        import asyncio
+
+        from zot.serve.host import Answering
+
+        answering = Answering(request, lambda one: self._open(one, config))
+        slot.usage, watchdog.kill = answering.usage, answering.kill
+
+        async def answer() -> NoReturn:
+            reply = await answering.answer()
+            if not slot.take():
+                await asyncio.Event().wait()  # The watchdog has answered, and ends us.
+            code = self._answer(slot, reply.response, reply.code)
+            if code != _FAILED:
+                await answering.delivered()
+            await answering.close()
+            self._leave(code)
+
+        asyncio.run(answer())
+
+    def _conclude(self, slot: Slot, response: Response, code: int) -> NoReturn:
+        """Answer, unless the watchdog did; then it ends us."""
+        if slot.take():
+            self._leave(self._answer(slot, response, code))
+        while True:
+            time.sleep(1)
+
+    def fail(self, problem: Exception) -> NoReturn:
+        """Say that we failed, if nobody has answered, and leave."""
+        import traceback
+
+        traceback.print_exception(problem)
+        slot = self._slot
+        if slot is None or slot.take():
+            ids = Ids() if slot is None else slot.ids
+            message = f"internal error ({type(problem).__name__}); the log has the details"
+            self._write_or_fail(ids.failure("INTERNAL", message), _FAILED)
+        self._leave(_FAILED)
+
+    # Many requests.
+
+    def answer_many(self, signals: Signals) -> NoReturn:
+        """Answer requests until there are no more, and leave."""
+        import asyncio
+
+        from zot.serve.host_many import ManyRequests
+        from zot.serve.host_output import LineThread
+        from zot.serve.streams import read_chunks
+        from zot.serve.watchdog import Watchdog
+        from zot.wire.lines import LineSplitter
+
+        async def serve() -> NoReturn:
+            output = LineThread(self.outgoing)
+            watchdog = Watchdog(
+                signals, (self.incoming, self.outgoing), lambda slot, response: output.answer(
+                    slot, encode_response(response)
+                ), stays=True, leave=self._leave,
+            )  # fmt: skip
+            many = ManyRequests(
+                lambda request: self._open(request, self._config(request)), watchdog, output,
+                at_once=self.own.get("max_concurrency", _AT_ONCE), tells_events=bool(self.own.get("events")),
+            )  # fmt: skip
+            watchdog.kill, watchdog.flush = many.kill, output.flush
+            watchdog.start()
+            limit = self.own.get("max_input_bytes", MAX_INPUT_BYTES)
+            await many.serve(read_chunks(self.incoming), LineSplitter(max_line_bytes=limit))
+            self._leave(0 if output.problem is None else self._unwritten(output.problem))
+
+        asyncio.run(serve())
+
+    # What both need.
+
+    def _config(self, request: Request) -> Config:
+        """Return what is configured for a request. Raise ConfigError, or UserError, if that cannot work."""
+        from zot.runtime import check
+
+        if self.problem is not None:
+            raise self.problem
+        config = resolve(self.settings, agent=request.agent_name)
+        check(config)
+        return config
+
+    async def _open(self, request: Request, config: Config) -> tuple[Session, Once]:
+        from zot.runtime import open_hosted
+
+        assert request.session_id is not None
+        assert request.prompt is not None
+        return await open_hosted(
+            config,
+            request.session_id,
+            key=request.key,
+            prompt=request.prompt,
+            agent=request.agent_name,
+            ttl_s=self.own.get("idempotency_ttl", _TTL_S),
+        )
+
+    def _refuse(self, problem: Refused) -> NoReturn:
+        """Answer what is no request."""
+        from zot.serve.host_input import drain
+
+        code = self._write_or_fail(problem.ids.failure("INVALID_REQUEST", str(problem)), _BAD_INPUT)
+        if problem.goes_on:
+            drain(self.incoming)
+        self._leave(code)
+
+    def _respond(self, response: Response, code: int) -> NoReturn:
+        self._leave(self._write_or_fail(response, code))
+
+    def _answer(self, slot: Slot, response: Response, code: int = 0) -> int:
+        """Write the answer of a slot that the caller has; return the exit code."""
+        try:
+            return self._write_or_fail(response, code)
+        finally:
+            slot.written()
+
+    def _write_or_fail(self, response: Response, code: int) -> int:
+        """Write an answer; return the exit code: another one if it could not be written."""
+        try:
+            write_all(self.outgoing, encode_response(response))
+        except OSError as problem:
+            return self._unwritten(problem)
+        return code
+
+    def _unwritten(self, problem: OSError) -> int:
+        if sys.stderr is not None and not isinstance(problem, BrokenPipeError | ConnectionResetError):
+            sys.stderr.write(f"zot: the answer could not be written: {problem.strerror}\n")
+        self._exit_zero = False  # There is no answer to go by.
+        return _FAILED
+
+    def _leave(self, code: int) -> NoReturn:
+        if sys.stderr is not None:
+            with suppress(OSError):  # Nobody reads what we would say.
+                sys.stderr.flush()
+        leave(0 if self._exit_zero else code)
+
+    # No request.
+
+    def test(self) -> int:
+        """Print if a request could be answered; return the exit code."""
+        import msgspec
+
+        from zot.commands.self_test import examine
+
+        report = examine(self.problem, self.settings)
+        sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
+        return 0 if report.ok or self._exit_zero else _NOT_SET_UP
+
+
+def _spelled_out(argv: Sequence[str]) -> list[str]:
+    """Return the words with every flag that may stand alone as `FLAG=VALUE`."""
+    words: list[str] = []
+    for word in argv:
+        if words and words[-1] in _BARE and word in ("true", "false"):
+            words[-1] += f"={word}"
+        else:
+            words.append(word)
+    return [f"{word}=true" if word in _BARE else word for word in words]

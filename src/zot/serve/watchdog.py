@@ -1,0 +1,188 @@
+"""Who answers when nobody else does: at the deadline, on a signal, and when nobody is there to answer to.
+
+A thread of its own, which needs no event loop and imports nothing, so it works before there is a loop and when that
+hangs. Whoever takes a request's `Slot` answers it, so there is exactly one answer.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import select
+import signal
+import stat
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
+
+from zot.serve.stdio import SIGNALS, abandoned, leave
+from zot.wire.host import TIMEOUT_MESSAGE, Ids, Response, Usage
+
+#: An answer that somebody else is writing at the deadline has this long to get out.
+_WRITING_S = 0.5
+#: How often we look if whoever started us is still there.
+_LOOK_S = 0.5
+_WAKE = b"\0"
+
+
+class Signals:
+    """Signals that end us, as something to wait for. They are noticed whatever the main thread does."""
+
+    def __init__(self) -> None:
+        self.incoming, self._outgoing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self._outgoing, warn_on_full_buffer=False)
+        for number in SIGNALS:
+            signal.signal(number, lambda *_: None)
+
+    def wake(self) -> None:
+        """Let who waits look around."""
+        with suppress(BlockingIOError):  # Who waits has enough to wake it.
+            os.write(self._outgoing, _WAKE)
+
+    def taken(self) -> str:
+        """Return the name of a signal that came; "" if none did."""
+        try:
+            numbers = os.read(self.incoming, 4096).replace(_WAKE, b"")
+        except BlockingIOError:
+            return ""
+        return signal.Signals(numbers[0]).name if numbers else ""
+
+
+class Slot:
+    """The right to answer one request, which is taken once. ``deadline`` is on the clock of `time.monotonic`."""
+
+    def __init__(self, ids: Ids, deadline: float) -> None:
+        self.ids = ids
+        self.deadline = deadline
+        #: What the request has used so far.
+        self.usage: Callable[[], Usage] = Usage
+        #: What is to be done when the watchdog has answered.
+        self.expired: Callable[[], None] = lambda: None
+        self._right = _thread.allocate_lock()
+        self._writing = _thread.allocate_lock()
+        self._writing.acquire()
+
+    def take(self) -> bool:
+        """True if the caller is the one who answers."""
+        return self._right.acquire(blocking=False)
+
+    @property
+    def is_taken(self) -> bool:
+        """True if somebody answers it, or has."""
+        return self._right.locked()
+
+    def written(self) -> None:
+        """Say that the answer is out."""
+        self._writing.release()
+
+    def wait_written(self, within_s: float | None) -> None:
+        """Wait until the answer is out."""
+        if self._writing.acquire(timeout=-1 if within_s is None else within_s):
+            self._writing.release()
+
+
+class Watchdog:
+    """Answers requests at their deadline, and everything when we must end.
+
+    ``write`` is called in its thread, and sees to it that the slot hears when the answer is out, or cannot get out.
+    ``stays`` is for a program that serves many requests: then a deadline ends one of them, and not the program.
+    """
+
+    def __init__(
+        self,
+        signals: Signals,
+        descriptors: tuple[int, int],
+        write: Callable[[Slot, Response], object],
+        *,
+        stays: bool,
+        leave: Callable[[int], NoReturn] = leave,
+    ) -> None:
+        self._signals = signals
+        self._incoming, self._outgoing = descriptors
+        self._write = write
+        self._stays = stays
+        self._exit = leave
+        self._slots: dict[Slot, None] = {}
+        self._parent = os.getppid()
+        #: What kills everything that was started, from any thread.
+        self.kill: Callable[[], None] = lambda: None
+        #: What lets everything that was written get out, if that needs something to be done.
+        self.flush: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        """Begin to watch. A signal that came before counts, so what it would leave unanswered is guarded by then."""
+        _thread.start_new_thread(self._watch, ())
+
+    def guard(self, slot: Slot) -> None:
+        """See to it that this request is answered."""
+        self._slots[slot] = None
+        self._signals.wake()
+
+    def release(self, slot: Slot) -> None:
+        """This one has been."""
+        self._slots.pop(slot, None)
+
+    def _watch(self) -> None:
+        try:
+            self._look_out()
+        except BaseException as problem:  # the thread's outermost boundary: without it nobody would guard anything
+            os.write(2, f"zot: the watchdog failed: {problem!r}\n".encode())
+            leave(4)
+
+    def _look_out(self) -> NoReturn:
+        poll = select.poll()
+        poll.register(self._signals.incoming, select.POLLIN)
+        poll.register(self._outgoing, 0)
+        while True:
+            poll.poll(max(0.0, self._pause_s() * 1000))
+            if name := self._signals.taken():
+                self._end(f"zot was ended by {name}", 0)
+            if abandoned(self._outgoing):
+                self._give_up()
+            if os.getppid() != self._parent and not self._stays and _has_ended(self._incoming):
+                self._end("whoever asked has gone", 4)
+            self._expire()
+
+    def _pause_s(self) -> float:
+        now = time.monotonic()
+        return min(_LOOK_S, *(slot.deadline - now for slot in list(self._slots)), _LOOK_S)
+
+    def _expire(self) -> None:
+        """Answer what is late."""
+        for slot in list(self._slots):
+            if slot.deadline <= time.monotonic():
+                self.release(slot)
+                answered = slot.take()
+                if answered:
+                    self._write(slot, slot.ids.failure("TIMEOUT", TIMEOUT_MESSAGE, slot.usage()))
+                if not self._stays:
+                    self._leave([slot], 0)
+                if answered:
+                    slot.expired()
+
+    def _end(self, message: str, code: int) -> NoReturn:
+        """Answer everything and leave."""
+        slots = list(self._slots)
+        for slot in slots:
+            if slot.take():
+                self._write(slot, slot.ids.failure("INTERNAL", message, slot.usage()))
+        self._leave(slots, code)
+
+    def _give_up(self) -> NoReturn:
+        """Leave: nobody reads what we would say. No flag makes a success of that."""
+        self.kill()
+        leave(0 if self._stays else 4)
+
+    def _leave(self, slots: list[Slot], code: int) -> NoReturn:
+        self.kill()
+        for slot in slots:
+            slot.wait_written(_WRITING_S)
+        self.flush()
+        self._exit(code)
+
+
+def _has_ended(incoming: int) -> bool:
+    """True if nothing more can come: it is no pipe or socket, or nobody is at its other end."""
+    mode = os.fstat(incoming).st_mode
+    return not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) or abandoned(incoming)

@@ -1,0 +1,272 @@
+"""Host protocol v1: a request, and the one flat object that answers it, whatever happened. Does no I/O."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from zot.errors import (
+    AuthFailed,
+    ConnectionFailed,
+    KeyMissing,
+    Overloaded,
+    ProtocolError,
+    ProviderError,
+    RateLimited,
+    ServiceFailed,
+    SessionBusy,
+    Stalled,
+    StreamBroken,
+)
+from zot.surrogates import without_half_escapes
+
+PROTOCOL: Final = "v1"
+PROTOCOL_VERSION: Final = 1
+MAX_INPUT_BYTES: Final = 1024 * 1024
+TIMEOUT_MS: Final = 30_000
+TIMEOUT_MESSAGE: Final = "request exceeded timeout_ms"
+#: What stands for the id of a request that has none, or none that can be read.
+UNKNOWN: Final = "unknown"
+
+ErrorCode: TypeAlias = Literal[
+    "INVALID_REQUEST", "TIMEOUT", "PROVIDER_AUTH", "PROVIDER_RATE_LIMIT", "PROVIDER_DOWN", "INTERNAL"
+]
+RequestType: TypeAlias = Literal["run", "ping", "cancel", "session_close"]
+
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens, as integers."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+
+    @staticmethod
+    def of(prompt_tokens: int, completion_tokens: int) -> Usage:
+        """Return both and their sum."""
+        return Usage(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens)
+
+
+class Response(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to one request."""
+
+    ok: bool
+    request_id: str
+    session_id: str
+    text: str = ""
+    error_code: ErrorCode | None = None
+    error_message: str | None = None
+    usage: Usage = Usage()
+    replayed: bool | msgspec.UnsetType = msgspec.UNSET
+
+
+class Ids(NamedTuple):
+    """Whose answer it is."""
+
+    request_id: str = UNKNOWN
+    session_id: str = ""
+
+    def success(self, text: str, usage: Usage | None = None, *, replayed: bool = False) -> Response:
+        """Return the answer to a request that was done."""
+        return Response(
+            ok=True,
+            request_id=self.request_id,
+            session_id=self.session_id,
+            text=text,
+            usage=usage or Usage(),
+            replayed=True if replayed else msgspec.UNSET,
+        )
+
+    def failure(self, code: ErrorCode, message: str, usage: Usage | None = None) -> Response:
+        """Return the answer to a request that was not."""
+        return Response(
+            ok=False,
+            request_id=self.request_id,
+            session_id=self.session_id,
+            error_code=code,
+            error_message=message,
+            usage=usage or Usage(),
+        )
+
+
+class Refused(ProtocolError):
+    """A line is no request. ``ids`` are those that could be read; ``goes_on`` says that the line may not be over."""
+
+    def __init__(self, message: str, ids: Ids, *, goes_on: bool = False) -> None:
+        super().__init__(message)
+        self.ids = ids
+        self.goes_on = goes_on
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One line of input. What is required of it depends on its type."""
+
+    protocol_version: int | None = None
+    type: str | None = None
+    request_id: str | None = None
+    session_id: str | None = None
+    prompt: str | None = None
+    channel_id: str | None = None
+    agent: str | None = None
+    timeout_ms: Annotated[float, msgspec.Meta(ge=1)] | None = None
+    idempotency_key: str | None = None
+    target_request_id: str | None = None
+    cancel_request_id: str | None = None
+
+    @property
+    def ids(self) -> Ids:
+        """Whose answer it will be."""
+        named = self.request_id is not None and _is_said(self.request_id)
+        return Ids(self.request_id or UNKNOWN if named else UNKNOWN, self.session_id or "")
+
+    @property
+    def timeout_s(self) -> float:
+        """How long it may take."""
+        return (self.timeout_ms or TIMEOUT_MS) / 1000
+
+    @property
+    def key(self) -> str | None:
+        """What says that it was sent before; None if it does not say."""
+        return self.idempotency_key if _is_said(self.idempotency_key) else None
+
+    @property
+    def agent_name(self) -> str:
+        """Who is to answer."""
+        return self.agent if self.agent is not None and _is_said(self.agent) else "default"
+
+    @property
+    def target(self) -> str | None:
+        """The request that is to be cancelled."""
+        return self.target_request_id if self.target_request_id is not None else self.cancel_request_id
+
+
+_requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
+
+#: What each type needs, in the order in which it is missed.
+_REQUIRED: Final[dict[str, tuple[str, ...]]] = {
+    "run": ("request_id", "session_id", "prompt"),
+    "ping": ("request_id",),
+    "cancel": ("request_id",),
+    "session_close": ("request_id", "session_id"),
+}
+
+
+def decode_request(line: bytes) -> Request:
+    """Read a request. Raise Refused, with the ids that can be read, if it is not one."""
+    try:
+        line.decode()  # The typed decode does not look into what it skips.
+        request = _requests.decode(line)
+    except _UNREADABLE as problem:
+        request = _decode_leniently(line, problem)
+    _check(request)
+    return request
+
+
+def encode_response(response: Response) -> bytes:
+    """Return an answer as its line. Half characters become U+FFFD."""
+    return _encoded(response) + b"\n"
+
+
+class EventLine(msgspec.Struct, frozen=True, tag="event", tag_field="type"):
+    """Something that happened on the way to an answer. ``seq`` counts from 1, for each request."""
+
+    request_id: str
+    seq: int
+    event: Any
+
+
+def encode_event(line: EventLine) -> bytes:
+    """Return an event as its line."""
+    from zot.events import encode
+
+    return encode(line) + b"\n"
+
+
+def code_of(problem: BaseException) -> ErrorCode:
+    """Return the code for a failure: by its HTTP status, else by its type, never by its words."""
+    if isinstance(problem, ProviderError):
+        if problem.status in (401, 403):
+            return "PROVIDER_AUTH"
+        if problem.status == 429:
+            return "PROVIDER_RATE_LIMIT"
+        if problem.status >= 500:
+            return "PROVIDER_DOWN"
+    match problem:
+        case AuthFailed() | KeyMissing():
+            return "PROVIDER_AUTH"
+        case RateLimited():
+            return "PROVIDER_RATE_LIMIT"
+        case Overloaded() | ServiceFailed() | ConnectionFailed() | Stalled() | StreamBroken():
+            return "PROVIDER_DOWN"
+        case SessionBusy():
+            return "TIMEOUT"
+        case _:
+            return "INTERNAL"
+
+
+def _decode_leniently(line: bytes, problem: Exception) -> Request:
+    """Read a request that has halves of characters; else say what is wrong, to whom it may be said."""
+    if b"\\u" in line:
+        try:
+            return _requests.decode(without_half_escapes(line))
+        except _UNREADABLE as another:
+            problem = another
+    raise Refused(f"not a request: {problem}", _ids_in(line)) from None
+
+
+class _Loose(msgspec.Struct, frozen=True):
+    """What is looked for in a line that is no request."""
+
+    request_id: msgspec.Raw = msgspec.Raw(b"null")
+    session_id: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def _ids_in(line: bytes) -> Ids:
+    """Return the ids of what is not a request, as far as they can be read."""
+    try:
+        line.decode()
+        found = msgspec.json.decode(without_half_escapes(line), type=_Loose)
+    except _UNREADABLE:
+        return Ids()
+    request_id = _text(found.request_id)
+    return Ids(request_id if request_id.strip() else UNKNOWN, _text(found.session_id))
+
+
+def _text(raw: msgspec.Raw) -> str:
+    """Return what a value says if it is text, "" if it is something else."""
+    try:
+        return msgspec.json.decode(raw, type=str)
+    except _UNREADABLE:
+        return ""
+
+
+def _check(request: Request) -> None:
+    if request.protocol_version not in (None, PROTOCOL_VERSION):
+        raise Refused(f"protocol_version must be {PROTOCOL_VERSION}", request.ids)
+    required = _REQUIRED.get(request.type or "run")
+    if required is None:
+        raise Refused(f"type must be one of {', '.join(_REQUIRED)}", request.ids)
+    for name in required:
+        value: str | None = getattr(request, name)
+        if value is None:
+            raise Refused(f"{name} is missing", request.ids)
+        if not _is_said(value):
+            raise Refused(f"{name} is blank", request.ids)
+    if request.type == "cancel" and not _is_said(request.target):
+        raise Refused("target_request_id is missing or blank", request.ids)
+
+
+def _is_said(value: str | None) -> bool:
+    return value is not None and bool(value.strip())
+
+
+def _encoded(response: Response) -> bytes:
+    try:
+        return msgspec.json.encode(response)
+    except UnicodeEncodeError:
+        from zot.events import encode  # Rare enough not to be paid for at every start.
+
+        return encode(response)

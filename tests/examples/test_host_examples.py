@@ -1,0 +1,66 @@
+"""The bridges, run as their readers will run them: against the real zot, with the model that needs no key."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from harness import PATIENCE_S, environment, serving
+from optional import available
+from zot.providers.lab.script import Script
+
+HOST = Path(__file__).parents[2] / "examples" / "host"
+Command: TypeAlias = Sequence[str | Path]
+
+BRIDGES: Mapping[str, Command] = {
+    "python": (sys.executable, HOST / "bridge.py"),
+    **({"node": ("node", HOST / "bridge.mjs")} if available("node", "the bridge in Node") else {}),
+    **(
+        {"shell": ("bash", HOST / "bridge.sh")}
+        if available("bash", "the bridge in shell") & available("jq", "the bridge in shell")
+        else {}
+    ),
+}
+every_bridge = pytest.mark.parametrize("bridge", BRIDGES.values(), ids=BRIDGES)
+SORRY = "Sorry, I cannot answer right now.\n"
+
+
+def run(bridge: Command, directory: Path, message: str, *flags: str) -> tuple[int, str, str]:
+    """Give a bridge one message; return its exit code, and what it wrote."""
+    zot = directory / "zot"
+    zot.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m zot "$@"\n')
+    zot.chmod(0o755)
+    more = {"ZOT": str(zot), "ZOT_HOME": str(directory / "home"), "BRIDGE_TIMEOUT_S": str(PATIENCE_S)}
+    done = subprocess.run(
+        [*bridge, "me", message, *(flags or ("--provider", "lab"))], cwd=directory, env=environment(more),
+        capture_output=True, timeout=2 * PATIENCE_S, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+@every_bridge
+def test_a_bridge_prints_the_answer(bridge: Command, tmp_path: Path) -> None:
+    text = 'Hi "there" \u2028 你好'
+    assert run(bridge, tmp_path, f"!echo {text}") == (0, f"{text}\n", "")
+
+
+@every_bridge
+def test_a_bridge_says_what_went_wrong_to_the_log_and_something_kind_to_the_chat(
+    bridge: Command, tmp_path: Path
+) -> None:
+    code, out, errors = run(bridge, tmp_path, "!status 401")
+    assert (code, out, errors.splitlines()) == (1, SORRY, ["PROVIDER_AUTH: lab: http 401: status 401, as scripted"])
+    assert run(bridge, tmp_path, " ") == (1, SORRY, "INVALID_REQUEST: prompt is blank\n")
+
+
+@every_bridge
+def test_a_bridge_tries_again_where_that_helps_and_nothing_is_said_twice(bridge: Command, tmp_path: Path) -> None:
+    with serving(Script.parse('say "half"\ncut\n---\nsay "Done."')) as url:
+        flags = ("--provider", "anthropic", "--api-key", "k", "--base-url", url)
+        assert run(bridge, tmp_path, "hello", *flags) == (0, "Done.\n", "")

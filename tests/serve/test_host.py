@@ -1,0 +1,471 @@
+"""`zot host` as a bridge starts it: whatever happens, one object comes out in time, with the right exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness import PATIENCE_S, environment, eventually, living
+from hosts import NOTHING, Hosts, checked, failure, request, told
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Hosts:
+    return Hosts(tmp_path)
+
+
+def wait_for_tool(hosts: Hosts) -> None:
+    """Wait until the tool that writes `begun` has begun."""
+    assert eventually((hosts.directory / "begun").exists)
+
+
+# What a bridge sends, and how.
+
+SPELLINGS = [
+    [],
+    ["--single-request", "true", "--bridge-compat"],
+    ["--single-request=true", "--bridge-compat=false"],
+    ["--protocol", "v1", "--bridge-compat", "--single-request"],
+]
+
+
+@pytest.mark.parametrize("flags", SPELLINGS, ids=" ".join)
+def test_one_request_is_answered_with_one_object(hosts: Hosts, flags: list[str]) -> None:
+    assert hosts.say("!echo Hello", *flags) == (
+        {
+            "ok": True, "request_id": "r", "session_id": "s", "text": "Hello", "error_code": None,
+            "error_message": None, "usage": {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120},
+        }, 0, "",
+    )  # fmt: skip
+
+
+def test_a_bridge_may_give_all_its_words_as_one(hosts: Hosts) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "zot", "host --protocol v1 --bridge-compat --single-request --provider lab"],
+        cwd=hosts.directory, env=environment({"ZOT_HOME": str(hosts.home)}), capture_output=True, timeout=PATIENCE_S,
+        input=json.dumps(request("!echo Hello")).encode(), check=True,
+    )  # fmt: skip
+    assert json.loads(done.stdout)["text"] == "Hello"
+
+
+def test_the_line_may_lack_its_end_and_follow_blank_ones_and_precede_others(hosts: Hosts) -> None:
+    wanted = json.dumps(request("!echo Hello")).encode()
+    for given in (wanted, b"\r\n \n" + wanted + b"\r\n", wanted + b'\n{"request_id":"another"}\n'):
+        assert hosts.ask(given).answer["text"] == "Hello"
+
+
+def test_it_does_not_wait_for_the_end_of_the_input(hosts: Hosts) -> None:
+    process = hosts.start()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps(request("!echo Hello")).encode() + b"\n")
+    process.stdin.flush()
+    assert json.loads(process.stdout.read())["text"] == "Hello"
+    assert process.wait(PATIENCE_S) == 0
+    process.communicate()
+
+
+def test_a_session_is_kept_by_its_id_whatever_that_is(hosts: Hosts) -> None:
+    strange = "../../etc/\x00:qq:private:Ω"
+    hosts.say("!echo one", session_id=strange)
+    answer = hosts.say("!echo two", session_id=strange).answer
+    assert (answer["text"], answer["session_id"]) == ("two", strange)
+    assert hosts.transcript() == []
+    hosts.say("!echo three", channel_id="qq")
+    assert hosts.transcript() == [("user", "!echo three"), ("assistant", "three")]
+
+
+def test_a_session_of_the_user_cannot_be_named(hosts: Hosts) -> None:
+    assert hosts.transcript("mine") == []
+    hosts.say("!echo hello", session_id="mine")
+    assert hosts.transcript("mine") == []
+    assert hosts.transcript("host:mine") == [("user", "!echo hello"), ("assistant", "hello")]
+
+
+def test_the_agent_is_chosen_by_name_and_an_unknown_one_is_the_default(hosts: Hosts) -> None:
+    hosts.home.mkdir()
+    (hosts.directory / "one.lab").write_text('say "one: $model"')
+    config = '[agents.default]\nprovider = "lab"\nmax_steps = 1\n[agents.busy]\nprovider = "lab"\nmax_steps = 2\n'
+    (hosts.home / "config.toml").write_text(config)
+    flags = ("--config-dir", str(hosts.home))
+    default = hosts.say("!loop true", *flags)
+    assert failure(default.answer)[1] == "stopped after 1 steps, the limit set by max-steps"
+    assert (default.code, default.errors.count("\n")) == (0, 1)  # what the policy denied
+    assert "after 2 steps" in failure(hosts.say("!loop true", *flags, agent="busy").answer)[1]
+    unknown = hosts.say("!loop true", *flags, agent="nobody")
+    assert "after 1 steps" in failure(unknown.answer)[1]
+    assert "there is no agent 'nobody' in config.toml: the default one answers\n" in unknown.errors
+
+
+# Who may do what.
+
+
+def test_strangers_may_read_and_no_more_unless_an_operator_says_so(hosts: Hosts) -> None:
+    (hosts.directory / "a.txt").write_text("hello")
+    script = '!script call bash {"command":"touch made"} ;; call read {"path":"a.txt"} ;; --- ;; say done'
+    kept = hosts.say(script)
+    assert kept.answer["text"] == "done"
+    assert not (hosts.directory / "made").exists()
+    assert "bash was denied: whoever runs zot can allow more with --policy, such as --policy '*=allow'" in kept.errors
+    results = [text for _, text in hosts.transcript()]
+    assert results[-3:] == ["tool_result", "tool_result", "done"]
+    allowed = hosts.say(script, "--policy", "bash:touch made=allow")
+    assert (allowed.answer["text"], allowed.errors) == ("done", "")
+    assert (hosts.directory / "made").exists()
+
+
+def test_a_rule_that_allows_one_thing_allows_nothing_else(hosts: Hosts) -> None:
+    script = '!script call write {"path":"b.txt","content":"x"} ;; --- ;; say done'
+    assert "write was denied" in hosts.say(script, "--policy", "bash=allow").errors
+    assert hosts.say(script, "--policy", "*=allow").errors == ""
+    assert (hosts.directory / "b.txt").read_text() == "x"
+
+
+def test_strangers_do_not_get_to_see_keys_and_other_conversations(hosts: Hosts) -> None:
+    (hosts.home / "skills" / "mine").mkdir(parents=True)
+    (hosts.home / "skills" / "mine" / "notes.md").write_text("a note")
+    (hosts.home / "auth.json").write_text('{"anthropic": {"key": "secret-key"}}')
+    (hosts.home / "auth.json").chmod(0o600)
+    (hosts.directory / "link").symlink_to(hosts.home / "auth.json")
+    paths = ["home/auth.json", "link", "home/journal.db", "home/skills/mine/notes.md"]
+    calls = " ;; ".join(f'call read {{"path":"{path}"}}' for path in paths)
+    got = hosts.say(f"!script {calls} ;; --- ;; say done")
+    assert (got.answer["text"], got.errors.count("read was denied")) == ("done", 3)
+    data = b"".join(path.read_bytes() for path in hosts.home.glob("journal.db*"))
+    assert (b"secret-key" in data, b"a note" in data) == (False, True)
+
+
+# What is wrong is said in the same form.
+
+WRONG: dict[str, tuple[bytes, list[str], int, str, str]] = {
+    "nothing": (b"", [], 2, "INVALID_REQUEST", "there is no request: the input is empty"),
+    "blank lines": (b"\n \r\n", [], 2, "INVALID_REQUEST", "there is no request: the input is empty"),
+    "no JSON": (b"hello\n", [], 2, "INVALID_REQUEST", "not a request: .*"),
+    "too much": (b"x" * 300_000, ["--max-input-bytes", "100"], 2, "INVALID_REQUEST", "the request is longer than .*"),
+    "another protocol": (b"", ["--protocol", "v2"], 2, "INVALID_REQUEST", ".*"),
+    "a cancel": (
+        b'{"type":"cancel","request_id":"r","target_request_id":"x"}', [], 2, "INVALID_REQUEST",
+        "no request 'x' is running",
+    ),
+    "an unknown flag": (b"", ["--frobnicate"], 2, "INVALID_REQUEST", "there is no request.*"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "flags", "code", "error", "message"), WRONG.values(), ids=WRONG)
+def test_bad_input_is_an_answer(
+    hosts: Hosts, given: bytes, flags: list[str], code: int, error: str, message: str
+) -> None:
+    got = hosts.ask(given, *flags)
+    assert (got.code, got.answer["error_code"], got.answer["usage"], got.errors) == (code, error, NOTHING, "")
+    assert re.fullmatch(message, got.answer["error_message"])
+
+
+def test_an_exit_code_can_be_done_without(hosts: Hosts) -> None:
+    got = hosts.ask(b"", "--exit-zero")
+    assert (got.code, got.answer["error_code"]) == (0, "INVALID_REQUEST")
+    assert hosts.say("hi", "--exit-zero", "--frobnicate").code == 0
+
+
+SETUPS: dict[str, tuple[list[str], str, str]] = {
+    "no key": (["--provider", "anthropic"], "PROVIDER_AUTH", "no key for anthropic: set ANTHROPIC_API_KEY.*"),
+    "an unknown model": (["--provider", "lab", "--model", "x"], "INTERNAL", "unknown model 'x'.*"),
+    "an unknown flag": (["--frobnicate"], "INTERNAL", "unknown flag '--frobnicate'.*"),
+    "a session": (["--session", "x"], "INTERNAL", "unknown flag '--session'.*"),
+    "events of one request": (["--events"], "INTERNAL", "--events needs --single-request false.*"),
+    "a wrong spelling": (["--single-request=maybe"], "INTERNAL", "--single-request maybe: must be one of.*"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("flags", "error", "message"), SETUPS.values(), ids=SETUPS)
+def test_a_bad_set_up_is_an_answer_to_the_request(hosts: Hosts, flags: list[str], error: str, message: str) -> None:
+    got = hosts.say("hi", *flags)
+    assert (got.code, got.answer["error_code"], got.answer["request_id"], got.errors) == (3, error, "r", "")
+    assert re.fullmatch(message, got.answer["error_message"])
+
+
+@pytest.mark.parametrize("flags", [[], ["--single-request=false"]], ids=["one", "many"])
+def test_an_unknown_protocol_is_said_to_who_asked(hosts: Hosts, flags: list[str]) -> None:
+    got = hosts.say("hi", "--protocol=v2", *flags)
+    assert (got.code, failure(got.answer)) == (2, ("INVALID_REQUEST", "--protocol must be v1"))
+    assert got.answer["request_id"] == "r"
+
+
+def test_a_request_that_does_not_come_is_not_waited_for(hosts: Hosts) -> None:
+    process = hosts.start("--stdin-timeout-ms", "50")
+    assert process.stdout is not None
+    answer = json.loads(process.stdout.read())
+    assert (process.wait(PATIENCE_S), failure(answer)) == (2, ("INVALID_REQUEST", "no request within 0.05 s"))
+    process.communicate()
+
+
+def test_a_ping_and_a_close_need_no_model(hosts: Hosts) -> None:
+    ping = hosts.ask({"type": "ping", "request_id": "p"}, "--provider", "anthropic")
+    assert (ping.answer["text"], ping.code) == ("pong", 0)
+    close = hosts.ask({"type": "session_close", "request_id": "p", "session_id": "s"}, "--provider", "anthropic")
+    assert (close.answer["text"], close.code) == ("closed", 0)
+
+
+# The model service.
+
+FAULTS: dict[str, str | None] = {
+    "!status 400": "INTERNAL",
+    "!status 401": "PROVIDER_AUTH",
+    "!status 403": "PROVIDER_AUTH",
+    "!status 404": "INTERNAL",
+    "!script status 429 retry-after=0 ;; repeat": "PROVIDER_RATE_LIMIT",
+    "!script status 500 retry-after=0 ;; repeat": "PROVIDER_DOWN",
+    "!script status 529 retry-after=0 ;; repeat": "PROVIDER_DOWN",
+    "!stall-mid": "TIMEOUT",
+    "!pings": "TIMEOUT",
+    "!slow 1000 0.1": "TIMEOUT",
+    "!cut": "PROVIDER_DOWN",
+    "!cut-utf8": "PROVIDER_DOWN",
+    "!cut-json": "PROVIDER_DOWN",
+    "!no-end": "PROVIDER_DOWN",
+    "!error": "PROVIDER_DOWN",
+    "!length": "INTERNAL",
+    "!refusal": "INTERNAL",
+    '!script say " "': "INTERNAL",
+    "!script usage input=5": "INTERNAL",
+    "!refuse": "PROVIDER_DOWN",
+    "!status 500": "PROVIDER_DOWN",
+    "!status 503": "PROVIDER_DOWN",
+    "!stall": "TIMEOUT",
+    "!loop true": "INTERNAL",
+    # What is no failure in the end.
+    "!retry 1": None,
+    "!limit 0.01": None,
+    "!bad-args": None,
+    "!usage-twice": None,
+    "!tools": None,
+    "!bytes hi": None,
+}
+
+
+def test_trouble_with_the_model_has_its_code(hosts: Hosts) -> None:
+    """All of it at a time, each in a session of its own: one process is enough for that."""
+    process = hosts.start("--single-request", "false", "--max-concurrency", "50")
+    times = {prompt: 2000 if code == "TIMEOUT" else 14_000 for prompt, code in FAULTS.items()}
+    asked = [request(prompt, request_id=prompt, session_id=prompt, timeout_ms=ms) for prompt, ms in times.items()]
+    out, _ = process.communicate(b"".join(json.dumps(one).encode() + b"\n" for one in asked), timeout=PATIENCE_S)
+    answers = [checked(json.loads(line)) for line in out.decode().rstrip("\n").split("\n")]
+    assert {answer["request_id"]: answer["error_code"] for answer in answers} == FAULTS
+    assert (process.returncode, len(answers)) == (0, len(FAULTS))
+
+
+def test_trouble_with_the_model_is_no_failure_of_ours(hosts: Hosts) -> None:
+    got = hosts.say("!status 401")
+    assert (failure(got.answer)[0], got.code) == ("PROVIDER_AUTH", 0)
+
+
+def test_tokens_are_estimated_where_nobody_counted_them(hosts: Hosts) -> None:
+    script = '!script say "Hello there" ;; usage input=0 output=0'
+    usage = hosts.say(script, "--api", "chat").answer["usage"]
+    assert usage == {"prompt_tokens": 12, "completion_tokens": 2, "total_tokens": 14}
+
+
+# The deadline, and other ends.
+
+
+def test_a_deadline_ends_a_tool_that_does_not(hosts: Hosts) -> None:
+    before = time.monotonic()
+    mark = f"ZOT_HOST_MARK_{os.getpid()}_{time.monotonic_ns()}"
+    command = f"touch begun; export {mark}=1; setsid sleep 600 & trap '' TERM; while :; do sleep 600; done"
+    got = hosts.say(f"!bash {command}", "--policy", "*=allow", timeout_ms=2500)
+    took = time.monotonic() - before
+    assert (failure(got.answer), got.code) == (("TIMEOUT", "request exceeded timeout_ms"), 0)
+    assert got.answer["usage"] == {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
+    assert 2.4 < took < 5
+    assert eventually(lambda: not living(mark), within_s=3.0)
+
+
+def test_a_deadline_needs_no_event_loop(hosts: Hosts, tmp_path: Path) -> None:
+    """Whatever hangs in the main thread: here a file that is not there to be read."""
+    os.mkfifo(tmp_path / "pipe.lab")
+    got = hosts.say("hi", "--script", str(tmp_path / "pipe.lab"), timeout_ms=800)
+    assert (failure(got.answer)[0], got.code) == ("TIMEOUT", 0)
+
+
+def test_a_deadline_that_has_passed_is_said_to_have(hosts: Hosts) -> None:
+    assert failure(hosts.say("!stall", timeout_ms=1).answer)[0] == "TIMEOUT"
+
+
+def test_a_session_that_another_process_runs_is_waited_for_until_the_deadline(hosts: Hosts) -> None:
+    first = hosts.start("--policy", "*=allow")
+    assert first.stdin is not None
+    first.stdin.write(json.dumps(request("!bash touch begun; sleep 600", timeout_ms=60_000)).encode() + b"\n")
+    first.stdin.flush()
+    wait_for_tool(hosts)
+    assert failure(hosts.say("!echo hi", timeout_ms=1500).answer)[0] == "TIMEOUT"
+    waiting = hosts.start()
+    assert waiting.stdin is not None
+    waiting.stdin.write(json.dumps(request("!echo hi", timeout_ms=20_000)).encode() + b"\n")
+    waiting.stdin.flush()
+    first.send_signal(signal.SIGTERM)
+    assert json.loads(first.communicate(timeout=PATIENCE_S)[0])["error_code"] == "INTERNAL"
+    assert json.loads(waiting.communicate(timeout=PATIENCE_S)[0])["text"] == "hi"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_the_request_is_an_answer(hosts: Hosts, number: signal.Signals) -> None:
+    process = hosts.start()
+    assert eventually(lambda: _catches(process.pid, signal.SIGHUP))  # the last that it learns to catch
+    process.send_signal(number)
+    got = told(process, b"")
+    message = f"zot was ended by {number.name} before there was a request"
+    assert (failure(got.answer), got.code) == (("INTERNAL", message), 2)
+
+
+def _catches(pid: int, number: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    mask = int(re.findall(r"^SigCgt:\t(\w+)$", status, re.MULTILINE)[0], 16)
+    return bool(mask >> (number - 1) & 1)
+
+
+def test_a_signal_while_it_runs_is_an_answer_and_leaves_nothing_running(hosts: Hosts) -> None:
+    mark = f"ZOT_HOST_MARK_{time.monotonic_ns()}"
+    process = hosts.start("--policy", "*=allow", env={mark: "1"})
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(request("!bash touch begun; sleep 600", timeout_ms=60_000)).encode() + b"\n")
+    process.stdin.flush()
+    wait_for_tool(hosts)
+    process.send_signal(signal.SIGTERM)
+    got = told(process, b"")
+    assert (failure(got.answer), got.code) == (("INTERNAL", "zot was ended by SIGTERM"), 0)
+    assert eventually(lambda: not living(mark), within_s=3.0)
+
+
+def test_it_stops_when_nobody_reads_the_answer(hosts: Hosts) -> None:
+    process = hosts.start("--policy", "*=allow")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps(request("!bash touch begun; sleep 600", timeout_ms=60_000)).encode() + b"\n")
+    process.stdin.flush()
+    wait_for_tool(hosts)
+    process.stdout.close()
+    assert process.wait(PATIENCE_S) == 4
+    process.stdin.close()
+    assert process.stderr is not None
+    process.stderr.close()
+
+
+def test_it_stops_when_whoever_asked_has_gone(hosts: Hosts) -> None:
+    (hosts.directory / "request").write_text(json.dumps(request("!bash touch begun; sleep 600", timeout_ms=60_000)))
+    script = '"$@" <request >answer & until test -e begun; do sleep 0.01; done'
+    shell = hosts.start("--policy", "*=allow", prefix=("/bin/sh", "-c", script, "sh"))
+    shell.communicate(timeout=PATIENCE_S)
+    answer = hosts.directory / "answer"
+    assert eventually(lambda: answer.read_text() != "")
+    assert failure(json.loads(answer.read_text())) == ("INTERNAL", "whoever asked has gone")
+
+
+@pytest.mark.parametrize("target", ["/dev/full", "closed"])
+def test_an_answer_that_cannot_be_written_is_a_failure_of_ours(hosts: Hosts, target: str) -> None:
+    given = json.dumps(request("!echo hi")).encode()
+    if target == "closed":
+        reading, writing = os.pipe()
+        os.close(reading)
+    else:
+        writing = os.open(target, os.O_WRONLY)
+    process = hosts.start("--exit-zero", stdout=writing)
+    os.close(writing)
+    _, errors = process.communicate(given, timeout=PATIENCE_S)
+    assert process.returncode == 4
+    expected = "zot: the answer could not be written: No space left on device\n" if target == "/dev/full" else ""
+    assert errors.decode() == expected
+
+
+def test_no_standard_streams_at_all_are_bad_input(hosts: Hosts) -> None:
+    process = hosts.start(prefix=("/bin/sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"))
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 2
+
+
+def test_what_is_printed_by_accident_is_not_the_answer(hosts: Hosts) -> None:
+    got = hosts.say("!bash echo noise >&2; echo noise", "--policy", "*=allow")
+    assert (got.answer["ok"], got.errors) == (True, "")
+
+
+# Where nothing can be kept.
+
+
+def test_no_home_is_a_bad_set_up(hosts: Hosts) -> None:
+    got = hosts.ask(request("!echo hi"), env={"ZOT_HOME": ""})
+    assert (got.code, failure(got.answer)[0]) == (3, "INTERNAL")
+    assert "there is no home to keep sessions in" in failure(got.answer)[1]
+
+
+def test_a_home_that_cannot_be_written_is_a_failure_of_ours(hosts: Hosts) -> None:
+    got = hosts.ask(request("!echo hi"), env={"ZOT_HOME": "/proc/self/home"})
+    assert (got.code, failure(got.answer)[0]) == (4, "INTERNAL")
+
+
+def test_a_full_disk_is_a_failure_of_ours(hosts: Hosts) -> None:
+    assert hosts.say("!echo hi").answer["text"] == "hi"
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    got = hosts.ask(request("!flood 60000"), preexec_fn=limit)
+    assert (got.code, failure(got.answer)[0]) == (4, "INTERNAL")
+    assert hosts.say("!echo again").answer["text"] == "again"
+
+
+# Little is loaded.
+
+
+def test_bad_input_is_answered_before_the_heavy_parts_are_loaded() -> None:
+    probe = (
+        "import sys\nat_start = set(sys.modules)\nimport os\n"
+        "def leave(code):\n"
+        "    real_write(2, ' '.join(sorted(set(sys.modules) - at_start)).encode())\n"
+        "    real_exit(code)\n"
+        "real_write, real_exit, os._exit = os.write, os._exit, leave\n"
+        "from zot.cli import run\nrun(['host'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", probe], env=environment({}), input=b"{}", capture_output=True, timeout=PATIENCE_S,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    loaded = set(done.stderr.decode().split())
+    assert loaded & {"asyncio", "argparse", "logging", "ssl", "socket", "subprocess", "json", "pathlib", "threading",
+                     "sqlite3", "httptools", "tomllib"} == set()  # fmt: skip
+    needed = {
+        "zot.cli", "zot.commands", "zot.commands.host", "zot.config", "zot.errors", "zot.flags", "zot.providers",
+        "zot.providers.vendors", "zot.serve", "zot.serve.age", "zot.serve.host_input", "zot.serve.stdio",
+        "zot.serve.watchdog", "zot.surrogates", "zot.wire", "zot.wire.host", "zot.wire.lines",
+    }  # fmt: skip
+    assert {name for name in loaded if name.startswith("zot.")} - needed == set()
+
+
+# The self-test.
+
+
+def test_the_self_test_says_if_a_request_could_be_answered(hosts: Hosts) -> None:
+    process = hosts.start("--self-test")
+    report = json.loads(process.communicate(timeout=PATIENCE_S)[0])
+    assert (process.returncode, report["ok"], report["status"]) == (0, True, "PASS")
+    assert [(check["name"], check["ok"]) for check in report["checks"]] == [
+        ("configuration", True), ("provider", True), ("journal", True),
+    ]  # fmt: skip
+
+
+def test_the_self_test_says_what_is_missing(hosts: Hosts) -> None:
+    process = hosts.start("--self-test", "--provider", "anthropic")
+    report = json.loads(process.communicate(timeout=PATIENCE_S)[0])
+    assert (process.returncode, report["status"], report["missing_required_env"]) == (3, "FAIL", ["ANTHROPIC_API_KEY"])
+    process = hosts.start("--self-test", "--frobnicate")
+    report = json.loads(process.communicate(timeout=PATIENCE_S)[0])
+    detail = "unknown flag '--frobnicate'; --help lists the known ones"
+    assert (process.returncode, report["checks"]) == (3, [{"name": "configuration", "ok": False, "detail": detail}])

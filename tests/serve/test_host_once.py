@@ -1,0 +1,139 @@
+"""The same request, sent again: by a bridge that is impatient, by many at once, and after a death at any moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from harness import PATIENCE_S, eventually, serving
+from hosts import Hosts, Json, checked, failure, request
+from zot.providers.lab.script import Script
+
+FREE = ("--policy", "*=allow")
+#: A model that uses a tool twice: each leaves a line, and is slow enough to be interrupted.
+WORK = (
+    '!script call bash {"command":"echo one >>log; sleep 0.1"} ;; --- ;; '
+    'call bash {"command":"echo two >>log; sleep 0.1"} ;; --- ;; pace 20ms ;; split 5 "All is done."'
+)
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Hosts:
+    return Hosts(tmp_path)
+
+
+def test_a_success_is_given_again_with_the_new_request_id(hosts: Hosts) -> None:
+    first = hosts.say("!echo Hello", key="k")
+    again = hosts.say("!echo Hello", key="k", request_id="r2", channel_id="other", timeout_ms=9000)
+    assert again == ({**first.answer, "request_id": "r2", "replayed": True}, 0, "")
+    assert hosts.transcript() == [("user", "!echo Hello"), ("assistant", "Hello")]
+
+
+def test_another_prompt_key_session_or_agent_is_another_request(hosts: Hosts) -> None:
+    hosts.say("!echo Hello", key="k")
+    for more in ({"prompt": "!echo Bye"}, {"idempotency_key": "k2"}, {"session_id": "s2"}, {"agent": "other"}):
+        asked = {**request("!echo Hello", key="k"), **more}
+        assert "replayed" not in hosts.ask(asked).answer
+    assert hosts.say("!echo Bye", key="k").answer["replayed"] is True
+
+
+def test_without_a_key_everything_runs(hosts: Hosts) -> None:
+    for _ in range(2):
+        assert "replayed" not in hosts.say("!echo Hello").answer
+    assert hosts.transcript() == [("user", "!echo Hello"), ("assistant", "Hello")] * 2
+
+
+def test_how_long_it_is_given_again_can_be_set(hosts: Hosts) -> None:
+    hosts.say("!echo Hello", key="k")
+    assert "replayed" not in hosts.say("!echo Hello", "--idempotency-ttl", "0", key="k").answer
+    assert hosts.say("!echo Hello", "--idempotency-ttl", "5", key="k").answer["replayed"] is True
+
+
+def test_an_answer_that_never_got_out_is_given_again_whatever_the_flag_says(hosts: Hosts) -> None:
+    with open("/dev/full", "wb") as full:
+        process = hosts.start(stdout=full)
+        process.communicate(json.dumps(request("!echo Hello", key="k")).encode(), timeout=PATIENCE_S)
+    assert process.returncode == 4
+    flags = ("--idempotency-ttl", "0")
+    assert hosts.say("!echo Hello", *flags, key="k").answer["replayed"] is True
+    assert "replayed" not in hosts.say("!echo Hello", *flags, key="k").answer  # now it did
+
+
+def test_a_failure_is_not_given_again_and_its_prompt_stands_once(hosts: Hosts) -> None:
+    with serving(Script.parse('status 400\n---\nsay "better"\n---\nsay "other"')) as url:
+        flags = ("--provider", "anthropic", "--base-url", url, "--api-key", "k")
+        assert failure(hosts.say("hi", *flags, key="k").answer)[0] == "INTERNAL"
+        again = hosts.say("hi", *flags, key="k")
+    assert (again.answer["text"], "replayed" in again.answer) == ("better", False)
+    assert hosts.transcript() == [("user", "hi"), ("assistant", "better")]
+
+
+def test_a_failed_request_is_said_anew_when_something_else_was_said_since(hosts: Hosts) -> None:
+    assert failure(hosts.say("!status 400", key="k").answer)[0] == "INTERNAL"
+    hosts.say("!echo hi")
+    hosts.say("!status 400", key="k")
+    assert [text for role, text in hosts.transcript() if role == "user"] == ["!status 400", "!echo hi", "!status 400"]
+
+
+def test_fifty_at_once_are_one(hosts: Hosts) -> None:
+    """The tape has another reply for a second call, so equal answers are one call."""
+    with serving(Script.parse('wait 500ms\nsay "the first"\n---\nsay "the second"')) as url:
+        flags = ("--provider", "anthropic", "--base-url", url, "--api-key", "k")
+        asked = [json.dumps(request("hi", key="k", request_id=f"r{n}", timeout_ms=60_000)).encode() for n in range(50)]
+        processes = [hosts.start(*flags) for _ in asked]
+        answers: list[Json] = []
+
+        def talk(process: subprocess.Popen[bytes], line: bytes) -> None:
+            answers.append(checked(json.loads(process.communicate(line, timeout=60)[0])))
+
+        threads = [threading.Thread(target=talk, args=pair) for pair in zip(processes, asked, strict=True)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert hosts.say("another", *flags).answer["text"] == "the second"
+    assert {process.returncode for process in processes} == {0}
+    assert sorted(answer["request_id"] for answer in answers) == sorted(f"r{n}" for n in range(50))
+    assert sorted("replayed" in answer for answer in answers) == [False] + [True] * 49
+    [same] = {json.dumps({**one, "request_id": "", "replayed": True}, sort_keys=True) for one in answers}
+    assert json.loads(same)["text"] == "the first"
+
+
+@pytest.mark.parametrize("moment", ["in the journal", "one", "two", "late"])
+def test_after_a_death_the_prompt_stands_once_and_no_result_is_made_twice(hosts: Hosts, moment: str) -> None:
+    process = hosts.start(*FREE)
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(request(WORK, key="k", timeout_ms=30_000)).encode() + b"\n")
+    process.stdin.close()
+    log = hosts.directory / "log"
+
+    def reached() -> bool:
+        said = log.read_text() if log.exists() else ""
+        match moment:
+            case "in the journal":
+                return (hosts.home / "journal.db-wal").exists()
+            case "late":
+                return "two" in said and b"All" in (hosts.home / "journal.db-wal").read_bytes()
+            case _:
+                return moment in said
+
+    assert eventually(reached)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(PATIENCE_S)
+    for pipe in (process.stdout, process.stderr):
+        assert pipe is not None
+        pipe.close()
+    answer = hosts.say(WORK, *FREE, key="k", timeout_ms=30_000).answer
+    assert (answer["ok"], answer["text"]) == (True, "All is done.")
+    said = hosts.transcript()
+    assert [text for role, text in said if role == "user"] == [WORK]
+    assert [text for role, text in said if role == "assistant"] == ["tool_call", "tool_call", "All is done."]
+    ran = log.read_text().split()
+    assert ran == sorted({*ran})  # each once at most: one that was interrupted is not run again by itself
+    assert hosts.say(WORK, *FREE, key="k").answer["replayed"] is True
