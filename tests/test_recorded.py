@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -384,3 +385,34 @@ async def looking(runtime: zot.Runtime) -> None:
     while True:
         await asyncio.sleep(0)
         _ = runtime.messages
+
+
+async def test_a_journal_that_is_removed_while_it_is_used_is_an_error_and_not_a_loss(
+    runtime: Callable[..., zot.Runtime], home: Path
+) -> None:
+    async with asyncio.timeout(PATIENCE_S), runtime() as kept:
+        await kept.run("!echo one")
+        shutil.rmtree(home)
+        for _ in range(3):
+            with pytest.raises(AgentError, match="was removed or replaced while it was in use"):
+                await kept.run("!echo two")
+        mine = os.open(os.devnull, os.O_RDONLY)
+    os.close(mine)  # It is still ours: nothing of the journal's was closed twice.
+
+
+def test_a_refused_prompt_ends_the_events_too(kept: Callable[..., Zot], home: Path, tmp_path: Path) -> None:
+    first = kept()
+    first.send({"type": "prompt", "message": "!stall"})
+    first.until(type="turn_start")
+    done = subprocess.run(
+        [sys.executable, "-m", "zot", "--json", "!echo two", *LAB, "--session", "s"],
+        cwd=tmp_path,
+        env=environment({"ZOT_HOME": str(home)}),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    error, end = (json.loads(line) for line in done.stdout.split(b"\n")[:-1])
+    assert (error["type"], end, done.returncode) == ("error", {"type": "done"}, 1)
+    assert "is running in process" in error["message"]

@@ -176,6 +176,8 @@ def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None, *
     if given.pop("no_tools", False):
         given["tools"] = ()
     given.pop("no_ext", None)
+    if given.get("session") == "":
+        raise UsageError("--session needs a name, and this one is empty")
     if given.pop("no_session", False) and "session" in given:
         raise UsageError("--session and --no-session exclude each other")
     stored = _from_file(directory, agent)

@@ -14,7 +14,7 @@ from zot.agent.loop import Agent
 from zot.agent.questions import Questions
 from zot.agent.recovery import recover
 from zot.agent.run import Run
-from zot.errors import AgentError, QueueFull, RuntimeClosed, SessionBusy, StoreFailed, Unforeseen, UserError
+from zot.errors import AgentError, QueueFull, RuntimeClosed, SessionBusy, StoreFailed, Unforeseen
 from zot.events import AgentEvent, Done, Error, TurnEnd
 from zot.history import History
 from zot.job import Job
@@ -230,10 +230,10 @@ class Worker:
             async with asyncio.timeout(None) as self._entering:
                 others = await self._store.begin()
                 await self._catch_up([row for _, row in others])
-        except (UserError, StoreFailed) as problem:
-            job.fail(problem)
         except TimeoutError:
             job.drop("aborted before it began")
+        except Exception as problem:  # Whoever wanted it must hear that it will not be, whatever the reason.
+            job.fail(_explained(problem))
         else:
             return True
         finally:
@@ -269,8 +269,8 @@ class Worker:
                 self._history.say([], job.edit(self._history.transcript))
                 await self._history.settled()
                 job.started()
-        except (StoreFailed, UserError) as problem:
-            job.fail(problem)
+        except Exception as problem:  # What was not foreseen costs this job, not those behind it.
+            job.fail(_explained(problem))
         finally:
             self._store.end()
 

@@ -81,7 +81,9 @@ class Leases:
             return self._lock(fcntl.F_WRLCK, 0)
 
     def mark(self, number: int, seq: int) -> None:
-        """Remember that the rows of a session are safe up to ``seq``."""
+        """Remember that the rows of a session are safe up to ``seq``. Raise StoreFailed if others lock another file."""
+        if os.fstat(self._descriptor).st_nlink == 0:
+            raise StoreFailed(f"the lock file {self._path} was removed while a session runs: nothing more is recorded")
         os.pwrite(self._descriptor, _MARK.pack(seq), _MARK.size * number)
 
     def marked(self, number: int) -> int:
@@ -97,6 +99,14 @@ class Leases:
                 os.close(self._descriptor)
                 self._descriptor = -1
 
+    @property
+    def is_in_place(self) -> bool:
+        """True if the lock file is still the one that others find."""
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._descriptor))
+        except OSError:
+            return False
+
     def _open(self) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         try:
@@ -111,17 +121,14 @@ class Leases:
 
     def _follow_the_file(self) -> None:
         """Somebody may have removed the lock file: two processes that lock different files exclude nobody."""
-        try:
-            there = os.stat(self._path)
-            same = os.path.samestat(there, os.fstat(self._descriptor))
-        except FileNotFoundError:
-            same = False
-        if same:
+        if self.is_in_place:
             return
         if self._held:
             raise StoreFailed(f"the lock file {self._path} was removed while a session runs: wait for its end")
+        # The new one first: a number that we have closed may soon be somebody else's.
+        descriptor = self._open()
         os.close(self._descriptor)
-        self._descriptor = self._open()
+        self._descriptor = descriptor
         self._lock(fcntl.F_RDLCK, 0)
 
     def _lock(self, kind: int, at: int) -> bool:

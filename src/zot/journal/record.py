@@ -118,6 +118,7 @@ class Record:
         self, connection: sqlite3.Connection, owner: Owner, taken: list[Owner]
     ) -> tuple[int, int, int, list[tuple[int, Row]]]:
         """In the writer's thread: take the lease, say who has it, and look at what others wrote."""
+        self._files.writer.check_file()
         session = find(connection, self.id)
         if session is None or session.number != self.number:
             raise NoSuchSession(f"there is no session {self.id!r} any more")

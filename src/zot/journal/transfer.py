@@ -34,12 +34,13 @@ def exported(connection: sqlite3.Connection, session: SessionRecord, *, home: st
     rows = 0
     sent: set[bytes] = set()
     for chunk in chunks_after(connection, session.number, 0):
-        for seq, row in enumerate(unpack(chunk), chunk.first):
+        for row in unpack(chunk):
             shown = images(row) if chunk.kind == Kind.CHANGES else []
             yield from _images(connection, shown, sent)
             # An image that is lost leaves a note, as for whoever reads the session here.
             whole = fetched(row, {digest: digest for digest in shown if digest in sent}) if shown else row
-            line = line_of(seq, chunk.run, whole, home=home)
+            # What stays here leaves no hole: the numbers of a file are its own.
+            line = line_of(rows + 1, chunk.run, whole, home=home)
             if line is not None:
                 yield encode(line) + b"\n"
                 rows += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sqlite3
 import threading
 from collections import deque
@@ -75,6 +76,7 @@ class Writer:
         self._path = path
         self._mark = mark
         self._connection = connect(path)
+        self._file = os.stat(path)
         self._queue: deque[Parcel | Task] = deque()
         self._wake = threading.Semaphore(0)
         self._guard = threading.Lock()
@@ -182,8 +184,8 @@ class Writer:
             return
         try:
             self._write(parcels)
-        except sqlite3.Error as problem:
-            failure = explained(problem, self._path)
+        except (sqlite3.Error, StoreFailed) as problem:
+            failure = problem if isinstance(problem, StoreFailed) else explained(problem, self._path)
             for parcel in parcels:
                 parcel.sender.broken = failure
             _tell(parcels, lambda sender, _: sender.on_failed(failure))
@@ -202,11 +204,21 @@ class Writer:
                 self._connection.executemany(_INSERT, rows)
                 for parcel in extra:
                     _write_extra(self._connection, parcel)
+        self.check_file()
         for number, last in {parcel.sender.number: parcel.last for parcel in parcels}.items():
             try:
                 self._mark(number, last)
             except OSError as problem:  # the rows are safe; only a loss of them could go unnoticed
                 log.warning("the lock file of %s cannot be written: %s", self._path, problem)
+
+    def check_file(self) -> None:
+        """Raise StoreFailed if what was written is in a file that nobody will find any more."""
+        try:
+            is_there = os.path.samestat(os.stat(self._path), self._file)
+        except OSError:
+            is_there = False
+        if not is_there:
+            raise StoreFailed(f"{self._path} was removed or replaced while it was in use: start zot anew")
 
     def _die(self, problem: StoreFailed) -> None:
         """Nothing more will be written: say so to everybody who waits."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from zot.errors import NoAnswer, RunCancelled, UserError
+from zot.events import Done, Error
 from zot.history import Batch
 from zot.outcome import Outcome
 from zot.serve.streams import Writer, read_chunks
@@ -27,6 +28,9 @@ class Face(Protocol):
     def finish(self, outcome: Outcome) -> None:
         """The run went well."""
 
+    def refuse(self, reason: str) -> None:
+        """There will be no run."""
+
 
 class EventLines:
     """Shows every event as a line, as RPC does."""
@@ -42,6 +46,9 @@ class EventLines:
     def finish(self, outcome: Outcome) -> None:
         pass
 
+    def refuse(self, reason: str) -> None:
+        self._output.write(self._events.lines([Error(reason), Done()], self._features, run=0))
+
 
 class LastWords:
     """Shows only the text of the last message, in the form that ``form`` gives it."""
@@ -56,6 +63,9 @@ class LastWords:
     def finish(self, outcome: Outcome) -> None:
         text = self._form(outcome.text).encode("utf-8", "replace")
         self._output.write(text if text.endswith(b"\n") else text + b"\n")
+
+    def refuse(self, reason: str) -> None:
+        pass
 
 
 class OneRun:
@@ -98,6 +108,7 @@ class OneRun:
 
     def _drop(self, reason: str) -> None:
         self._dropped = reason
+        self._face.refuse(reason)
 
 
 async def read_piped(descriptor: int, *, patience_s: float | None) -> str | None:
