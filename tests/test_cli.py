@@ -114,7 +114,7 @@ def test_wrong_usage_is_exit_code_two_everywhere(words: str) -> None:
          "it"),
         ("--model x rpc", "the command comes first: zot rpc --model ..."),
         ("--json hi --features seq,more", "--features seq,more: there is no feature 'more'; known: seq, thinking, "
-         "retries, prices, approvals"),
+         "retries, prices, approvals, compaction"),
         ("""-p "$(printf 'a\\377')" """, "the prompt is not UTF-8"),
     ],
 )  # fmt: skip

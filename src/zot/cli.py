@@ -51,7 +51,7 @@ def main() -> None:
 
 def _check_output(argv: Sequence[str]) -> None:
     """Leave if nothing that is printed could be: only who speaks a protocol can do without."""
-    if sys.stdout is None and argv[:1] not in (["rpc"], ["--rpc"]):
+    if sys.stdout is None and argv[:1] not in (["rpc"], ["--rpc"], ["host"]):
         if sys.stderr is not None:
             sys.stderr.write("zot: standard output is closed\n")
         _exit(1)

@@ -53,7 +53,8 @@ WRONG = {
     "a configuration that is not text": (["--config-dir", "binary"], r"config\.toml: "),
 }
 #: What no file and no service could make right.
-MISUSED = [WRONG[name][1] for name in ("an unknown flag", "a word", "a flag without its value", "a switch with a value",
+MISUSED = [
+    r"--auto-compact maybe: must be one of on, off",WRONG[name][1] for name in ("an unknown flag", "a word", "a flag without its value", "a switch with a value",
                                        "no steps", "steps that are no number", "unknown reasoning")]  # fmt: skip
 FILES = {
     "broken/config.toml": b"agents = [",
