@@ -138,9 +138,12 @@ async def test_a_command_that_kills_its_keeper_and_the_guardian_gets_nothing_awa
     assert await kept.run("echo next") == "$ echo next\n\nnext\n\n[exit 0]  Took T"
 
 
-async def test_a_command_that_stops_its_keeper_and_the_guardian_is_over_in_time(kept: Shell, tmp_path: Path) -> None:
-    # Once: a loop would go on with numbers that may be somebody else's by then.
-    command = f"{RUNAWAY}; {GUARDIAN}; kill -STOP $guardian $PPID; sleep 60"
+@pytest.mark.parametrize("times", ["once", "for ever"])
+async def test_a_command_that_stops_its_keeper_and_the_guardian_is_over_in_time(
+    times: str, kept: Shell, tmp_path: Path
+) -> None:
+    stop = "kill -STOP $guardian $PPID"
+    command = f"{RUNAWAY}; {GUARDIAN}; {stop if times == 'once' else f'while {stop}; do :; done'}; sleep 60"
     begun = time.monotonic()
     text = await kept.fail(command, kept.tool(timeout_s=0.5, grace_s=0.1))
     assert time.monotonic() - begun < 0.5 + 0.1 + 3 * REAP_S
