@@ -163,7 +163,7 @@ MESSAGES = (
     Message("assistant", (TextBlock("done " * 60),), NOON),
 )
 SESSIONS = ("one", "two", "three")
-DAMAGES = 50
+DAMAGES = 100
 
 
 async def fill(path: Path) -> dict[str, list[tuple[int, Row]]]:

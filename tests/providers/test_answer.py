@@ -103,7 +103,7 @@ def test_a_cut_answer_is_never_whole(sample: Sample, clean: bool) -> None:
         assert type(answer.failure) is (ConnectionFailed if at < head_end else StreamBroken)
 
 
-@settings(derandomize=True, max_examples=100, deadline=None)
+@settings(derandomize=True, max_examples=200, deadline=None)
 @given(chunks=st.lists(st.binary(min_size=1, max_size=40), max_size=8), data=st.data())
 def test_any_chunked_body_survives_any_split_and_no_cut(chunks: list[bytes], data: st.DataObject) -> None:
     coded = CHUNKED + b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
@@ -120,7 +120,7 @@ def test_any_chunked_body_survives_any_split_and_no_cut(chunks: list[bytes], dat
     assert isinstance(cut.failure, ConnectionFailed | StreamBroken)
 
 
-@settings(derandomize=True, max_examples=150, deadline=None)
+@settings(derandomize=True, max_examples=300, deadline=None)
 @given(st.lists(st.binary(max_size=60), max_size=6))
 def test_any_bytes_at_all_leave_a_defined_state(pieces: list[bytes]) -> None:
     for prefix in ([], [CHUNKED]):

@@ -338,7 +338,7 @@ def test_a_stream_is_understood_byte_by_byte(name: str) -> None:
     assert outcome(bytes([byte]) for byte in b"".join(pieces)) == expected
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.sampled_from(sorted(GOLDEN)), st.lists(st.integers(0, 5000), max_size=6))
 def test_a_stream_is_understood_however_it_is_cut(name: str, places: list[int]) -> None:
     pieces, expected = GOLDEN[name]

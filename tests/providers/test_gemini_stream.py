@@ -198,7 +198,7 @@ def test_a_stream_is_understood_byte_by_byte(name: str) -> None:
     assert outcome(bytes([byte]) for byte in stream(name)) == GOLDEN[name]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.sampled_from(sorted(GOLDEN)), st.lists(st.integers(0, 5000), max_size=6))
 def test_a_stream_is_understood_however_it_is_cut(name: str, places: list[int]) -> None:
     data = stream(name)
@@ -269,7 +269,7 @@ def test_comments_and_chunks_that_say_nothing_are_no_progress() -> None:
     assert decoder.progress == 1
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=200) | st.text(st.sampled_from('{}[]":,\\nadtpcefr0 '), max_size=120).map(str.encode))
 def test_nothing_makes_it_stumble(data: bytes) -> None:
     outcome([b"data: " + data + b"\n\n"])

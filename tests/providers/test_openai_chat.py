@@ -559,7 +559,7 @@ def _turn(draw: st.DrawFn, number: int) -> list[Message]:
     return [*turn, results(*shown)] if shown else turn
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data(), st.sampled_from(sorted(QUIRKS)), st.integers(0, 4))
 def test_whatever_was_said_the_strictest_server_accepts_it(data: st.DataObject, vendor: str, turns: int) -> None:
     messages = [message for number in range(turns) for message in data.draw(_turn(number))]

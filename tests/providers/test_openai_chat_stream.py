@@ -182,7 +182,7 @@ def test_a_dialect_is_understood_whole_and_byte_by_byte(name: str) -> None:
     assert outcome((bytes([byte]) for byte in stream), think_tags=tagged) == DIALECTS[name]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.sampled_from(sorted(DIALECTS)), st.lists(st.integers(0, 5000), max_size=6))
 def test_a_dialect_is_understood_however_it_is_cut(name: str, places: list[int]) -> None:
     stream = (RECORDED / f"{name}.sse").read_bytes()

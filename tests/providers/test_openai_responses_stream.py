@@ -409,7 +409,7 @@ def test_a_stream_is_understood_byte_by_byte(name: str) -> None:
     assert outcome(bytes([byte]) for byte in b"".join(pieces)) == expected
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.sampled_from(sorted(GOLDEN)), st.lists(st.integers(0, 20000), max_size=6))
 def test_a_stream_is_understood_however_it_is_cut(name: str, places: list[int]) -> None:
     pieces, expected = GOLDEN[name]
@@ -418,7 +418,7 @@ def test_a_stream_is_understood_however_it_is_cut(name: str, places: list[int]) 
     assert outcome(stream[a:b] for a, b in pairwise(bounds)) == expected
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_no_text_is_told_twice_whatever_else_is_left_out_or_doubled(data: st.DataObject) -> None:
     """The deltas arrive once and in order; of the other events each may be missing, doubled or anywhere."""

@@ -40,7 +40,7 @@ def _cut(stream: bytes, places: Iterable[int]) -> list[bytes]:
     return [stream[a:b] for a, b in pairwise(bounds)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     st.lists(_event, max_size=5),
     st.sampled_from([b"\n", b"\r\n", b"\r"]),

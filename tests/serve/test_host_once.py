@@ -81,11 +81,11 @@ def test_a_failed_request_is_said_anew_when_something_else_was_said_since(hosts:
     assert [text for role, text in hosts.transcript() if role == "user"] == ["!status 400", "!echo hi", "!status 400"]
 
 
-def test_many_at_once_are_one(hosts: Hosts) -> None:
+def test_fifty_at_once_are_one(hosts: Hosts) -> None:
     """The tape has another reply for a second call, so equal answers are one call."""
     with serving(Script.parse('wait 500ms\nsay "the first"\n---\nsay "the second"')) as url:
         flags = ("--provider", "anthropic", "--base-url", url, "--api-key", "k")
-        asked = [json.dumps(request("hi", key="k", request_id=f"r{n}", timeout_ms=60_000)).encode() for n in range(25)]
+        asked = [json.dumps(request("hi", key="k", request_id=f"r{n}", timeout_ms=60_000)).encode() for n in range(50)]
         processes = [hosts.start(*flags) for _ in asked]
         answers: list[Json] = []
 
@@ -99,7 +99,7 @@ def test_many_at_once_are_one(hosts: Hosts) -> None:
             thread.join(60)
         assert hosts.say("another", *flags).answer["text"] == "the second"
     assert {process.returncode for process in processes} == {0}
-    assert sorted(answer["request_id"] for answer in answers) == sorted(f"r{n}" for n in range(25))
+    assert sorted(answer["request_id"] for answer in answers) == sorted(f"r{n}" for n in range(50))
     assert sorted("replayed" in answer for answer in answers) == [False] + [True] * 49
     [same] = {json.dumps({**one, "request_id": "", "replayed": True}, sort_keys=True) for one in answers}
     assert json.loads(same)["text"] == "the first"

@@ -97,7 +97,7 @@ async def hold(
 
 
 @given(steps=STEPS, features=FEATURES, stops=st.lists(st.integers(1, 60), max_size=5), api=APIS)
-@settings(max_examples=150)
+@settings(max_examples=300)
 def test_any_schedule_is_served_in_order_and_comes_to_its_end(
     steps: list[Step], features: set[str], stops: list[int], api: ApiName
 ) -> None:
@@ -122,7 +122,7 @@ def assert_every_call_has_its_result(messages: Sequence[Message]) -> None:
 
 
 @given(prompts=st.lists(SCENES, min_size=2, max_size=6), at=st.integers(0, 80), api=APIS)
-@settings(max_examples=60)
+@settings(max_examples=100)
 def test_an_abort_at_any_moment_ends_one_run_and_no_other(prompts: list[str], at: int, api: ApiName) -> None:
     steps: list[Step] = [{"type": "prompt", "message": message} for message in prompts]
     session, reader = asyncio.run(hold([*steps, at, {"type": "abort"}], set(), (), api))
