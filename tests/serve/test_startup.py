@@ -53,9 +53,9 @@ WRONG = {
     "a configuration that is not text": (["--config-dir", "binary"], r"config\.toml: "),
 }
 #: What no file and no service could make right.
-MISUSED = [
-    r"--auto-compact maybe: must be one of on, off",WRONG[name][1] for name in ("an unknown flag", "a word", "a flag without its value", "a switch with a value",
-                                       "no steps", "steps that are no number", "unknown reasoning")]  # fmt: skip
+MISUSED = [WRONG[name][1] for name in ("an unknown flag", "a word", "a flag without its value", "a switch with a value",
+                                       "no steps", "steps that are no number", "unknown reasoning",
+                                       "neither on nor off")]  # fmt: skip
 FILES = {
     "broken/config.toml": b"agents = [",
     "unknown/config.toml": b'[agents.default]\nprovider = "lab"\ncolour = "red"\n',

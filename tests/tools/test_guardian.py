@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from harness import read_some
 from zot.tools.base import ToolContext
 from zot.tools.groups import Groups
 from zot.tools.guardian import Guardian
+from zot.tools.kept import KeptChild
 from zot.tools.process import REAP_S, open_processes
 
 from .calls import PATIENCE_S, eventually
@@ -315,3 +317,22 @@ async def test_a_call_that_is_cancelled_while_it_starts_leaves_no_keeper_behind(
     assert await outcome(call) == "cancelled"
     assert kept.left() == []
     assert await kept.run("echo next") == "$ echo next\n\nnext\n\n[exit 0]  Took T"
+
+
+async def test_a_keeper_that_falls_silent_before_the_command_runs_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("zot.tools.kept._ANSWER_S", 0.2)
+    ours, theirs = socket.socketpair()
+    reads, writes = os.pipe()
+    keeper = subprocess.Popen(["sleep", "60"])
+    child = KeptChild(ours, reads, (), lambda *_: None)
+    theirs.send(f"taken {keeper.pid} 0\n".encode())
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            await child.start(b"request", writes, program="sh", cwd="/")
+        assert keeper.wait(PATIENCE_S) == -signal.SIGKILL
+    finally:
+        child.close()
+        theirs.close()
+        os.close(writes)

@@ -16,6 +16,7 @@ from zot.tools.warden.kernel import hurry
 ENDED = "the guardian ended before it could take it"
 #: How long a keeper may take to say what still runs.
 _ANSWER_S = 5.0
+_WAKE_S = 0.1
 _MAX_REPORT_BYTES = 64 * 1024
 
 
@@ -61,11 +62,25 @@ class KeptChild(Child):
             sent = socket.send_fds(self._control, [request], [outlet, self._output])
             await asyncio.get_running_loop().sock_sendall(self._control, request[sent:])
             self._is_sent = True
-        problem = await asyncio.shield(self._begun)
+        problem = await self._beginning()
         if problem is not None and problem.errno is None:
             raise problem
         if problem is not None:
             raise OSError(problem.errno, problem.strerror, cwd if problem.filename == "directory" else program)
+
+    async def _beginning(self) -> OSError | None:
+        """Wait until the keeper says that the command runs, or why not.
+
+        A command may have stopped its keeper before it could: that is made to go on, and ended if it stays silent.
+        """
+        deadline = asyncio.get_running_loop().time() + _ANSWER_S
+        while not (await asyncio.wait({self._begun}, timeout=_WAKE_S))[0]:
+            if asyncio.get_running_loop().time() > deadline:
+                await self._end_without_keeper()
+            elif self._keeper:
+                with suppress(ProcessLookupError):
+                    os.kill(self._keeper, signal.SIGCONT)
+        return self._begun.result()
 
     async def end(self, *, grace_s: float) -> None:
         """See `Child`. Takes ``grace_s`` and three times `REAP_S` at most, whoever has been stopped or killed."""
