@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from zot.config import Config, tool_names, zot_home
@@ -40,15 +40,18 @@ class Toolbox:
         self._spills: Spills | None = None
         names = tool_names(config)
         skills = self._skills() if "skill" in names else ()
-        makers = self._makers(skills)
-        self.tools: list[Tool] = [makers[name]() for name in names]
+        # Now and not at the first call: what is locked is what is there now.
+        self._shown = self._reachable(skills) if config.lock else []
+        self._writable, self._readable = self._paths()
+        self.tools: list[Tool] = [self._tool(name, skills) for name in names]
         self.manifest = _manifest(skills)
 
     def files(self) -> Restorer:
         """Return who can put back what the tools have changed, where they may."""
+        from zot.tools.paths import Anywhere
         from zot.tools.restore import Restorer
 
-        return Restorer(self._writable, self._seen)
+        return Restorer(self._writable or Anywhere(), self._seen)
 
     async def end(self, owner: str) -> None:
         """End what was started for ``owner``, a run or the session."""
@@ -67,45 +70,58 @@ class Toolbox:
         if self._processes is not None:
             self._processes.kill_all()
 
-    def _makers(self, skills: Sequence[SkillFile]) -> Mapping[str, Callable[[], Tool]]:
-        from zot.tools.edit import Edit
+    def _tool(self, name: str, skills: Sequence[SkillFile]) -> Tool:
+        from zot.tools import specs
+        from zot.tools.on_demand import OnDemand
+
+        match name:
+            case "bash":
+                return OnDemand(specs.bash(lock=self._config.lock), self._bash)
+            case "edit":
+                return OnDemand(specs.EDIT, self._edit)
+            case "read":
+                return OnDemand(specs.READ, self._read, read_only=True)
+            case "skill":
+                return OnDemand(specs.SKILL, lambda: _skill(skills), read_only=True)
+            case _:
+                return OnDemand(specs.WRITE, self._write)
+
+    def _read(self) -> Tool:
         from zot.tools.read import Read
-        from zot.tools.skill import Skill
+
+        return Read(self._readable, self._seen)
+
+    def _write(self) -> Tool:
         from zot.tools.write import Write
 
-        shown = self._shown(skills)
-        paths, to_read = self._paths(shown)
-        self._writable, seen = paths, self._seen
-        return {
-            "bash": lambda: self._bash(shown),
-            "edit": lambda: Edit(paths, seen),
-            "read": lambda: Read(to_read, seen),
-            "skill": lambda: Skill(skills),
-            "write": lambda: Write(paths, seen),
-        }
+        return Write(self._writable, self._seen)
+
+    def _edit(self) -> Tool:
+        from zot.tools.edit import Edit
+
+        return Edit(self._writable, self._seen)
 
     @property
     def _hidden(self) -> tuple[str, ...]:
         """What locked tools are kept from, wherever it is."""
         return () if self._home is None else (self._home,)
 
-    def _shown(self, skills: Sequence[SkillFile]) -> list[str]:
+    def _reachable(self, skills: Sequence[SkillFile]) -> list[str]:
         """Return what locked tools may nevertheless read: the files of skills that they would not reach otherwise."""
         directories = [skill.directory for skill in skills if skill.directory is not None]
         return [one for one in directories if not _is_in(one, [self._cwd]) or _is_in(one, self._hidden)]
 
-    def _paths(self, shown: Sequence[str]) -> tuple[Paths, Paths]:
-        """Return where paths may lead, and where they may lead to be read."""
-        from zot.tools.lock import Lock, LockWithMore
-        from zot.tools.paths import Anywhere
-
+    def _paths(self) -> tuple[Paths | None, Paths | None]:
+        """Return what confines paths that are written, and paths that are read, if anything does."""
         if not self._config.lock:
-            return Anywhere(), Anywhere()
+            return None, None
+        from zot.tools.lock import Lock, LockWithMore
+
         lock = Lock(self._cwd, hidden=self._hidden)
         spilled = [os.path.join(home, "spill", self._key) for home in self._hidden]
-        return lock, LockWithMore(lock, [*shown, *spilled])
+        return lock, LockWithMore(lock, [*self._shown, *spilled])
 
-    def _bash(self, shown: Sequence[str]) -> Tool:
+    def _bash(self) -> Tool:
         from zot.tools.bash import Bash
         from zot.tools.process import open_processes
         from zot.tools.spill import Spills
@@ -118,7 +134,7 @@ class Toolbox:
             spills=self._spills,
             lock=self._config.lock,
             hidden=self._hidden,
-            shown=shown,
+            shown=self._shown,
             # Where time stands still nothing takes any: the model is told the same in every run.
             clock=time.monotonic if self._config.frozen_time is None else lambda: 0.0,
         )
@@ -146,6 +162,12 @@ class Toolbox:
 
 def _is_in(path: str, places: Sequence[str]) -> bool:
     return any(os.path.realpath(path).startswith(os.path.join(os.path.realpath(place), "")) for place in places)
+
+
+def _skill(skills: Sequence[SkillFile]) -> Tool:
+    from zot.tools.skill import Skill
+
+    return Skill(skills)
 
 
 def _manifest(skills: Sequence[SkillFile]) -> str:

@@ -160,7 +160,7 @@ def test_the_locale_does_not_matter(tmp_path: Path, locale: str) -> None:
 # Little is loaded.
 
 
-def loaded_at(moment: str, *argv: str, **env: str) -> set[str]:
+def loaded_at(moment: str, *argv: str, given: bytes = b'{"type":"hello"}\n', **env: str) -> set[str]:
     """Return the modules that are loaded when ``moment``, a function of os, is called for the last time before exit."""
     probe = (
         "import sys\n"
@@ -184,7 +184,7 @@ def loaded_at(moment: str, *argv: str, **env: str) -> set[str]:
         "leave(0)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", probe], env=environment(env), input=b'{"type":"hello"}\n', capture_output=True,
+        [sys.executable, "-c", probe], env=environment(env), input=given, capture_output=True,
         timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -205,6 +205,15 @@ def test_hello_is_answered_before_the_heavy_parts_are_loaded() -> None:
         "zot.version", "zot.wire", "zot.wire.lines", "zot.wire.rpc",
     }  # fmt: skip
     assert {name for name in loaded if name.startswith("zot.")} - needed == set()
+
+
+def test_tools_are_loaded_for_their_first_call() -> None:
+    prompt = b'{"type":"prompt","message":"%s"}\n'
+    spoken = loaded_at("write", "rpc", "--provider", "lab", given=prompt % b"!script say hi")
+    looked = loaded_at("write", "rpc", "--provider", "lab", given=prompt % b"!read nowhere")
+    tools = {"bash", "edit", "guardian", "kept", "paths", "process", "read", "skill", "write"}
+    assert {f"zot.tools.{name}" for name in tools} & spoken == set()
+    assert {f"zot.tools.{name}" for name in tools} & looked == {"zot.tools.paths", "zot.tools.read"}
 
 
 def test_a_stored_key_is_looked_up_by_one_module_and_its_command_not_run(tmp_path: Path) -> None:

@@ -11,25 +11,23 @@ from typing import Annotated, Any
 import msgspec
 
 from zot.errors import ToolFailed
-from zot.messages import TextBlock, ToolSpec
+from zot.messages import TextBlock
 from zot.tools.arguments import decode_args, to_utf8
 from zot.tools.base import Output, ToolContext
-from zot.tools.excerpt import MAX_BYTES, MAX_LINES
 from zot.tools.groups import Groups
 from zot.tools.heard import Heard
 from zot.tools.process import Child, Processes
 from zot.tools.sandbox import Sandbox
+from zot.tools.specs import BASH_MIN_TIMEOUT_S, BASH_TIMEOUT_S, bash
 from zot.tools.spill import Spills
 
-DEFAULT_TIMEOUT_S = 120.0
 TIMEOUT_GRACE_S = 2.0
 ABORT_GRACE_S = 0.5
-MIN_TIMEOUT_S = 0.1
 
 
 class BashArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     command: str
-    timeout: Annotated[float, msgspec.Meta(ge=MIN_TIMEOUT_S)] | None = None
+    timeout: Annotated[float, msgspec.Meta(ge=BASH_MIN_TIMEOUT_S)] | None = None
 
 
 class Bash:
@@ -51,7 +49,7 @@ class Bash:
         lock: bool = False,
         hidden: Sequence[str] = (),
         shown: Sequence[str] = (),
-        timeout_s: float = DEFAULT_TIMEOUT_S,
+        timeout_s: float = BASH_TIMEOUT_S,
         grace_s: float = TIMEOUT_GRACE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -62,7 +60,7 @@ class Bash:
         self._timeout_s = timeout_s
         self._grace_s = grace_s
         self._clock = clock
-        self.spec = ToolSpec(name="bash", description=_describe(lock=lock), schema=_schema(timeout_s))
+        self.spec = bash(lock=lock, timeout_s=timeout_s)
 
     async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
         """Run the command until it exits, whoever still holds its output then.
@@ -109,36 +107,6 @@ class Bash:
             return await self._processes.spawn(argv, cwd=context.cwd, env=context.env, owners=context.owners)
         except (OSError, ValueError) as exc:
             raise ToolFailed(f"cannot start the command: {exc}") from exc
-
-
-def _describe(*, lock: bool) -> str:
-    return (
-        "Run a command with /bin/sh in the cwd and return its output, stdout and stderr together. "
-        f"Of long output you see the beginning and the end, {MAX_LINES} lines or {MAX_BYTES // 1024} KiB. "
-        "There is no input: a command that asks for some reads end of file. "
-        "Use & for what shall go on in the background."
-    ) + (
-        " Of files there are only the cwd and, to read, the installed programs; "
-        "/tmp and the home directory are empty again for the next command."
-        if lock
-        else ""
-    )
-
-
-def _schema(timeout_s: float) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": {
-            "command": {"type": "string", "description": "The shell command"},
-            "timeout": {
-                "type": "number",
-                "minimum": MIN_TIMEOUT_S,
-                "description": f"Seconds after which the command is killed, {timeout_s:g} by default",
-            },
-        },
-        "required": ["command"],
-        "additionalProperties": False,
-    }
 
 
 def _shell(command: str) -> list[str | bytes]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from zot.errors import ToolFailed
-from zot.messages import TextBlock, ToolSpec
+from zot.messages import TextBlock
 from zot.tools.arguments import decode_args, to_utf8
 from zot.tools.base import Output, ToolContext
 from zot.tools.changes import Change, Row, Skipped, apply, diff
@@ -26,6 +26,7 @@ from zot.tools.files import Place, read_at
 from zot.tools.matches import FileText, Match
 from zot.tools.paths import Anywhere, Paths
 from zot.tools.seen import Seen, version_of
+from zot.tools.specs import EDIT
 
 MAX_FILE_BYTES = 32 * 1024 * 1024
 _MAX_LISTED = 10
@@ -44,35 +45,7 @@ class EditArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Edit:
     """Changes parts of files for the model: those that ``paths`` leads to, unless ``seen`` knows another version."""
 
-    spec = ToolSpec(
-        name="edit",
-        description=(
-            "Replace exact text in a file. Each oldText must occur exactly once in the file as it is now, "
-            "and no two may overlap; either all edits are made or none. "
-            "The encoding and the line ends of the file are kept. Returns a diff."
-        ),
-        schema={
-            "type": "object",
-            "properties": {
-                "path": {"type": "string", "description": "File, absolute or relative to the cwd"},
-                "edits": {
-                    "type": "array",
-                    "minItems": 1,
-                    "items": {
-                        "type": "object",
-                        "properties": {
-                            "oldText": {"type": "string", "description": "Text to replace, with its exact whitespace"},
-                            "newText": {"type": "string", "description": "What to put in its place"},
-                        },
-                        "required": ["oldText", "newText"],
-                        "additionalProperties": False,
-                    },
-                },
-            },
-            "required": ["path", "edits"],
-            "additionalProperties": False,
-        },
-    )
+    spec = EDIT
     read_only = False
 
     def __init__(self, paths: Paths | None = None, seen: Seen | None = None) -> None:

@@ -11,17 +11,18 @@ from typing import Annotated, Any
 import msgspec
 
 from zot.errors import ToolFailed
-from zot.messages import ImageBlock, TextBlock, ToolSpec
+from zot.messages import ImageBlock, TextBlock
 from zot.printable import printable
 from zot.tools.arguments import decode_args
 from zot.tools.base import Output, ToolContext
 from zot.tools.encoding import PROBE_BYTES, Encoding, detect
-from zot.tools.excerpt import MAX_BYTES, MAX_LINES
+from zot.tools.excerpt import MAX_LINES
 from zot.tools.files import read_at
 from zot.tools.images import MAX_IMAGE_BYTES, MAX_IMAGE_SIDE, image_name, image_size, image_type, is_complete
 from zot.tools.magic import is_surely_binary, kind_of
 from zot.tools.paths import Anywhere, Paths, link_target
 from zot.tools.seen import Seen, version
+from zot.tools.specs import READ
 from zot.tools.window import Window
 
 MAX_ENTRIES = 500
@@ -47,24 +48,7 @@ class ReadArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Read:
     """Shows files to the model: those that ``paths`` leads to. ``seen`` is told which version it saw."""
 
-    spec = ToolSpec(
-        name="read",
-        description=(
-            f"Read a file. Returns at most {MAX_LINES} lines or {MAX_BYTES // 1024} KiB of its text; "
-            "notes in square brackets at the end say how to go on and what is unusual about it. "
-            "PNG, JPEG, GIF and WebP images are returned as images. For a directory its entries are listed."
-        ),
-        schema={
-            "type": "object",
-            "properties": {
-                "path": {"type": "string", "description": "File or directory, absolute or relative to the cwd"},
-                "offset": {"type": "integer", "minimum": 1, "description": "First line to read, counted from 1"},
-                "limit": {"type": "integer", "minimum": 1, "description": f"How many lines, at most {MAX_LINES}"},
-            },
-            "required": ["path"],
-            "additionalProperties": False,
-        },
-    )
+    spec = READ
     read_only = True
 
     def __init__(

@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 
 from zot.errors import ToolFailed
-from zot.messages import TextBlock, ToolSpec
+from zot.messages import TextBlock
 from zot.skills import SkillFile
 from zot.tools.arguments import decode_args
 from zot.tools.base import Output, ToolContext
+from zot.tools.specs import SKILL
 
 
 class SkillArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -21,16 +22,7 @@ class SkillArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Skill:
     """Gives the model the skills that it was told of."""
 
-    spec = ToolSpec(
-        name="skill",
-        description="Load the instructions of a skill. The skills are listed in the system prompt.",
-        schema={
-            "type": "object",
-            "properties": {"name": {"type": "string", "description": "Name of the skill"}},
-            "required": ["name"],
-            "additionalProperties": False,
-        },
-    )
+    spec = SKILL
     read_only = True
 
     def __init__(self, skills: Sequence[SkillFile]) -> None:

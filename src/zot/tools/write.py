@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from zot.errors import ToolFailed
-from zot.messages import TextBlock, ToolSpec
+from zot.messages import TextBlock
 from zot.tools.arguments import decode_args, to_utf8
 from zot.tools.base import Output, ToolContext
 from zot.tools.checkpoint import content_at, content_of, wrote
@@ -16,6 +16,7 @@ from zot.tools.encoding import PROBE_BYTES, UTF_8, detect
 from zot.tools.files import Place, read_at
 from zot.tools.paths import Anywhere, Paths
 from zot.tools.seen import Seen, version, version_of
+from zot.tools.specs import WRITE
 
 
 class WriteArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -26,22 +27,7 @@ class WriteArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Write:
     """Writes whole files for the model: those that ``paths`` leads to, unless ``seen`` knows another version."""
 
-    spec = ToolSpec(
-        name="write",
-        description=(
-            "Write a whole file in UTF-8, replacing what was in it. Missing directories are created. "
-            "To change a part of a file, use edit."
-        ),
-        schema={
-            "type": "object",
-            "properties": {
-                "path": {"type": "string", "description": "File, absolute or relative to the cwd"},
-                "content": {"type": "string", "description": "The complete new content"},
-            },
-            "required": ["path", "content"],
-            "additionalProperties": False,
-        },
-    )
+    spec = WRITE
     read_only = False
 
     def __init__(self, paths: Paths | None = None, seen: Seen | None = None) -> None:
