@@ -14,6 +14,7 @@ import pytest
 from zot.tools.base import ToolContext
 from zot.tools.bash import Bash
 from zot.tools.groups import Groups
+from zot.tools.process import Streams
 
 from .calls import PATIENCE_S, answer, eventually, refusal
 from .shells import Shell, outcome, untimed
@@ -299,6 +300,24 @@ async def test_a_command_that_is_too_long_for_the_system_is_a_failure(shell: She
 async def test_a_variable_no_program_can_have_is_a_failure(shell: Shell, name: str) -> None:
     text = await refusal(shell.tool(), {"command": "true"}, replaced(shell.context, env={name: "x"}))
     assert text.startswith("cannot start the command: ")
+
+
+async def test_a_program_reads_and_complains_where_it_is_told_to(shell: Shell) -> None:
+    (reads, we_write), (we_read, complains) = os.pipe(), os.pipe()
+    with open(we_write, "wb") as given, open(we_read, "rb") as complaints:
+        streams = Streams(reads, complains)
+        child = await shell.processes.spawn(
+            ["/bin/sh", "-c", "cat; echo no >&2"], cwd="/", env={"PATH": os.environ["PATH"]}, streams=streams
+        )
+        for fd in streams:
+            os.close(fd)
+        given.write(b"said\n")
+        given.close()
+        said = b""
+        while data := await child.read():
+            said += data
+        child.close()
+        assert (said, complaints.read(), child.status()) == (b"said\n", b"no\n", 0)
 
 
 async def test_a_program_without_a_slash_is_looked_for_in_its_own_path(shell: Shell, tmp_path: Path) -> None:

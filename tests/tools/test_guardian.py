@@ -330,7 +330,7 @@ async def test_a_keeper_that_falls_silent_before_the_command_runs_is_not_waited_
     theirs.send(f"taken {keeper.pid} 0\n".encode())
     try:
         async with asyncio.timeout(PATIENCE_S):
-            await child.start(b"request", writes, program="sh", cwd="/")
+            await child.start(b"request", [writes, reads], program="sh", cwd="/")
         assert keeper.wait(PATIENCE_S) == -signal.SIGKILL
     finally:
         child.close()

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from zot.tools.process import CLOSE_GRACE_S, REAP_S, Child, end_each
+from zot.tools.process import CLOSE_GRACE_S, REAP_S, Child, Streams, end_each
 
 if TYPE_CHECKING:
     import subprocess
@@ -32,7 +32,13 @@ class Groups:
         self._closed = False
 
     async def spawn(
-        self, argv: Sequence[str | bytes], *, cwd: str, env: Mapping[str, str], owners: Sequence[str] = ()
+        self,
+        argv: Sequence[str | bytes],
+        *,
+        cwd: str,
+        env: Mapping[str, str],
+        owners: Sequence[str] = (),
+        streams: Streams | None = None,
     ) -> Child:
         """See `Processes`."""
         if self._closed:
@@ -40,7 +46,7 @@ class Groups:
         self._children = {child for child in self._children if child.runs()}
         ours, theirs = os.pipe()
         try:
-            process = _popen(argv, cwd, env, theirs)
+            process = _popen(argv, cwd, env, theirs, streams)
         except BaseException:
             os.close(ours)
             raise
@@ -66,16 +72,18 @@ class Groups:
             _signal_group(child.pid, signal.SIGKILL)
 
 
-def _popen(argv: Sequence[str | bytes], cwd: str, env: Mapping[str, str], output: int) -> subprocess.Popen[bytes]:
+def _popen(
+    argv: Sequence[str | bytes], cwd: str, env: Mapping[str, str], output: int, streams: Streams | None
+) -> subprocess.Popen[bytes]:
     import subprocess
 
     return subprocess.Popen(
         argv,
         cwd=cwd,
         env=env,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL if streams is None else streams.input,
         stdout=output,
-        stderr=output,
+        stderr=output if streams is None else streams.errors,
         start_new_session=True,
     )
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from zot.tools.kept import ENDED, KeptChild, NotTaken
-from zot.tools.process import CLOSE_GRACE_S, REAP_S, Child, end_each, resolve
+from zot.tools.process import CLOSE_GRACE_S, REAP_S, Child, Streams, end_each, resolve
 from zot.tools.warden.request import Request, encode_request
 
 if TYPE_CHECKING:
@@ -52,7 +52,13 @@ class Guardian:
         self._closed = False
 
     async def spawn(
-        self, argv: Sequence[str | bytes], *, cwd: str, env: Mapping[str, str], owners: Sequence[str] = ()
+        self,
+        argv: Sequence[str | bytes],
+        *,
+        cwd: str,
+        env: Mapping[str, str],
+        owners: Sequence[str] = (),
+        streams: Streams | None = None,
     ) -> Child:
         """See `Processes`."""
         variables = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
@@ -61,9 +67,9 @@ class Guardian:
             if self._closed:
                 raise ChildProcessError("nothing can be started any more: the guardian has been closed")
             try:
-                return await self._begin(request, os.fsdecode(argv[0]), cwd, owners)
+                return await self._begin(request, os.fsdecode(argv[0]), cwd, owners, streams)
             except NotTaken:  # it was killed a moment ago
-                return await self._begin(request, os.fsdecode(argv[0]), cwd, owners)
+                return await self._begin(request, os.fsdecode(argv[0]), cwd, owners, streams)
 
     async def end_all(self, owner: str, *, grace_s: float) -> None:
         """See `Processes`."""
@@ -88,14 +94,16 @@ class Guardian:
             with suppress(OSError):  # it has ended already
                 guardian.shutdown(socket.SHUT_RDWR)
 
-    async def _begin(self, request: bytes, program: str, cwd: str, owners: Sequence[str]) -> KeptChild:
+    async def _begin(
+        self, request: bytes, program: str, cwd: str, owners: Sequence[str], streams: Streams | None
+    ) -> KeptChild:
         """Let a keeper start a command. Whatever goes wrong leaves nothing running."""
         control = self._idle_keeper() or self._new_keeper()
         inlet, outlet = os.pipe()
         child = KeptChild(control, inlet, owners, self._forget)
         self._children.add(child)
         try:
-            await self._answered(child.start(request, outlet, program=program, cwd=cwd))
+            await self._answered(child.start(request, [outlet, inlet, *(streams or ())], program=program, cwd=cwd))
         except BaseException:
             # Cancellation passes through here: what it interrupts leaves nothing running.
             try:

@@ -52,14 +52,13 @@ class KeptChild(Child):
         control.setblocking(False)
         loop.add_reader(control, self._hear)
 
-    async def start(self, request: bytes, outlet: int, *, program: str, cwd: str) -> None:
-        """Ask for a command that writes to ``outlet`` and wait until it runs.
+    async def start(self, request: bytes, fds: Sequence[int], *, program: str, cwd: str) -> None:
+        """Ask for a command with the descriptors that `warden/keeper.py` wants, and wait until it runs.
 
         Raise OSError, and `NotTaken` if nothing of it has happened and another keeper may be asked.
         """
-        assert self._output is not None
         with suppress(ConnectionError):  # its keeper has ended before it could listen; we will hear of that
-            sent = socket.send_fds(self._control, [request], [outlet, self._output])
+            sent = socket.send_fds(self._control, [request], fds)
             await asyncio.get_running_loop().sock_sendall(self._control, request[sent:])
             self._is_sent = True
         problem = await self._beginning()

@@ -10,7 +10,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 #: How long we listen for the last words of what a command left behind, once it has exited itself.
 DRAIN_S = 0.1
@@ -23,16 +23,29 @@ KILLED = "the process that kept it was killed"
 _CHUNK_BYTES = 64 * 1024
 
 
+class Streams(NamedTuple):
+    """Descriptors for a program: what it reads, and where its complaints go. They stay their owner's to close."""
+
+    input: int
+    errors: int
+
+
 class Processes(Protocol):
     """Starts commands and knows those that run. Belongs to one event loop."""
 
     async def spawn(
-        self, argv: Sequence[str | bytes], *, cwd: str, env: Mapping[str, str], owners: Sequence[str] = ()
+        self,
+        argv: Sequence[str | bytes],
+        *,
+        cwd: str,
+        env: Mapping[str, str],
+        owners: Sequence[str] = (),
+        streams: Streams | None = None,
     ) -> Child:
-        """Start a program with exactly ``env``, no input and none of our descriptors. Raise OSError or ValueError.
+        """Start a program with exactly ``env``, none of our descriptors but ``streams``. Raise OSError or ValueError.
 
-        It leads a new session and process group, and ends at the latest with the first of its ``owners``. When
-        cancelled, leaves nothing running.
+        Without those it has no input, and its complaints are part of its output. It leads a new session and process
+        group, and ends at the latest with the first of its ``owners``. When cancelled, leaves nothing running.
         """
 
     async def end_all(self, owner: str, *, grace_s: float) -> None:

@@ -4,10 +4,10 @@ A keeper adopts the orphans of its tree, so whatever a descendant does (new sess
 the keeper. The tree has ended exactly when the keeper has no child any more.
 
 Its control socket carries, to the keeper: a `Request`, with the end of a pipe that the command writes to and the other
-end, for when zot has stopped listening; then lines: ``end SECONDS``, ``list``, ``drain``. From the keeper: ``taken
-KEEPER MARK``; ``started PID`` or ``failed ERRNO WHERE``; ``jobs PID COMMAND\\0...``; ``abandoned`` when the guardian
-has died; ``exited STATUS``; ``gone`` at last, and then it is ready for the next request. The end of the input is an
-``end``: zot has died, or does not care any more.
+end, for when zot has stopped listening, and perhaps what the command reads and where its complaints go; then lines:
+``end SECONDS``, ``list``, ``drain``. From the keeper: ``taken KEEPER MARK``; ``started PID`` or ``failed ERRNO WHERE``;
+``jobs PID COMMAND\\0...``; ``abandoned`` when the guardian has died; ``exited STATUS``; ``gone`` at last, and then it is
+ready for the next request. The end of the input is an ``end``: zot has died, or does not care any more.
 """
 
 from __future__ import annotations
@@ -61,20 +61,21 @@ def keep(control: socket, guardian: int) -> None:
 
 
 def _run(request: Request, control: socket, output: Sequence[int], guardian: int, wakeups: int) -> None:
-    outlet, inlet = output
+    outlet, inlet, *streams = output
     try:
-        pid = _start(request, outlet)
+        pid = _start(request, outlet, streams)
     except OSError as exc:
         where = b"directory" if exc.filename == request.cwd else b"program"
         _say(control, b"failed %d %s\ngone\n" % (exc.errno or 0, where))
         return
     finally:
-        os.close(outlet)
+        for fd in (outlet, *streams):
+            os.close(fd)
     _say(control, b"started %d\n" % pid)
     _Tree(pid, control, inlet, guardian, wakeups).run()
 
 
-def _start(request: Request, outlet: int) -> int:
+def _start(request: Request, outlet: int, streams: Sequence[int]) -> int:
     """Start the command in its own session. Raise OSError, with the directory as its filename if that is at fault."""
     os.chdir(request.cwd)
     try:
@@ -83,9 +84,11 @@ def _start(request: Request, outlet: int) -> int:
             request.argv,
             request.env,
             file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, streams[0], 0)
+                if streams
+                else (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_DUP2, outlet, 1),
-                (os.POSIX_SPAWN_DUP2, outlet, 2),
+                (os.POSIX_SPAWN_DUP2, streams[1] if streams else outlet, 2),
             ],
             setsid=True,
             setsigmask=(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from socket import recv_fds, socket
 
-_MAX_DESCRIPTORS = 2
+_MAX_DESCRIPTORS = 4
 _SIZE_BYTES = 4
 _CHUNK_BYTES = 1 << 20
 
