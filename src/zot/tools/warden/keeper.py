@@ -6,8 +6,8 @@ the keeper. The tree has ended exactly when the keeper has no child any more.
 Its control socket carries, to the keeper: a `Request`, with the end of a pipe that the command writes to and the other
 end, for when zot has stopped listening, and perhaps what the command reads and where its complaints go; then lines:
 ``end SECONDS``, ``list``, ``drain``. From the keeper: ``taken KEEPER MARK``; ``started PID`` or ``failed ERRNO WHERE``;
-``jobs PID COMMAND\\0...``; ``abandoned`` when the guardian has died; ``exited STATUS``; ``gone`` at last, and then it is
-ready for the next request. The end of the input is an ``end``: zot has died, or does not care any more.
+``jobs PID COMMAND\\0...``; ``abandoned`` when the guardian has died; ``exited STATUS``; ``gone`` at last, and then it
+is ready for the next request. The end of the input is an ``end``: zot has died, or does not care any more.
 """
 
 from __future__ import annotations
