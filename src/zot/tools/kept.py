@@ -14,8 +14,9 @@ from zot.tools.warden.kernel import hurry
 
 #: Why a command was not taken.
 ENDED = "the guardian ended before it could take it"
-#: How long a keeper may take to say what still runs.
+#: How long a keeper may take to say that the command runs, or later what still runs of it.
 _ANSWER_S = 5.0
+#: How often a keeper is made to go on meanwhile.
 _WAKE_S = 0.1
 _MAX_REPORT_BYTES = 64 * 1024
 
