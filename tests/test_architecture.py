@@ -44,6 +44,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "journal": {"errors", "messages", "events", "store", "surrogates"},
     "readable": {"messages"},
     "wire": {"errors", "messages", "events", "surrogates"},
+    # The protocol, without I/O; what spawns and asks comes on top.
+    "extensions": {"errors", "printable", "messages", "wire"},
     "tools/base": {"errors", "messages", "store"},
     "tools": {"errors", "printable", "private", "surrogates", "messages", "store", "tools/base", "skills"},
     # What a session works with: it picks the concrete tools.
