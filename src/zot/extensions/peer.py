@@ -232,6 +232,10 @@ class Peer:
         self.state, self._until = State.CLOSED, None
         return [*happenings, Ended(reason, self._wanted)]
 
+    def lose(self, reason: str, now: float) -> list[Happening]:
+        """It cannot be talked to any more although it runs: it has closed one of its pipes, or does not read."""
+        return [] if self.state is State.CLOSED else self._break(reason, now)
+
     def expire(self, now: float) -> list[Happening]:
         """Draw the consequences of the time. Any number of times."""
         happenings = self._questions.expire(now)

@@ -16,7 +16,7 @@ from zot.wire.lines import may_repeat_type, not_an_object, refuse_repeated_type
 PROTOCOL_VERSION: Final = 1
 
 #: What a client may switch on with `hello`. Without them it gets version 1 as first published.
-FEATURES: Final = ("seq", "thinking", "retries", "prices", "approvals", "compaction")
+FEATURES: Final = ("seq", "thinking", "retries", "prices", "approvals", "compaction", "extensions")
 
 
 class Command(msgspec.Struct, frozen=True, tag_field="type"):
