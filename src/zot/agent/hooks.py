@@ -73,6 +73,10 @@ class Extensions(Protocol):
         """Close a panel. Raise UserError if it is not open."""
 
     @property
+    def attentive(self) -> bool:
+        """True if there is anybody to ask: then everything that happened is to be told before the next question."""
+
+    @property
     def holds_messages(self) -> bool:
         """True while somebody wants to see the model's text before anybody else does."""
 
@@ -128,6 +132,7 @@ class Approver(Protocol):
 class NoExtensions:
     """Nobody watches, nobody guards."""
 
+    attentive = False
     holds_messages = False
 
     def attach(self, show: Callable[[Sequence[AgentEvent]], None]) -> None:

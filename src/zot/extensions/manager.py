@@ -87,6 +87,10 @@ class Manager:
     # What the agent asks.
 
     @property
+    def attentive(self) -> bool:
+        return bool(self._located)
+
+    @property
     def holds_messages(self) -> bool:
         return any(extension.peer.decides("assistant_message") for extension in self.extensions)
 
