@@ -46,6 +46,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "wire": {"errors", "messages", "events", "surrogates"},
     # The protocol, without I/O; what spawns and asks comes on top.
     "extensions": {"errors", "printable", "messages", "wire"},
+    # The SDK for extensions: wire types only.
+    "ext": {"errors", "wire"},
     "tools/base": {"errors", "messages", "store"},
     "tools": {"errors", "printable", "private", "surrogates", "messages", "store", "tools/base", "skills"},
     # What a session works with: it picks the concrete tools.
