@@ -11,11 +11,12 @@ import msgspec
 from zot.errors import ProtocolError
 from zot.events import encode
 from zot.surrogates import without_half_escapes
+from zot.wire.lines import may_repeat_type, not_an_object, refuse_repeated_type
 
 PROTOCOL_VERSION: Final = 1
 
 #: What a client may switch on with `hello`. Without them it gets version 1 as first published.
-FEATURES: Final = ("seq", "thinking", "retries", "prices", "approvals", "compaction")
+FEATURES: Final = ("seq", "thinking", "retries", "prices", "approvals", "compaction", "extensions")
 
 
 class Command(msgspec.Struct, frozen=True, tag_field="type"):
@@ -183,8 +184,8 @@ def decode_command(line: bytes) -> AnyCommand:
         command = _commands().decode(line)
     except _UNREADABLE as problem:
         command = _decode_leniently(line, problem)
-    if _may_repeat_type(line):
-        _refuse_repeated_type(line)
+    if may_repeat_type(line):
+        refuse_repeated_type(line, noun="command")
     _check_id(command)
     return command
 
@@ -197,7 +198,7 @@ def decode_greeting(line: bytes) -> Hello | Ping | None:
         _check_id(command)
     except (*_UNREADABLE, ProtocolError):
         return None
-    return None if _may_repeat_type(line) else command
+    return None if may_repeat_type(line) else command
 
 
 @cache
@@ -212,7 +213,7 @@ def _decode_leniently(line: bytes, problem: Exception) -> AnyCommand:
     try:
         fields: dict[str, msgspec.Raw] = msgspec.json.decode(clean, type=dict[str, msgspec.Raw])
     except _UNREADABLE:
-        raise ProtocolError(_not_an_object(line, problem)) from None
+        raise ProtocolError(not_an_object(line, problem, noun="command")) from None
     fields = {key.lower(): value for key, value in fields.items()}
     frame_id, kind = _readable_id(fields.get("id")), _readable_type(fields.get("type"))
     if frame_id not in line:
@@ -237,40 +238,6 @@ def _not_text(problem: Exception) -> str:
 
 
 _NAMES: Final = frozenset(str(kind.__struct_config__.tag) for kind in Command.__subclasses__())
-
-
-def _not_an_object(line: bytes, problem: Exception) -> str:
-    if line.startswith(b"\xef\xbb\xbf"):
-        return "not a JSON object: the line begins with a byte order mark"
-    if isinstance(problem, RecursionError):
-        return "not a command: the JSON is nested too deeply"
-    if isinstance(problem, UnicodeDecodeError):
-        return f"not a command: {_not_text(problem)}"
-    return f"not a JSON object: {problem}"
-
-
-def _may_repeat_type(line: bytes) -> bool:
-    """True if the word stands twice in the line; spelled with escapes, it may."""
-    return line.count(b'"type"') > 1 or any(escape in line for escape in _ESCAPED_LETTERS)
-
-
-#: The letters of "type" as escapes, of which at least one is needed to hide the word.
-_ESCAPED_LETTERS: Final = (b"\\u0074", b"\\u0079", b"\\u0070", b"\\u0065")
-
-
-def _refuse_repeated_type(line: bytes) -> None:
-    """Raise ProtocolError if the frame itself, not something inside it, has two types."""
-    import json  # Rare: the word must stand twice in the line.
-
-    def keys(pairs: list[tuple[str, Any]]) -> list[str]:
-        return [key for key, _ in pairs]
-
-    try:
-        names: list[str] = json.loads(line, object_pairs_hook=keys, parse_int=str, parse_float=str, strict=False)
-    except (ValueError, RecursionError) as problem:  # It may be stricter than the typed decode was.
-        raise ProtocolError(_not_an_object(line, problem)) from None
-    if names.count("type") > 1:
-        raise ProtocolError("not a command: the frame has more than one type")
 
 
 def _check_id(command: Command) -> None:
