@@ -30,6 +30,12 @@ REFUSED_BY_GEMINI = json.dumps({"error": {"code": 400, "details": [{"reason": "A
         (403, b"", Probed("refused", "it refuses the key (http 403)")),
         (400, REFUSED_BY_GEMINI, Probed("refused", "it refuses the key (http 400)")),
         (400, b'{"error": {"details": [{"reason": 7}]}}', Probed("unclear", "it answers http 400")),
+        (
+            400,
+            b'{"code": "invalid-argument", "error": "Incorrect API key provided: k."}',
+            Probed("refused", "it refuses the key (http 400)"),
+        ),
+        (402, b"", Probed("unclear", "it answers http 402")),
         (404, b"<html>", Probed("unclear", "it answers http 404")),
         (429, b"", Probed("unclear", "it answers http 429")),
         (503, b"k", Probed("unreachable", "it has a problem of its own (http 503)")),

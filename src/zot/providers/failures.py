@@ -1,4 +1,4 @@
-"""What a model service's refusal means: one table from HTTP status and vendor code to error types."""
+"""What a model service's refusal means, by its HTTP status and the vendor's words for it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 
 import msgspec
 
-from zot.errors import AuthFailed, BadRequest, ContextTooLong, NotFound, ProviderError, ServiceFailed
-from zot.providers.codes import BY_CODE, BY_STATUS, UNPAID, VAGUE
+from zot.errors import AuthFailed, BadRequest, ContextTooLong, NoCredit, NotFound, ProviderError, ServiceFailed
+from zot.providers.codes import BY_CODE, BY_STATUS, VAGUE
 from zot.providers.vendors import VENDORS
 
 _MAX_MESSAGE = 2000
+#: By which a request is called bad, and nothing else is said of it.
+_MALFORMED = (400, 422)
 
 
 class _Hint(msgspec.Struct, rename="camel"):
@@ -61,19 +63,24 @@ class _Body(msgspec.Struct):
 
 
 class _Told(msgspec.Struct, frozen=True):
-    """What a body says. ``words`` are those by which a service names the kind of error, the most telling first."""
+    """What a body says. ``words`` are those by which a service names the kind of error, the most telling first.
+
+    ``behind`` is what the service behind the service had told it: without that, many say nothing at all.
+    """
 
     text: str
     words: tuple[str, ...] = ()
     request_id: str = ""
     delay_s: float | None = None
+    behind: _Told | None = None
 
 
 def refusal(status: int, headers: Mapping[str, str], body: bytes, *, now: float) -> ProviderError:
     """Return the error for a response with a status that is not a success. ``now`` is in seconds since the epoch."""
     told, asked_s = _read(body), _retry_after(headers, now)
     usual = BY_STATUS.get(status) or (ServiceFailed if status >= 500 else BadRequest)
-    return (_by_words(told.words) or usual)(
+    kind = _by_words(told.words) or usual
+    return (_closer(told) if kind is BadRequest and status in _MALFORMED else kind)(
         f"http {status}: {told.text}",
         status=status,
         code=next(iter(told.words), ""),
@@ -100,20 +107,19 @@ def sign(error: ProviderError, *, provider: str, mask: Callable[[str], str], hin
 
 def in_stream(code: str, text: str) -> ProviderError:
     """Return the error for an error event inside a stream that had begun well."""
-    return _in_stream((code,), text)
+    return _in_stream(_Told(text, _named(code)))
 
 
 def reported(body: bytes) -> ProviderError:
     """Return the error for an event inside a stream that has the form of an error's body."""
-    told = _read(body)
-    return _in_stream(told.words, told.text)
+    return _in_stream(_read(body))
 
 
 def advice(error: ProviderError, provider: str) -> str:
     """Return what a person can do about an error of ``provider``; "" if nobody knows."""
     match error:
-        case AuthFailed() if error.status == 402 or error.code in UNPAID:
-            return "the account has no credit left"
+        case NoCredit():
+            return "the account has no credit left, or may not spend more: see the provider's page for billing"
         case AuthFailed() if error.status and provider in VENDORS and VENDORS[provider].key_names:
             return f"check {' or '.join(VENDORS[provider].key_names)}, or run `zot login {provider}`"
         case NotFound():
@@ -124,12 +130,22 @@ def advice(error: ProviderError, provider: str) -> str:
             return ""
 
 
-def _in_stream(words: tuple[str, ...], text: str) -> ProviderError:
-    code = next(iter(words), "")
+def _in_stream(told: _Told) -> ProviderError:
+    code = next(iter(told.words), "")
     by_status = BY_STATUS.get(int(code)) if code.isascii() and code.isdecimal() and len(code) == 3 else None
-    vague = BadRequest if VAGUE.intersection(words) else None
-    kind = _by_words(words) or by_status or vague or ServiceFailed
-    return kind(f"{code}: {text}" if code else text, code=code)
+    vague = BadRequest if VAGUE.intersection(told.words) else None
+    kind = _by_words(told.words) or by_status or vague or ServiceFailed
+    text = f"{code}: {told.text}" if code else told.text
+    return (_closer(told) if kind is BadRequest else kind)(text, code=code)
+
+
+def _closer(told: _Told) -> type[ProviderError]:
+    """Return what is meant by a request being called bad: some services call everything so."""
+    from zot.providers.wordings import meant  # Few requests are refused, and fewer so vaguely.
+
+    source = told.behind or told
+    by_words = _by_words(source.words) if told.behind is not None else None
+    return by_words or meant((*told.words, *source.words), source.text) or BadRequest
 
 
 def _by_words(words: tuple[str, ...]) -> type[ProviderError] | None:
@@ -147,10 +163,10 @@ def _read(body: bytes) -> _Told:
         parsed = parsed[0] if parsed else _Body()
     request_id = parsed.request_id or ""
     match parsed.error:
-        case _Detail(message=message) as detail:
-            return _Told(_explained(message or _words(body), detail), detail.words, request_id, detail.delay_s)
+        case _Detail() as detail:
+            return _explained(detail, body, request_id)
         case str(text):
-            return _Told(text, (), request_id)
+            return _Told(text, _named(parsed.code, parsed.type), request_id)
         case None:
             text = parsed.message if isinstance(parsed.message, str) and parsed.message else _words(body)
             return _Told(text, _named(parsed.code, parsed.type), request_id)
@@ -160,10 +176,11 @@ def _named(*words: str | int | None) -> tuple[str, ...]:
     return tuple(str(word) for word in words if word)
 
 
-def _explained(text: str, detail: _Detail) -> str:
-    """Return the text with what the service behind the service said: without that, many say nothing at all."""
-    raw = (detail.metadata or {}).get("raw")
-    return f"{text}: {' '.join(raw.split())}" if isinstance(raw, str) and raw.strip() else text
+def _explained(detail: _Detail, body: bytes, request_id: str) -> _Told:
+    text, raw = detail.message or _words(body), (detail.metadata or {}).get("raw")
+    behind = _read(raw.encode(errors="replace")) if isinstance(raw, str) and raw.strip() else None
+    said = f"{text}: {behind.text}" if behind is not None else text
+    return _Told(said, detail.words, request_id, detail.delay_s, behind)
 
 
 def _words(body: bytes) -> str:

@@ -8,8 +8,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from zot.errors import ProviderError
+from zot.errors import AuthFailed, ProviderError
 from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
+from zot.providers.failures import refusal
 from zot.providers.vendors import ApiName, Endpoint, Vendor
 
 #: How long all of it may take.
@@ -77,29 +78,9 @@ async def _body(response: HttpResponse) -> bytes:
 def _judged(status: int, body: bytes, key: str) -> Probed:
     if status == 200:
         return Probed("accepted", "it takes the key" if key else "it answers")
-    if status in (401, 403) or _is_bad_key(body):
+    # Some call a wrong key a bad request; that an account has no credit says nothing against its key.
+    if status in (401, 403) or type(refusal(status, {}, body, now=0.0)) is AuthFailed:
         return Probed("refused", f"it {'refuses the' if key else 'wants a'} key (http {status})")
     if status >= 500:
         return Probed("unreachable", f"it has a problem of its own (http {status})")
     return Probed("unclear", f"it answers http {status}")
-
-
-class _Reason(msgspec.Struct, frozen=True):
-    reason: str = ""
-
-
-class _Error(msgspec.Struct, frozen=True):
-    details: tuple[_Reason, ...] = ()
-
-
-class _Body(msgspec.Struct, frozen=True):
-    error: _Error = _Error()
-
-
-def _is_bad_key(body: bytes) -> bool:
-    """Tell if it is Gemini's way of refusing a key, which has the status of a bad request."""
-    try:
-        parsed = msgspec.json.decode(body, type=_Body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False
-    return any(detail.reason == "API_KEY_INVALID" for detail in parsed.error.details)

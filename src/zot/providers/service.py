@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from zot.errors import ProviderError, Stalled, StreamBroken
+from zot.errors import AuthFailed, ProviderError, Stalled, StreamBroken
 from zot.providers.base import (
     Api,
     Deadlines,
@@ -31,6 +31,7 @@ log = logging.getLogger("zot")
 
 _MAX_REPLY_BYTES = 64 * 1024 * 1024
 _MAX_ERROR_BODY = 64 * 1024
+_BAD_REQUEST = 400
 _UNAUTHORIZED = 401
 
 
@@ -136,7 +137,7 @@ class _Call:
                 await self._begin(http)
             except ProviderError as error:
                 self._sign(error)
-                if may_renew and error.status == _UNAUTHORIZED and (renewed := await self._renewed(key)):
+                if may_renew and _is_about_the_key(error) and (renewed := await self._renewed(key)):
                     log.warning("%s (once more, with a new key)", error)
                     http, may_renew = self._prepared(renewed), False
                     continue
@@ -261,6 +262,11 @@ class _Call:
         except (TimeoutError, ProviderError):
             pass  # The status says enough; a missing explanation must not hide it.
         return body[:_MAX_ERROR_BODY]
+
+
+def _is_about_the_key(error: ProviderError) -> bool:
+    """Tell if another key may be taken: that of an account which may not do this, or has no credit, is no better."""
+    return error.status == _UNAUTHORIZED or (type(error) is AuthFailed and error.status == _BAD_REQUEST)
 
 
 def _random() -> float:
