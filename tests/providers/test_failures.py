@@ -21,7 +21,7 @@ from zot.errors import (
     RateLimited,
     ServiceFailed,
 )
-from zot.providers.failures import advice, in_stream, refusal, reported
+from zot.providers.failures import in_stream, refusal, reported
 
 #: Wed, 21 Oct 2026 07:28:00 GMT
 NOW = 1792567680.0
@@ -143,25 +143,21 @@ def test_the_most_telling_word_counts(status: int, body: dict[str, object], kind
 
 
 @pytest.mark.parametrize(
-    ("error", "provider", "text"),
+    ("location", "text"),
     [
-        (AuthFailed("m", status=401), "groq", "check GROQ_API_KEY, or run `zot login groq`"),
-        (AuthFailed("m", status=403), "kimi", "check KIMI_API_KEY or MOONSHOT_API_KEY, or run `zot login kimi`"),
-        (AuthFailed("the command failed"), "kimi", ""),
-        (
-            NoCredit("m"),
-            "deepseek",
-            "the account has no credit left, or may not spend more: see the provider's page for billing",
-        ),
-        (AuthFailed("m", status=401), "lab", ""),
-        (AuthFailed("m", status=401), "somebody", ""),
-        (NotFound("m", status=404), "ollama", "`zot models --provider ollama` lists the models"),
-        (ContextTooLong("m"), "xai", "compact or clear the conversation"),
-        (ServiceFailed("m", status=500), "xai", ""),
+        ("https://user:secret@new.example:8443/v1/messages?key=secret", " to https://new.example:8443"),
+        ("http://new.example", " to http://new.example"),
+        ("//new.example/v1", " to https://new.example"),
+        ("/v2/messages", ""),
+        ("https://[new/", ""),
+        ("https://new:port/", ""),
+        ("https://n\u00e9w.example/", ""),
+        ("", ""),
     ],
 )
-def test_whoever_can_do_something_is_told_what(error: ProviderError, provider: str, text: str) -> None:
-    assert advice(error, provider) == text
+def test_an_address_that_has_moved_is_not_found_and_says_only_to_which_host(location: str, text: str) -> None:
+    error = refused(307, {"location": location}, b"<html>secret")
+    assert (type(error), str(error), error.status) == (NotFound, f"http 307: the address has moved{text}", 307)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +172,7 @@ def test_whoever_can_do_something_is_told_what(error: ProviderError, provider: s
         (b"[1]", "", "[1]"),
         (b'{"error":{"type":7}}', "", '{"error":{"type":7}}'),
         (b"<html>\n  <b>Bad\tGateway</b>", "", "<html> <b>Bad Gateway</b>"),
-        (b"", "", ""),
+        (b"", "", "no reason was given"),
         (b"\xff\xfe", "", "��"),
         (b'{"error":"\xff"}', "", '{"error":"�"}'),
         (b"[" * 3000, "", "[" * 3000),

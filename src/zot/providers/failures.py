@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from zot.errors import AuthFailed, BadRequest, ContextTooLong, NoCredit, NotFound, ProviderError, ServiceFailed
+from zot.errors import BadRequest, NotFound, ProviderError, ServiceFailed, StreamBroken
 from zot.providers.codes import BY_CODE, BY_STATUS, VAGUE
-from zot.providers.vendors import VENDORS
 
 _MAX_MESSAGE = 2000
+_MAX_OPENING = 200
 #: By which a request is called bad, and nothing else is said of it.
 _MALFORMED = (400, 422)
 
@@ -77,11 +77,13 @@ class _Told(msgspec.Struct, frozen=True):
 
 def refusal(status: int, headers: Mapping[str, str], body: bytes, *, now: float) -> ProviderError:
     """Return the error for a response with a status that is not a success. ``now`` is in seconds since the epoch."""
+    if 300 <= status < 400:
+        return NotFound(f"http {status}: the address has moved{_whither(headers)}", status=status)
     told, asked_s = _read(body), _retry_after(headers, now)
     usual = BY_STATUS.get(status) or (ServiceFailed if status >= 500 else BadRequest)
     kind = _by_words(told.words) or usual
     return (_closer(told) if kind is BadRequest and status in _MALFORMED else kind)(
-        f"http {status}: {told.text}",
+        f"http {status}: {told.text or 'no reason was given'}",
         status=status,
         code=next(iter(told.words), ""),
         request_id=told.request_id or headers.get("request-id", "") or headers.get("x-request-id", ""),
@@ -89,20 +91,27 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes, *, now: float)
     )
 
 
-def sign(error: ProviderError, *, provider: str, mask: Callable[[str], str], hint: str | None = None) -> None:
-    """Say whose error it is, in few words, without what ``mask`` hides; and what to do: ``hint``, or what is usual.
-
-    Once: it may be raised again.
-    """
-    if error.provider:
-        return
+def sign(error: ProviderError, *, provider: str, mask: Callable[[str], str]) -> None:
+    """Say whose error it is, in few words, without what ``mask`` hides."""
     error.provider = provider
     # Before it is shortened: half a key would not be recognised.
     text = mask(str(error))
     error.code, error.request_id = mask(error.code), mask(error.request_id)
     short = text if len(text) <= _MAX_MESSAGE else f"{text[:_MAX_MESSAGE]} ..."
-    todo = advice(error, provider) if hint is None else hint
-    error.args = (f"{provider}: {short} ({todo})" if todo else f"{provider}: {short}",)
+    error.args = (f"{provider}: {short}",)
+
+
+def not_a_stream(kind: str, opening: bytes, mask: Callable[[str], str]) -> ProviderError:
+    """Return the error for an answer that should have been a stream of events and is ``kind``, beginning so."""
+    try:
+        told = msgspec.json.decode(opening, type=_Body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        told = _Body()
+    if told.error is not None:
+        return reported(opening)  # Some say 200, and then what is wrong.
+    shown = mask(_words(opening))  # All of it, before it is shortened: half a key would not be recognised.
+    begins = f", which begins: {shown[:_MAX_OPENING]}" if shown else ", which is empty"
+    return StreamBroken(f"http 200: not a stream of events but {kind}{begins}", status=200)
 
 
 def in_stream(code: str, text: str) -> ProviderError:
@@ -113,21 +122,6 @@ def in_stream(code: str, text: str) -> ProviderError:
 def reported(body: bytes) -> ProviderError:
     """Return the error for an event inside a stream that has the form of an error's body."""
     return _in_stream(_read(body))
-
-
-def advice(error: ProviderError, provider: str) -> str:
-    """Return what a person can do about an error of ``provider``; "" if nobody knows."""
-    match error:
-        case NoCredit():
-            return "the account has no credit left, or may not spend more: see the provider's page for billing"
-        case AuthFailed() if error.status and provider in VENDORS and VENDORS[provider].key_names:
-            return f"check {' or '.join(VENDORS[provider].key_names)}, or run `zot login {provider}`"
-        case NotFound():
-            return f"`zot models --provider {provider}` lists the models"
-        case ContextTooLong():
-            return "compact or clear the conversation"
-        case _:
-            return ""
 
 
 def _in_stream(told: _Told) -> ProviderError:
@@ -185,6 +179,18 @@ def _explained(detail: _Detail, body: bytes, request_id: str) -> _Told:
 
 def _words(body: bytes) -> str:
     return " ".join(body.decode("utf-8", "replace").split())
+
+
+def _whither(headers: Mapping[str, str]) -> str:
+    """Return which host a redirect names. Not more of it: the rest may have secrets in it."""
+    from urllib.parse import urlsplit
+
+    try:
+        target = urlsplit(headers.get("location", ""))
+        host = f"{target.hostname or ''}{f':{target.port}' if target.port else ''}"
+    except ValueError:
+        return ""
+    return f" to {target.scheme or 'https'}://{host}" if host and host.isascii() and host.isprintable() else ""
 
 
 def _retry_after(headers: Mapping[str, str], now: float) -> float | None:

@@ -43,10 +43,10 @@ async def list_models(
         async with asyncio.timeout(within_s):
             return tuple([served async for served in _pages(dialect, transport, first, base_url=base_url, key=key)])
     except TimeoutError:
-        error: ProviderError = Stalled(f"the list of models did not arrive within {within_s:g} s; try again")
+        error: ProviderError = Stalled(f"the list of models did not arrive within {within_s:g} s")
     except ProviderError as problem:
         error = problem
-    sign(error, provider=provider, mask=Mask(first.secrets()), hint="")
+    sign(error, provider=provider, mask=Mask(first.secrets()))
     error.args = (f"{error}{_advice(error)}",)
     raise error
 
@@ -101,6 +101,8 @@ def _advice(error: ProviderError) -> str:
             return "; this server does not list its models, or has another address: see --base-url"
         case ConnectionFailed():
             return "; is the server running, and is --base-url right?"
+        case Stalled():
+            return "; try again"
         case _:
             return ""
 
