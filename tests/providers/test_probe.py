@@ -47,6 +47,21 @@ async def test_an_answer_is_judged_by_its_status(status: int, body: bytes, probe
     assert [response.closed for response in transport.responses] == [True]
 
 
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [
+        ("http://here:8000", "http://here:8000/v1/models"),
+        ("http://here:8000/v1/", "http://here:8000/v1/models"),
+        ("https://here/api/paas/v4", "https://here/api/paas/v4/models"),
+        ("https://here/v1/chat/completions", "https://here/v1/models"),
+    ],
+)
+async def test_a_server_of_ones_own_is_asked_where_it_is(address: str, url: str) -> None:
+    transport, vendor = FakeTransport([Answer([b""])]), VENDORS["openai"]
+    await probe(vendor, endpoint(vendor, api=None, base_url=address, env={}), "", transport)
+    assert [request.url for request in transport.requests] == [url]
+
+
 async def test_without_a_key_there_is_none_to_refuse() -> None:
     assert await ask(FakeTransport([Answer([b""], 401)]), "ollama", "") == Probed(
         "refused", "it wants a key (http 401)"

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import msgspec
 
 from zot.errors import AuthFailed, ConnectionFailed, NotFound, ProviderError, Stalled, StreamBroken
+from zot.providers.address import api_base
 from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
 from zot.providers.failures import refusal, sign
 from zot.providers.mask import Mask
@@ -38,7 +39,7 @@ async def list_models(
     provider: str, dialect: Dialect, transport: Transport, *, base_url: str, key: str, within_s: float = _WITHIN_S
 ) -> tuple[Served, ...]:
     """Return the models that are served, in the service's order. Raise ProviderError, which says what to do."""
-    first = _request(dialect, base_url, key, "")
+    first = models_request(dialect, base_url, key)
     try:
         async with asyncio.timeout(within_s):
             return tuple([served async for served in _pages(dialect, transport, first, base_url=base_url, key=key)])
@@ -49,6 +50,25 @@ async def list_models(
     sign(error, provider=provider, mask=Mask(first.secrets()))
     error.args = (f"{error}{_advice(error)}",)
     raise error
+
+
+def models_request(dialect: Dialect, base_url: str, key: str, *, mark: str = "", count: int = 1000) -> HttpRequest:
+    """Return the request for one page of models, with ``count`` at most; ``mark`` says which, "" for the first."""
+    base = base_url.rstrip("/").removesuffix("/v1").removesuffix("/v1beta")
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    page = quote(mark, safe="")
+    match dialect:
+        case "anthropic":
+            url = f"{base}/v1/models?limit={count}{f'&after_id={page}' if mark else ''}"
+            headers = {"x-api-key": key, "anthropic-version": "2023-06-01"}
+        case "gemini":
+            url = f"{base}/v1beta/models?pageSize={count}{f'&pageToken={page}' if mark else ''}"
+            headers = {"x-goog-api-key": key} if key else {}
+        case "ollama":
+            url = f"{base}/api/tags"
+        case "responses" | "chat":
+            url = f"{api_base(base_url)}/models"
+    return HttpRequest(url, {**headers, "accept": "application/json"}, b"", method="GET")
 
 
 async def _pages(
@@ -62,7 +82,7 @@ async def _pages(
             yield served
         if not mark:
             return
-        http = _request(dialect, base_url, key, mark)
+        http = models_request(dialect, base_url, key, mark=mark)
 
 
 def merged(listed: Catalogue, served: Sequence[Served]) -> list[tuple[Model, bool]]:
@@ -105,26 +125,6 @@ def _advice(error: ProviderError) -> str:
             return "; try again"
         case _:
             return ""
-
-
-def _request(dialect: Dialect, base_url: str, key: str, mark: str) -> HttpRequest:
-    """Return the request for one page; ``mark`` says which, "" for the first."""
-    base = base_url.rstrip("/").removesuffix("/v1")
-    bearer = {"authorization": f"Bearer {key}"} if key else {}
-    page = quote(mark, safe="")
-    match dialect:
-        case "anthropic":
-            url = f"{base}/v1/models?limit=1000{f'&after_id={page}' if mark else ''}"
-            headers = {"x-api-key": key, "anthropic-version": "2023-06-01"}
-        case "gemini":
-            base = base.removesuffix("/v1beta")
-            url = f"{base}/v1beta/models?pageSize=1000{f'&pageToken={page}' if mark else ''}"
-            headers = {"x-goog-api-key": key}
-        case "ollama":
-            url, headers = f"{base}/api/tags", bearer
-        case "responses" | "chat":
-            url, headers = f"{base}/v1/models", bearer
-    return HttpRequest(url, {**headers, "accept": "application/json"}, b"", method="GET")
 
 
 async def _fetch(transport: Transport, http: HttpRequest) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -11,7 +10,8 @@ import msgspec
 from zot.errors import AuthFailed, ProviderError
 from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
 from zot.providers.failures import refusal
-from zot.providers.vendors import ApiName, Endpoint, Vendor
+from zot.providers.listing import models_request
+from zot.providers.vendors import Endpoint, Vendor
 
 #: How long all of it may take.
 WITHIN_S = 8.0
@@ -44,28 +44,16 @@ async def probe(vendor: Vendor, where: Endpoint, key: str, transport: Transport)
         return Probed("unreachable", str(problem))
 
 
-#: What lists models, by API; and who needs another question, because its list is open to everybody.
-_PATHS: Mapping[ApiName, str] = {
-    "anthropic": "/v1/models?limit=1",
-    "responses": "/v1/models",
-    "chat": "/v1/models",
-    "gemini": "/v1beta/models?pageSize=1",
-}
+#: Whose list of models is open to everybody, so that another question is needed.
 _OTHER_PATHS = {"openrouter": "/v1/key"}
 
 
 def _request(vendor: Vendor, where: Endpoint, key: str) -> HttpRequest:
-    base = where.base_url.rstrip("/").removesuffix("/v1").removesuffix("/v1beta")
-    path = _PATHS[where.api] if where.foreign else _OTHER_PATHS.get(vendor.name, _PATHS[where.api])
-    return HttpRequest(base + path, {"accept": "application/json", **_authorization(where.api, key)}, b"", "GET")
-
-
-def _authorization(api: ApiName, key: str) -> dict[str, str]:
-    if api == "anthropic":
-        return {"x-api-key": key, "anthropic-version": "2023-06-01"}
-    if not key:
-        return {}
-    return {"x-goog-api-key": key} if api == "gemini" else {"authorization": f"Bearer {key}"}
+    request = models_request(where.api, where.base_url, key, count=1)
+    if where.foreign or vendor.name not in _OTHER_PATHS:
+        return request
+    base = where.base_url.rstrip("/").removesuffix("/v1")
+    return msgspec.structs.replace(request, url=base + _OTHER_PATHS[vendor.name])
 
 
 async def _body(response: HttpResponse) -> bytes:
