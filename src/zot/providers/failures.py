@@ -92,7 +92,9 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes, *, now: float)
 
 
 def sign(error: ProviderError, *, provider: str, mask: Callable[[str], str]) -> None:
-    """Say whose error it is, in few words, without what ``mask`` hides."""
+    """Say whose error it is, in few words, without what ``mask`` hides. Once: it may be raised again."""
+    if error.provider:
+        return
     error.provider = provider
     # Before it is shortened: half a key would not be recognised.
     text = mask(str(error))

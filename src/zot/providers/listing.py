@@ -10,8 +10,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from zot.errors import AuthFailed, ConnectionFailed, NotFound, ProviderError, Stalled, StreamBroken
+from zot.errors import AuthFailed, ConnectionFailed, NoCredit, NotFound, ProviderError, Stalled, StreamBroken
 from zot.providers.address import api_base
+from zot.providers.advice import advice
 from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
 from zot.providers.failures import refusal, sign
 from zot.providers.mask import Mask
@@ -48,7 +49,8 @@ async def list_models(
     except ProviderError as problem:
         error = problem
     sign(error, provider=provider, mask=Mask(first.secrets()))
-    error.args = (f"{error}{_advice(error)}",)
+    if todo := _advice(error, provider):
+        error.args = (f"{error}; {todo}",)
     raise error
 
 
@@ -113,18 +115,20 @@ def _undated(model_id: str) -> str:
     return model_id
 
 
-def _advice(error: ProviderError) -> str:
+def _advice(error: ProviderError, provider: str) -> str:
     match error:
-        case AuthFailed():
-            return "; check the key"
+        case AuthFailed() if not isinstance(error, NoCredit):
+            return "check the key"
         case NotFound():
-            return "; this server does not list its models, or has another address: see --base-url"
+            return "this server does not list its models, or has another address: see --base-url"
         case ConnectionFailed():
-            return "; is the server running, and is --base-url right?"
+            return "is the server running, and is --base-url right?"
         case Stalled():
-            return "; try again"
+            return "try again"
+        case StreamBroken():
+            return "is --base-url right?"
         case _:
-            return ""
+            return advice(error, provider)
 
 
 async def _fetch(transport: Transport, http: HttpRequest) -> bytes:
