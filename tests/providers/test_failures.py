@@ -126,6 +126,12 @@ def test_an_error_inside_a_stream_may_look_like_the_body_of_one(
     assert (type(error), error.code, str(error)) == (kind, code, f"{code}: {text}" if code else text)
 
 
+def test_a_wait_that_is_asked_for_inside_a_stream_is_heard() -> None:
+    hint = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.5s"}
+    body = {"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "message": "m", "details": [hint]}}
+    assert reported(json.dumps(body).encode()).retry_after_s == 34.5
+
+
 @pytest.mark.parametrize(
     ("status", "body", "kind"),
     [
@@ -149,6 +155,9 @@ def test_the_most_telling_word_counts(status: int, body: dict[str, object], kind
         ("https://user:secret@new.example:8443/v1/messages?key=secret", " to https://new.example:8443"),
         ("http://new.example", " to http://new.example"),
         ("//new.example/v1", " to https://new.example"),
+        ("https://[::1]:8443/", " to https://[::1]:8443"),
+        ("ftp://new.example/", ""),
+        ("https://new example/", ""),
         ("/v2/messages", ""),
         ("https://[new/", ""),
         ("https://new:port/", ""),

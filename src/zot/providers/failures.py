@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from zot.providers.codes import BY_CODE, BY_STATUS, VAGUE
 
 _MAX_MESSAGE = 2000
 _MAX_OPENING = 200
+_HOST = re.compile(r"[A-Za-z0-9._-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
 #: By which a request is called bad, and nothing else is said of it.
 _MALFORMED = (400, 422)
 
@@ -132,7 +134,7 @@ def _in_stream(told: _Told) -> ProviderError:
     vague = BadRequest if VAGUE.intersection(told.words) else None
     kind = _by_words(told.words) or by_status or vague or ServiceFailed
     text = f"{code}: {told.text}" if code else told.text
-    return (_closer(told) if kind is BadRequest else kind)(text, code=code)
+    return (_closer(told) if kind is BadRequest else kind)(text, code=code, retry_after_s=told.delay_s)
 
 
 def _closer(told: _Told) -> type[ProviderError]:
@@ -188,11 +190,12 @@ def _whither(headers: Mapping[str, str]) -> str:
     from urllib.parse import urlsplit
 
     try:
-        target = urlsplit(headers.get("location", ""))
-        host = f"{target.hostname or ''}{f':{target.port}' if target.port else ''}"
+        target = urlsplit(headers.get("location", ""), scheme="https")
+        _ = target.port  # Raises, too, if it is none.
     except ValueError:
         return ""
-    return f" to {target.scheme or 'https'}://{host}" if host and host.isascii() and host.isprintable() else ""
+    host = target.netloc.rpartition("@")[2]
+    return f" to {target.scheme}://{host}" if _HOST.fullmatch(host) and target.scheme in ("http", "https") else ""
 
 
 def _retry_after(headers: Mapping[str, str], now: float) -> float | None:
