@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from apis import APIS
 
 import claude
-from fakes import FINE, PATIENCE_S, Answer, FakeTransport, Piece, Points, service
+from fakes import FINE, PATIENCE_S, Answer, FakeTransport, Piece, Points, read_key, service
 from zot.errors import (
     AuthFailed,
     ConnectionFailed,
@@ -27,6 +28,8 @@ from zot.errors import (
 from zot.events import TextDelta
 from zot.messages import Message, TextBlock
 from zot.providers.base import Deadlines, EncodedMessages, ReplyStream, Request, StreamEvent
+from zot.providers.service import Service
+from zot.providers.vendors import ApiName
 
 REQUEST = Request(
     model="claude-sonnet-4-5",
@@ -193,6 +196,16 @@ async def test_what_is_no_answer_at_all_is_shown(kind: str, pieces: list[bytes],
     with pytest.raises(ProviderError) as caught:
         await everything(call(transport))
     assert str(caught.value) == f"anthropic: {text}"
+    assert len(transport.requests) == 1
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("page", [b"<h1>Welcome</h1>", b"data: welcome\n\n", b"{}"])
+async def test_a_page_is_no_answer_through_any_api(api: ApiName, page: bytes) -> None:
+    transport = FakeTransport([Answer([page], headers={"content-type": "text/html"})])
+    stream = Service("test", APIS[api].api(), transport, key=read_key).call(REQUEST, Heard())
+    with pytest.raises(StreamBroken, match=r"^test: http 200: not a stream of events but text/html, which begins: "):
+        await everything(stream)
     assert len(transport.requests) == 1
 
 
