@@ -90,8 +90,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "providers/lab",
     },
     "sdk": {
-        "errors", "messages", "events", "slash", "config", "providers/base", "history", "job", "outcome", "rewind", "session",
-        "runtime",
+        "errors", "messages", "events", "slash", "config", "providers/base", "history", "job", "outcome", "rewind",
+        "session", "runtime",
     },
     "blocking": {"errors", "messages", "events", "config", "providers/base", "rewind", "session", "sdk"},
     "serve": {
