@@ -238,10 +238,10 @@ async def check_damaged(path: Path, everything: dict[str, list[tuple[int, Row]]]
             )
         record, past = await journal.resume(session_id)
         transcript = Transcript()
-        for _, change in past.changes:
+        for change in past.changes:
             assert isinstance(change, Said | Spliced | Configured)
             transcript.apply(change)
-        recovery = recover(transcript, [row for _, row in past.rows], now=NOON)
+        recovery = recover(transcript, past.rows, now=NOON)
         if session_id == SESSIONS[0]:
             try:
                 await record.begin()

@@ -263,8 +263,7 @@ async def kept_session(home: Path, transport: FakeTransport) -> Session:
         reasoning="low",
         extensions=Rewriting(),
     )
-    rows = [row for _, row in past.changes]
-    return Session(agent, record, now=lambda: NOON, past=Past(rows, record.totals, journal.close))
+    return Session(agent, record, now=lambda: NOON, past=Past(past.changes, past.rows, record.totals, journal.close))
 
 
 @pytest.mark.parametrize("interrupted", [False, True])

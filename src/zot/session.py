@@ -31,9 +31,11 @@ async def _nothing() -> None:
 
 
 class Past(msgspec.Struct, frozen=True):
-    """What a session remembers when it begins: changes of its transcript, what it has used, and what to let go of."""
+    """What a session remembers when it begins: changes of its transcript, everything of its newest run, what it has
+    used, and what to let go of."""
 
-    rows: Sequence[Row] = ()
+    changes: Sequence[Row] = ()
+    newest: Sequence[Row] = ()
     totals: Counters = ZERO
     release: Callable[[], Awaitable[None]] = _nothing
 
@@ -79,10 +81,10 @@ class Session:
             on_failure=self._store_failed,
         )
         past = past or Past()
-        self._history.learn(past.rows)
+        self._history.learn(past.changes)
         self._history.totals = past.totals
         self._release = past.release
-        self._worker = Worker(agent, self._history, self._store, jobs=self._jobs, key=key, now=now)
+        self._worker = Worker(agent, self._history, self._store, jobs=self._jobs, key=key, now=now, newest=past.newest)
 
     @property
     def busy(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
@@ -52,9 +53,9 @@ class Files(Protocol):
 class Past(msgspec.Struct, frozen=True):
     """What a session needs in order to go on: all changes of its transcript, and everything of its newest run."""
 
-    changes: Sequence[tuple[int, Row]]
+    changes: Sequence[Row]
     run: int
-    rows: Sequence[tuple[int, Row]]
+    rows: Sequence[Row]
 
 
 class Record:
@@ -264,8 +265,8 @@ class Record:
 
     async def changes(self) -> Sequence[tuple[int, Change]]:
         """Return all changes of the transcript, whoever made them. Raise JournalDamaged."""
-        rows = await self._files.reading(lambda connection: all_changes(connection, self.number))
-        return [(seq, row) for seq, row in rows if isinstance(row, Change)]
+        numbers, rows = await self._files.reading(lambda connection: all_changes(connection, self.number))
+        return [(seq, row) for seq, row in zip(numbers, rows, strict=True) if isinstance(row, Change)]
 
     async def content(self, digest: str) -> bytes | None:
         """Return the content of a file that a row refers to; None if it is lost."""
@@ -280,12 +281,11 @@ class Record:
         upto = self.last_seq
 
         def look(connection: sqlite3.Connection) -> Past:
-            changes = all_changes(connection, self.number)
+            numbers, changes = all_changes(connection, self.number)
             run, first = last_run(connection, self.number)
             rows = rows_after(connection, self.number, first - 1, _ALL) if first else []
-            if rows and rows[-1][0] > upto:  # others go on writing
-                changes, rows = [row for row in changes if row[0] <= upto], [row for row in rows if row[0] <= upto]
-            return Past(changes, run, rows)
+            # Others may go on writing.
+            return Past(changes[: bisect_right(numbers, upto)], run, [row for seq, row in rows if seq <= upto])
 
         past = await self._files.reading(look)
         self.last_run = past.run

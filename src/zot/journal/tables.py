@@ -19,10 +19,10 @@ from zot.journal.chunks import (
     fetched,
     images,
     may_have_images,
+    read_all,
     unpack,
     unpack_all,
     verified,
-    verified_all,
 )
 from zot.journal.owner import Owner
 from zot.journal.summary import Summary, titled
@@ -200,7 +200,7 @@ def chunks_after(
     values = [value for kind in kinds for value in (number, kind, number, kind, after + 1)]
     with closing(connection.execute(query, values)) as cursor:
         while found := cursor.fetchmany(_FETCH):
-            for chunk in verified_all(found):
+            for chunk in map(verified, found):
                 if chunk.first + chunk.count - 1 > after:
                     yield chunk
 
@@ -214,27 +214,30 @@ def rows_after(
         for _, group in groupby(every, lambda chunk: chunk.kind):
             while limit > len(found) and (chunks := _some(group)):
                 rows = unpack_all(chunks)
-                if may_have_images(chunks):
-                    rows = _with_blobs(connection, rows)
+                if chunks[0].kind == Kind.CHANGES and any(may_have_images(chunk.body) for chunk in chunks):
+                    numbers, stored = zip(*rows, strict=True)
+                    rows = list(zip(numbers, _with_blobs(connection, stored), strict=True))
                 found += rows[max(0, after + 1 - chunks[0].first) :]
             if len(found) >= limit:
                 break
     return found[:limit] if len(found) > limit else found
 
 
-def all_changes(connection: sqlite3.Connection, number: int) -> list[tuple[int, Row]]:
-    """Return all changes of a session's transcript, with their numbers. Raise JournalDamaged.
+def all_changes(connection: sqlite3.Connection, number: int) -> tuple[list[int], list[Row]]:
+    """Return all changes of a session's transcript: their numbers, and the changes. Raise JournalDamaged.
 
     The same as `rows_after`, without what makes that fit for readers who want little: whoever opens a session waits.
     """
-    query = f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? ORDER BY first"
-    chunks = iter(verified_all(connection.execute(query, (number, Kind.CHANGES)).fetchall()))
-    has_blobs = connection.execute("SELECT 1 FROM uses WHERE session = ? LIMIT 1", (number,)).fetchone() is not None
-    found: list[tuple[int, Row]] = []
-    while some := _some(chunks):
-        rows = unpack_all(some)
-        found += _with_blobs(connection, rows) if has_blobs and may_have_images(some) else rows
-    return found
+    shows = connection.execute("SELECT 1 FROM uses WHERE session = ? LIMIT 1", (number,)).fetchone() is not None
+    numbers: list[int] = []
+    changes: list[Row] = []
+    query = "SELECT first, count, run, crc, body FROM chunks WHERE session = ? AND kind = ? ORDER BY first"
+    cursor = connection.execute(query, (number, Kind.CHANGES))
+    while table := cursor.fetchmany(_FETCH):
+        more, rows = read_all(number, Kind.CHANGES, table)
+        numbers += more
+        changes += _with_blobs(connection, rows) if shows and any(may_have_images(row[4]) for row in table) else rows
+    return numbers, changes
 
 
 def _some(chunks: Iterator[Chunk]) -> list[Chunk]:
@@ -249,13 +252,13 @@ def _some(chunks: Iterator[Chunk]) -> list[Chunk]:
     return some
 
 
-def _with_blobs(connection: sqlite3.Connection, rows: list[tuple[int, Row]]) -> list[tuple[int, Row]]:
+def _with_blobs(connection: sqlite3.Connection, rows: Sequence[Row]) -> list[Row]:
     blobs: dict[bytes, bytes] = {}
-    for digest in {digest for _, row in rows for digest in images(row)}:
+    for digest in {digest for row in rows for digest in images(row)}:
         data = blob(connection, digest)
         if data is not None:
             blobs[digest] = data
-    return [(seq, fetched(row, blobs)) for seq, row in rows]
+    return [fetched(row, blobs) for row in rows]
 
 
 def blob(connection: sqlite3.Connection, digest: bytes) -> bytes | None:
