@@ -31,8 +31,8 @@ async def _nothing() -> None:
 
 
 class Past(msgspec.Struct, frozen=True):
-    """What a session remembers when it begins: changes of its transcript, everything of its newest run, what it has
-    used, and what to let go of."""
+    """What a session remembers when it begins: changes of its transcript, and among them what the service counted last;
+    everything of its newest run, what it has used, and what to let go of."""
 
     changes: Sequence[Row] = ()
     newest: Sequence[Row] = ()
@@ -77,6 +77,7 @@ class Session:
         self._history = History(
             self._store,
             charge=agent.charge,
+            measured=agent.measured,
             observe=agent.extensions.observe,
             on_failure=self._store_failed,
         )

@@ -17,7 +17,7 @@ from zot.journal.chunks import pack
 from zot.journal.lease import Leases
 from zot.journal.owner import Owner, boot_id, host_name, ourselves
 from zot.journal.summary import summarise
-from zot.journal.tables import SessionRecord, all_changes, find, last_run, last_seq, rows_after
+from zot.journal.tables import SessionRecord, all_changes, find, last_run, last_seq, newest_count, rows_after
 from zot.journal.writer import Parcel, Writer
 from zot.messages import timestamp
 from zot.store import Change, Row
@@ -51,7 +51,10 @@ class Files(Protocol):
 
 
 class Past(msgspec.Struct, frozen=True):
-    """What a session needs in order to go on: all changes of its transcript, and everything of its newest run."""
+    """What a session needs in order to go on: all changes of its transcript, and everything of its newest run.
+
+    Among the changes is what the service counted for the newest reply, and how that ended, in their places.
+    """
 
     changes: Sequence[Row]
     run: int
@@ -284,8 +287,11 @@ class Record:
             numbers, changes = all_changes(connection, self.number)
             run, first = last_run(connection, self.number)
             rows = rows_after(connection, self.number, first - 1, _ALL) if first else []
-            # Others may go on writing.
-            return Past(changes[: bisect_right(numbers, upto)], run, [row for seq, row in rows if seq <= upto])
+            del changes[bisect_right(numbers, upto) :]  # others may go on writing
+            counted, events = newest_count(connection, self.number, upto)
+            at = bisect_right(numbers, counted)
+            changes[at:at] = events
+            return Past(changes, run, [row for seq, row in rows if seq <= upto])
 
         past = await self._files.reading(look)
         self.last_run = past.run

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from zot.errors import JournalDamaged, NoSuchSession, UserError
+from zot.events import AssistantStart, TurnEnd, Usage
 from zot.journal.chunks import (
     Chunk,
     Kind,
@@ -177,6 +178,30 @@ def last_run(connection: sqlite3.Connection, number: int) -> tuple[int, int]:
                 break
             begin.append(first)
     return run, min(begin, default=0)
+
+
+def newest_count(connection: sqlite3.Connection, number: int, upto: int) -> tuple[int, list[Row]]:
+    """Return what the service counted for the newest reply that came to its end, not behind row ``upto``, and that end;
+    with the number of the first. Nothing, and 0, if there is none. Raise JournalDamaged.
+    """
+    query = (
+        f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? AND first <= ?"
+        """ AND (instr(body, CAST('"usage"' AS BLOB)) OR instr(body, CAST('"turn_end"' AS BLOB))) ORDER BY first DESC"""
+    )
+    end: TurnEnd | None = None
+    with closing(connection.execute(query, (number, Kind.EVENTS, upto))) as found:  # it is not read to its end
+        for chunk in map(verified, found):
+            for seq, row in reversed(list(enumerate(unpack(chunk), chunk.first))):
+                match row:
+                    case TurnEnd():
+                        end = row if row.stop in ("end_turn", "tool_use", "length") and seq <= upto else None
+                    case Usage() if end is not None:
+                        return seq, [row, end]
+                    case AssistantStart():
+                        end = None
+                    case _:
+                        pass
+    return 0, []
 
 
 def _last_chunks(connection: sqlite3.Connection, number: int) -> Iterator[Chunk]:
