@@ -361,6 +361,7 @@ async def test_a_file_of_a_later_version_is_refused_and_left_alone(tmp_path: Pat
     journal = await Journal.open(path)
     await journal.close()
     with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE later (x)")
         connection.execute("PRAGMA user_version = 99")
     connection.close()
     before = path.read_bytes()
@@ -380,7 +381,7 @@ async def test_a_file_of_the_first_version_goes_on(tmp_path: Path) -> None:
     record.end()
     await journal.close()
     with sqlite3.connect(path) as connection:
-        connection.execute("DROP TABLE answers")
+        connection.executescript("DROP TABLE answers; DROP TABLE losses")
         connection.execute("PRAGMA user_version = 1")
     connection.close()
     journal = await Journal.open(path)

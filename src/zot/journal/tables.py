@@ -35,6 +35,8 @@ _COLUMNS = "number, id, created, updated, cwd, title, parent, fork_seq, messages
 CHUNK = "session, kind, first, count, run, body, crc"
 #: Rows are read in pieces of this many chunks, so that a reader who wants few does not pay for many.
 _FETCH = 64
+#: The version of the file that first had a table of losses.
+_LOSSES_SINCE = 3
 _DECODE_BYTES = 1 << 18
 
 
@@ -131,6 +133,10 @@ def fork(connection: sqlite3.Connection, source_id: str, at: int, new_id: str) -
         "INSERT INTO uses SELECT ?, hash, seq FROM uses WHERE session = ? AND seq <= ?",
         (made.number, source.number, at),
     )
+    connection.execute(
+        "INSERT INTO losses SELECT ?, what, first, last, repaired FROM losses WHERE session = ? AND last <= ?",
+        (made.number, source.number, at),
+    )
     parent = "UPDATE sessions SET parent = ?, fork_seq = ? WHERE number = ?"
     connection.execute(parent, (key_of(source_id), at, made.number))
     summed_up(connection, made.number, summary.assignments(made.created))
@@ -155,6 +161,20 @@ def used(connection: sqlite3.Connection, number: int, seq: int, hashes: Iterable
     """Remember that a session refers to blobs, from the row ``seq`` on."""
     query = "INSERT OR IGNORE INTO uses (session, hash, seq) VALUES (?, ?, ?)"
     connection.executemany(query, [(number, digest, seq) for digest in hashes])
+
+
+def losses(connection: sqlite3.Connection, number: int) -> dict[tuple[str, int, int], str]:
+    """Return what repairs could not save of a session, from which row to which, and when that was."""
+    if connection.execute("PRAGMA user_version").fetchone()[0] < _LOSSES_SINCE:
+        return {}  # whoever only looks does not bring the file to our version
+    query = "SELECT what, first, last, repaired FROM losses WHERE session = ?"
+    return {(what, first, last): repaired for what, first, last, repaired in connection.execute(query, (number,))}
+
+
+def lose(connection: sqlite3.Connection, number: int, place: tuple[str, int, int], repaired: str) -> None:
+    """Remember that a repair could not save something of a session: what, from which row to which (`losses`)."""
+    query = "INSERT OR REPLACE INTO losses (session, what, first, last, repaired) VALUES (?, ?, ?, ?, ?)"
+    connection.execute(query, (number, *place, repaired))
 
 
 def last_seq(connection: sqlite3.Connection, number: int) -> int:
