@@ -206,3 +206,16 @@ def test_events_are_shown_as_before(shell: Shell) -> None:
     assert [json.loads(line)["type"] for line in out.split("\n")[:-1]] == [
         "user_message", "turn_start", "assistant_start", "text_delta", "usage", "assistant_message", "turn_end", "done",
     ]  # fmt: skip
+
+
+def test_a_person_is_told_which_session_it_is_and_a_program_is_not(shell: Shell) -> None:
+    assert shell.ask("!echo Yes").err == ""
+    [session] = shell.told("list")
+    terminal, theirs = os.openpty()
+    try:
+        process = shell.start("-p", "!echo Yes", "--provider", "lab", "-c", stderr=theirs)
+        assert process.communicate(timeout=PATIENCE_S)[0] == b"Yes\n"
+        assert os.read(terminal, 1000).decode() == f"zot: session {session['id']}\r\n"
+    finally:
+        os.close(terminal)
+        os.close(theirs)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -1002,3 +1004,27 @@ async def test_an_abort_between_the_last_turn_and_done_is_an_abort_that_ends_wha
     await finish(session)
     assert kinds(listener.events)[-3:] == ["turn_end end_turn", "turn_end aborted", "done"]
     assert (job.aborted, ended) == (True, ["s/1"])
+
+
+async def test_a_late_turn_takes_no_more_steps_than_an_early_one() -> None:
+    """Counted in calls of functions, which no other program on the machine can disturb."""
+
+    async def look(args: dict[str, Any], context: ToolContext) -> Output:
+        return (TextBlock("seen"),)
+
+    calling = claude.reply(claude.text("I will"), claude.tool("c1", "look"), ends="tool_use")
+    transport = FakeTransport([calling, claude.reply(claude.text("Seen."))] * 60)
+    session = open_session(transport, tools=[FakeTool("look", look)])
+    calls: Counter[str] = Counter()
+    costs = []
+    for _ in range(60):
+        calls.clear()
+        sys.setprofile(lambda frame, event, arg: calls.update([event]))
+        try:
+            session.prompt("look")
+            await finish(session)
+        finally:
+            sys.setprofile(None)
+        costs.append(calls["call"] + calls["c_call"])
+    await session.close()
+    assert max(costs[50:]) < 1.02 * max(costs[5:15])

@@ -53,7 +53,7 @@ class ChatCompletions:
 
     def decoder(self, request: Request) -> Decoder:
         """Return a decoder for the reply to a request."""
-        return ChatDecoder(CallIds(request.messages), think_tags=self._quirks.think_tags)
+        return ChatDecoder(CallIds(request.messages, request.encoded.calls), think_tags=self._quirks.think_tags)
 
     def _body(self, request: Request) -> bytes:
         """Return the request body, made of the parts that were encoded before and those that are new."""
