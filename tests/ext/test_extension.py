@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +258,7 @@ def test_a_tool_that_raises_has_answered(extension: Extension, capsys: pytest.Ca
     def strange() -> object:
         return object()
 
+    extension.tool("leave")(lambda: sys.exit("now"))
     with Client(extension) as client:
         assert client.call("refuse") == text("no such city", is_error=True)
         assert capsys.readouterr().err == ""
@@ -265,6 +267,7 @@ def test_a_tool_that_raises_has_answered(extension: Extension, capsys: pytest.Ca
         assert client.call("strange") == text(
             "strange failed: TypeError: Encoding objects of type object is unsupported", is_error=True
         )
+        assert client.call("leave") == text("leave failed: SystemExit: now", is_error=True)
 
 
 async def _never() -> None:
