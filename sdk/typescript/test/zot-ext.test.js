@@ -85,6 +85,14 @@ test("a tool returns text, pictures or JSON", async () => {
   });
 });
 
+test("a result that zot would not read is an error", async () => {
+  const extension = new Extension("x").tool("long", "", {}, () => "x".repeat(5_000_000));
+  await withClient(extension, async (client) => {
+    const { isError, text } = await client.call("long");
+    assert.deepEqual([isError, /^the result is too long: 50000\d\d bytes/.test(text)], [true, true]);
+  });
+});
+
 test("a handler that throws has answered", quiet(async () => {
   const extension = new Extension("x")
     .command("fail", "", () => { throw new RangeError("oops"); })
@@ -167,6 +175,7 @@ test("what zot would refuse is refused where it is declared", () => {
   assert.throws(() => extension.intercept(/** @type {any} */ ("turn_end"), () => {}), /no event to intercept turn_end/);
   assert.throws(() => extension.notify("m", /** @type {any} */ ("warning")), /no level warning/);
   assert.throws(() => new Extension("no/name"), /no good name/);
+  assert.throws(() => new Extension("x", "", { onFailure: /** @type {any} */ ("Block") }), /no onFailure Block/);
   assert.throws(() => prompt(" "), /must not be empty/);
 });
 

@@ -21,6 +21,8 @@ from zot.wire import extension as wire
 Await: TypeAlias = Callable[[Coroutine[Any, Any, Any]], Any]
 #: The author's code: whatever it raises is the answer. One that exits would only end the thread that called it.
 _FAILURES = (Exception, SystemExit)
+#: How many bytes a character may become: `\u0000` has six.
+_LONGEST_CHARACTER = 6
 _EVERYTHING = ("commands", "tools", "events", "panels")
 
 
@@ -65,7 +67,7 @@ class Service:
     def tool_result(self, frame: wire.ToolCall) -> wire.ToolResult:
         """Return what a tool answers."""
         try:
-            return wire.ToolResult(frame.id, content_of(self._call_tool(frame)))
+            return _short_enough(wire.ToolResult(frame.id, content_of(self._call_tool(frame))))
         except ToolError as problem:
             return wire.ToolResult(frame.id, content_of(str(problem)), is_error=True)
         except _FAILURES as problem:
@@ -162,6 +164,14 @@ def _response(returned: Any) -> Response:
             return returned
         case _:
             raise TypeError(f"a command returns a response, a text or None, not {returned!r}")
+
+
+def _short_enough(result: wire.ToolResult) -> wire.ToolResult:
+    """Return a result that zot will read; raise ToolError if it is too long: that would fail other calls, too."""
+    size = sum(len(block.text) + len(block.data) for block in result.content)
+    if size * _LONGEST_CHARACTER > wire.MAX_LINE_BYTES and len(wire.encode_frame(result)) > wire.MAX_LINE_BYTES:
+        raise ToolError(f"the result is too long: {size} characters; a line of more than 4 MiB is not read")
+    return result
 
 
 def _told(who: str, problem: BaseException) -> str:
