@@ -1,6 +1,8 @@
 // @ts-check
 import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
 import { test } from "node:test";
+import { fileURLToPath } from "node:url";
 
 import { Extension, ToolError, allow, block, display, framesOf, image, insert, modify, noop, prompt, replace } from "../zot-ext.js";
 import { Client } from "../testing.js";
@@ -189,3 +191,18 @@ test("lines are cut at LF alone, however they come", quiet(async () => {
     assert.deepEqual(frames, [{ type: "shutdown", x: "\u2028é" }, { type: "event" }]);
   }
 }));
+
+test("as a process it answers, prints to the log, and ends with shutdown or with its input", () => {
+  const program = `
+    import { Extension } from ${JSON.stringify(fileURLToPath(new URL("../zot-ext.js", import.meta.url)))};
+    const extension = new Extension("x").command("hi", "say hi", () => { console.log("printed"); return "hi"; });
+    await extension.atEnd(() => console.log("bye")).run();`;
+  const said = ['{"type":"hello_ack"}', '{"type":"sing"}', '{"type":"command_invoked","id":"1","name":"hi","args":""}'];
+  for (const input of [said.join("\n") + "\n", [...said, '{"type":"shutdown"}', ""].join("\n")]) {
+    const done = spawnSync(process.execPath, ["--input-type=module", "-e", program], { input, encoding: "utf8" });
+    assert.deepEqual(done.stdout.trim().split("\n").map((line) => JSON.parse(line).type), [
+      "hello", "register_command", "ready", "command_response", "shutdown_ack",
+    ]);
+    assert.deepEqual([done.stderr, done.status], ["zot-ext: unknown frame sing\nprinted\nbye\n", 0]);
+  }
+});
