@@ -178,6 +178,29 @@ async def test_a_panel_is_open_until_either_side_closes_it(tmp_path: Path) -> No
     ]
 
 
+async def test_of_two_with_the_same_names_the_first_has_them_and_the_other_is_told(tmp_path: Path) -> None:
+    first, second = (Extension(tmp_path, name, TOOL) for name in ("first", "second"))
+    menus = [Extension(tmp_path, name, PANEL) for name in ("menu", "other")]
+    async with Stage(tmp_path, first, second, *menus) as stage:
+        events = await stage.prompt('call lookup {"q": "it"} ;; --- ;; say done')
+        commands = await stage.session.commands()
+    assert [event["details"] for event in events if event["type"] == "tool_result"] == [{"extension": "first"}]
+    assert {command.extension for command in commands} == {"menu"}
+    assert "the tool lookup is not offered: first has one of that name" in stage.log("second")
+    assert "the command ask is not offered: menu has one of that name" in stage.log("other")
+
+
+async def test_a_panel_is_not_taken_from_the_extension_that_has_it(tmp_path: Path) -> None:
+    menu = Extension(tmp_path, "menu", PANEL)
+    other = Extension(tmp_path, "other", PANEL.replace('"open"', '"show"'))
+    async with Stage(tmp_path, menu, other) as stage:
+        await stage.session.run_command("open", "")
+        with pytest.raises(UserError, match="extension menu has a panel 'p' open; close that first"):
+            await stage.session.run_command("show", "")
+        stage.session.close_panel("p")
+        assert (await stage.session.run_command("show", "")).extension == "other"
+
+
 # What goes wrong costs the extension, and nobody else.
 
 SILENT_GUARD = interceptor("tool_call", then="time.sleep(60)", on_failure="block")

@@ -63,6 +63,7 @@ class Manager:
         self._taken = frozenset(taken)
         self._offered = offered
         self._begun = False
+        self._clashes: set[tuple[str, str]] = set()
         self._closed = False
         self._panels: dict[str, Extension] = {}
         self._tools: list[Tool] | None = None
@@ -108,6 +109,8 @@ class Manager:
         await asyncio.gather(*(extension.settled() for extension in self.extensions))
         if not self._begun:
             self._begun = True
+            for extension in self.extensions:
+                self._report_clashes(extension)
             self._tell(wire.Event("session_start"))
 
     async def turn_starting(self, step: int) -> str | None:
@@ -182,6 +185,9 @@ class Manager:
         if response.error:
             raise UserError(response.error)
         panel = response.open_panel if response.action == "open_panel" else None
+        if panel is not None and self._panels.get(panel.id, extension) is not extension:
+            extension.close_panel(panel.id)
+            raise UserError(f"extension {self._panels[panel.id].name} has a panel {panel.id!r} open; close that first")
         answer = CommandAnswer(
             extension.name,
             response.action,
@@ -211,13 +217,10 @@ class Manager:
     def happened(self, extension: Extension, happening: Happening) -> None:
         """Hear what came of an extension, as `Audience` wants."""
         match happening:
-            case ToolRegistered(tool=tool):
+            case ToolRegistered() | CommandRegistered():
                 self._tools = None
-                if tool.name in self._taken:
-                    extension.note(f"the tool {tool.name} is not offered: zot has one of that name")
-            case CommandRegistered(command=command):
-                if self._commands()[command.name][0] is not extension:
-                    extension.note(f"the command {command.name} belongs to another extension, which comes first")
+                if self._begun:
+                    self._report_clashes(extension)
             case Notified(level=level, message=message):
                 self._show([ExtNotify(extension.name, level, message)])
             case Complained(reason=reason, notice=True):
@@ -251,6 +254,21 @@ class Manager:
     def _released(self, event: wire.Intercepted, about: str) -> None:
         for listener in self._listeners:
             listener.release(event, about)
+
+    def _report_clashes(self, extension: Extension) -> None:
+        """Say in its log which of its names somebody else has, who comes first; each once."""
+        tools = {tool.spec.name: tool.spec.extension for tool in self.tools()}
+        for tool in extension.peer.tools:
+            owner = "zot" if tool.name in self._taken else tools.get(tool.name, extension.name)
+            self._report_clash(extension, f"tool {tool.name}", owner)
+        commands = self._commands()
+        for command in extension.peer.commands:
+            self._report_clash(extension, f"command {command.name}", commands[command.name][0].name)
+
+    def _report_clash(self, extension: Extension, what: str, owner: str) -> None:
+        if owner != extension.name and (extension.name, what) not in self._clashes:
+            self._clashes.add((extension.name, what))
+            extension.note(f"the {what} is not offered: {owner} has one of that name, and comes first")
 
     def _owner(self, panel_id: str) -> Extension:
         extension = self._panels.get(panel_id)
