@@ -63,7 +63,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "history": {"errors", "messages", "events", "store", "agent"},
     "job": {"errors", "surrogates", "messages", "store", "agent"},
     "outcome": {"messages", "events"},
-    "answers": {"errors", "events", "store", "journal", "outcome"},
+    "answers": {"errors", "messages", "events", "printable", "store", "journal", "agent", "outcome"},
     "past": {"errors", "messages", "events", "store", "agent"},
     "worker": {"errors", "messages", "events", "store", "agent", "history", "job"},
     "branches": {"messages", "store", "agent"},

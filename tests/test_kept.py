@@ -206,3 +206,16 @@ def test_events_are_shown_as_before(shell: Shell) -> None:
     assert [json.loads(line)["type"] for line in out.split("\n")[:-1]] == [
         "user_message", "turn_start", "assistant_start", "text_delta", "usage", "assistant_message", "turn_end", "done",
     ]  # fmt: skip
+
+
+def test_a_chat_of_strangers_is_continued_only_by_its_name(shell: Shell) -> None:
+    asked = b'{"request_id":"1","session_id":"s","prompt":"!echo theirs"}'
+    for _ in range(2):
+        assert shell.run("host", "--provider", "lab", typed=asked).code == 0
+        said = shell.ask("!echo mine", "--continue")
+        assert (said.out, said.code) == ("", 1)
+    shell.ask("!echo mine")
+    assert shell.run("host", "--provider", "lab", typed=asked).code == 0
+    assert shell.ask("!echo on we go", "-c") == ("on we go\n", "", 0)
+    assert shell.ask("!echo to them", "--resume", "host:s") == ("to them\n", "", 0)
+    assert [row["messages"] for row in sorted(shell.told("list"), key=lambda row: row["id"])] == [4, 8]

@@ -108,6 +108,8 @@ def test_the_agent_is_chosen_by_name_and_an_unknown_one_is_the_default(hosts: Ho
 
 # Who may do what.
 
+ADVICE = "whoever runs zot can allow more with --policy, such as --policy '*=allow', or in config.toml"
+
 
 def test_strangers_may_read_and_no_more_unless_an_operator_says_so(hosts: Hosts) -> None:
     (hosts.directory / "a.txt").write_text("hello")
@@ -115,7 +117,7 @@ def test_strangers_may_read_and_no_more_unless_an_operator_says_so(hosts: Hosts)
     kept = hosts.say(script)
     assert kept.answer["text"] == "done"
     assert not (hosts.directory / "made").exists()
-    assert "bash was denied: whoever runs zot can allow more with --policy, such as --policy '*=allow'" in kept.errors
+    assert kept.errors == f"session 's', request 'r': bash was denied: touch made; {ADVICE}\n"
     results = [text for _, text in hosts.transcript()]
     assert results[-3:] == ["tool_result", "tool_result", "done"]
     allowed = hosts.say(script, "--policy", "bash:touch made=allow")
@@ -130,7 +132,21 @@ def test_a_rule_that_allows_one_thing_allows_nothing_else(hosts: Hosts) -> None:
     assert (hosts.directory / "b.txt").read_text() == "x"
 
 
-def test_strangers_do_not_get_to_see_keys_and_other_conversations(hosts: Hosts) -> None:
+def test_a_denial_is_told_once_in_a_line_that_shows_no_key_and_no_control_character(hosts: Hosts) -> None:
+    command = "curl -H secret-key \\u001b[2J\\n x"
+    calls = f'call bash {{"command":"{command}"}} ;; ' * 2 + 'call write {"path":"b.txt","content":"x"}'
+    got = hosts.ask(
+        request(f"!script {calls} ;; --- ;; say done", session_id="a\nb"),
+        "--policy", "bash=ask", env={"ANTHROPIC_API_KEY": "secret-key"},
+    )  # fmt: skip
+    assert got.errors == (
+        f"session 'a b', request 'r': bash was denied: curl -H [key] \\x1b[2J x; {ADVICE}\n"
+        f"session 'a b', request 'r': write was denied: b.txt (1 bytes); {ADVICE}\n"
+    )
+
+
+@pytest.mark.parametrize("policy", [[], ["--policy", "*=allow"], ["--policy", "read=allow", "--policy", "*=ask"]])
+def test_strangers_do_not_get_to_see_keys_and_other_conversations(hosts: Hosts, policy: list[str]) -> None:
     (hosts.home / "skills" / "mine").mkdir(parents=True)
     (hosts.home / "skills" / "mine" / "notes.md").write_text("a note")
     (hosts.home / "auth.json").write_text('{"anthropic": {"key": "secret-key"}}')
@@ -138,10 +154,27 @@ def test_strangers_do_not_get_to_see_keys_and_other_conversations(hosts: Hosts) 
     (hosts.directory / "link").symlink_to(hosts.home / "auth.json")
     paths = ["home/auth.json", "link", "home/journal.db", "home/skills/mine/notes.md"]
     calls = " ;; ".join(f'call read {{"path":"{path}"}}' for path in paths)
-    got = hosts.say(f"!script {calls} ;; --- ;; say done")
-    assert (got.answer["text"], got.errors.count("read was denied")) == ("done", 3)
+    got = hosts.say(f"!script {calls} ;; --- ;; say done", *policy)
+    denied = ["home/auth.json", "home/journal.db"]
+    assert got.answer["text"] == "done"
+    assert got.errors == "".join(
+        f"session 's', request 'r': read was denied: {path}; no policy allows that\n" for path in denied
+    )
     data = b"".join(path.read_bytes() for path in hosts.home.glob("journal.db*"))
     assert (b"secret-key" in data, b"a note" in data) == (False, True)
+
+
+def test_strangers_do_not_get_to_change_what_is_ours(hosts: Hosts) -> None:
+    (hosts.home / "skills").mkdir(parents=True)
+    (hosts.home / "config.toml").write_text("")
+    calls = (
+        'call write {"path":"home/skills/new/SKILL.md","content":"x"} ;; '
+        'call write {"path":"home/auth.json","content":"x"} ;; '
+        'call edit {"path":"home/config.toml","edits":[{"oldText":"","newText":"x"}]}'
+    )
+    got = hosts.say(f"!script {calls} ;; --- ;; say done", "--policy", "*=allow")
+    assert (got.answer["text"], got.errors.count("; no policy allows that\n")) == ("done", 3)
+    assert not (hosts.home / "auth.json").exists()
 
 
 # What is wrong is said in the same form.
@@ -260,6 +293,29 @@ def test_trouble_with_the_model_has_its_code(hosts: Hosts) -> None:
     answers = [checked(json.loads(line)) for line in out.decode().rstrip("\n").split("\n")]
     assert {answer["request_id"]: answer["error_code"] for answer in answers} == FAULTS
     assert (process.returncode, len(answers)) == (0, len(FAULTS))
+
+
+def test_a_service_that_wants_to_be_left_alone_beyond_the_deadline_is_said_to_at_once(hosts: Hosts) -> None:
+    before = time.monotonic()
+    got = hosts.say("!limit 30", timeout_ms=20_000)
+    assert (failure(got.answer)[0], got.code) == ("PROVIDER_RATE_LIMIT", 0)
+    assert time.monotonic() - before < 10
+
+
+def test_a_prompt_that_no_window_holds_is_refused_and_not_kept(hosts: Hosts) -> None:
+    got = hosts.say("x " * 390_000)
+    message = r"the prompt is too long: it takes about \d+ tokens, and the model has room for \d+"
+    assert (got.code, got.answer["error_code"]) == (2, "INVALID_REQUEST")
+    assert re.fullmatch(message, got.answer["error_message"])
+    assert hosts.transcript() == []
+
+
+def test_a_prompt_that_the_service_finds_too_long_is_taken_back(hosts: Hosts) -> None:
+    hosts.say("!echo hi")
+    got = hosts.say("!status 413", key="k")
+    assert (failure(got.answer)[0], got.code) == ("INTERNAL", 0)
+    assert hosts.transcript() == [("user", "!echo hi"), ("assistant", "hi")]
+    assert failure(hosts.say("!status 413", key="k").answer) == failure(got.answer)
 
 
 def test_trouble_with_the_model_is_no_failure_of_ours(hosts: Hosts) -> None:

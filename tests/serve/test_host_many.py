@@ -98,6 +98,33 @@ def test_two_requests_of_one_session_follow_each_other(many: Many, hosts: Hosts)
     assert [role for role, _ in said] == ["user", "assistant"] * 2
 
 
+def test_the_requests_of_one_session_run_in_the_order_in_which_they_came(many: Many, hosts: Hosts) -> None:
+    waiting = [run(f"m{n}", f"!echo {n}", session_id="s", key=f"k{n}") for n in range(6)]
+    many.send(run("a", "!bash until test -e go; do sleep 0.02; done", session_id="s", key="k"), *waiting)
+    # One that gave up does not let the others past those before it, and one that asks again is before all of them.
+    many.send({"type": "cancel", "request_id": "c", "target_request_id": "m3"})
+    assert [many.answer()["request_id"] for _ in range(2)] == ["c", "m3"]
+    many.send(run("again", "!bash until test -e go; do sleep 0.02; done", session_id="s", key="k"))
+    (hosts.directory / "go").touch()
+    answers = many.finish()
+    assert [answer["request_id"] for answer in answers if answer["request_id"] != "again"] == [
+        "a", "m0", "m1", "m2", "m4", "m5",
+    ]  # fmt: skip
+    assert [(answer["text"], answer["replayed"]) for answer in answers if answer["request_id"] == "again"] == [
+        (answers[0]["text"], True)
+    ]
+    assert [text for role, text in hosts.transcript() if role == "user"][1:] == [f"!echo {n}" for n in (0, 1, 2, 4, 5)]
+
+
+def test_requests_that_wait_for_their_session_keep_no_other_waiting(hosts: Hosts) -> None:
+    many = Many(hosts, "--max-concurrency", "2", "--policy", "*=allow")
+    many.send(run("a", "!bash until test -e go; do sleep 0.02; done", session_id="s"))
+    many.send(*(run(f"b{n}", "!echo hi", session_id="s") for n in range(9)), run("c", "!echo on"))
+    assert many.answer()["request_id"] == "c"
+    (hosts.directory / "go").touch()
+    assert len(many.finish()) == 10
+
+
 def test_bad_lines_cost_an_answer_and_no_more(many: Many) -> None:
     many.send(
         b"hello\n\n", b"x" * (1 << 20) + b"xx\n", run("a", " "), b'[1]\n{"request_id":"n"}\n', run("b", "!echo on")

@@ -74,11 +74,22 @@ def test_a_failure_is_not_given_again_and_its_prompt_stands_once(hosts: Hosts) -
     assert hosts.transcript() == [("user", "hi"), ("assistant", "better")]
 
 
-def test_a_failed_request_is_said_anew_when_something_else_was_said_since(hosts: Hosts) -> None:
-    assert failure(hosts.say("!status 400", key="k").answer)[0] == "INTERNAL"
-    hosts.say("!echo hi")
-    hosts.say("!status 400", key="k")
-    assert [text for role, text in hosts.transcript() if role == "user"] == ["!status 400", "!echo hi", "!status 400"]
+def test_a_failed_request_is_gone_on_with_also_when_something_else_was_said_since(hosts: Hosts) -> None:
+    tape = 'call bash {"command":"echo pay >>log"}\n---\nwait 60s\n---\nsay "I am"\n---\nsay "It is paid."'
+    with serving(Script.parse(tape)) as url:
+        flags = ("--provider", "anthropic", "--base-url", url, "--api-key", "k", *FREE)
+        assert failure(hosts.say("Pay the bill.", *flags, key="k", timeout_ms=1500).answer)[0] == "TIMEOUT"
+        assert hosts.say("Are you there?", *flags, key="k2").answer["text"] == "I am"
+        again = hosts.say("Pay the bill.", *flags, key="k").answer
+        assert (again["text"], "replayed" in again) == ("It is paid.", False)
+        assert hosts.say("Pay the bill.", *flags, key="k").answer == {**again, "replayed": True}
+    assert (hosts.directory / "log").read_text() == "pay\n"
+    assert [text for role, text in hosts.transcript() if role == "user"] == [
+        "Pay the bill.",
+        "Are you there?",
+        "Your answer to an earlier message of mine was interrupted. That message begins with 'Pay the bill.'. Answer "
+        "it now. What has been done for it stands above: do not do it again.",
+    ]
 
 
 def test_fifty_at_once_are_one(hosts: Hosts) -> None:

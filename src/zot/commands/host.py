@@ -172,7 +172,7 @@ class _Host:
 
         from zot.serve.host import Answering
 
-        answering = Answering(request, lambda one: self._open(one, config))
+        answering = Answering(request, lambda one: self._open(one, config, self.began, slot.deadline))
         slot.usage, watchdog.kill = answering.usage, answering.kill
 
         async def answer() -> NoReturn:
@@ -226,7 +226,7 @@ class _Host:
                 ), stays=True, leave=self._leave,
             )  # fmt: skip
             many = ManyRequests(
-                lambda request: self._open(request, self._config(request)), watchdog, output,
+                lambda request, *times: self._open(request, self._config(request), *times), watchdog, output,
                 at_once=self.own.get("max_concurrency", _AT_ONCE), tells_events=bool(self.own.get("events")),
             )  # fmt: skip
             watchdog.kill, watchdog.flush = many.kill, output.flush
@@ -249,19 +249,23 @@ class _Host:
         check(config)
         return config
 
-    async def _open(self, request: Request, config: Config) -> tuple[Session, Once]:
+    async def _open(self, request: Request, config: Config, came: float, deadline: float) -> tuple[Session, Once]:
+        from zot.answers import Demand
         from zot.runtime import open_hosted
 
         assert request.session_id is not None
         assert request.prompt is not None
-        return await open_hosted(
-            config,
+        demand = Demand(
             request.session_id,
-            key=request.key,
-            prompt=request.prompt,
-            agent=request.agent_name,
-            ttl_s=self.own.get("idempotency_ttl", _TTL_S),
+            request.ids.request_id,
+            request.prompt,
+            request.agent_name,
+            request.key,
+            self.own.get("idempotency_ttl", _TTL_S),
+            came,
+            deadline,
         )
+        return await open_hosted(config, demand)
 
     def _refuse(self, problem: Refused) -> NoReturn:
         """Answer what is no request."""

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TypeAlias
 
+from zot.answers import Once
 from zot.events import AgentEvent
-from zot.serve.host import Answering, Listener, Nobody, Opening
+from zot.serve.host import Answering, Listener, Nobody
+from zot.serve.host_line import Line, Place
 from zot.serve.host_output import LineThread
 from zot.serve.watchdog import Slot, Watchdog
+from zot.session import Session
 from zot.wire.host import EventLine, Ids, Refused, Request, Response, decode_request, encode_event, encode_response
 from zot.wire.lines import LineSplitter, TooLong
+
+#: Opens the session of a request that came at a time and must be answered by another.
+OpeningBy: TypeAlias = Callable[[Request, float, float], Awaitable[tuple[Session, Once]]]
 
 #: With so many unanswered, no more is read.
 _MAX_UNANSWERED = 256
@@ -43,12 +50,12 @@ class ManyRequests:
     """Serves one client until its input ends, ``at_once`` requests at a time."""
 
     def __init__(
-        self, opening: Opening, watchdog: Watchdog, output: LineThread, *, at_once: int, tells_events: bool
+        self, opening: OpeningBy, watchdog: Watchdog, output: LineThread, *, at_once: int, tells_events: bool
     ) -> None:
         self._opening = opening
         self._watchdog = watchdog
         self._output = output
-        self._at_once = asyncio.Semaphore(at_once)
+        self._line = Line(at_once)
         self._tells_events = tells_events
         self._loop = asyncio.get_running_loop()
         self._running: dict[str, tuple[Request, Answering]] = {}
@@ -110,27 +117,29 @@ class ManyRequests:
             raise Refused("a request with this request_id is running", request.ids)
         slot = Slot(request.ids, began + request.timeout_s)
         listener: Listener = Narrator(slot, self._output) if self._tells_events else Nobody()
-        answering = Answering(request, self._opening, listener)
+        place = self._line.join(request)
+        answering = Answering(request, lambda one: self._opening(one, began, slot.deadline), listener, place)
         slot.usage = answering.usage
         slot.expired = lambda: _call(self._loop, answering.cancel)
         self._running[request.request_id] = request, answering
         self._watchdog.guard(slot)
-        task = self._loop.create_task(self._follow(request, slot, answering), name="zot request")
+        task = self._loop.create_task(self._follow(request, slot, answering, place), name="zot request")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _follow(self, request: Request, slot: Slot, answering: Answering) -> None:
+    async def _follow(self, request: Request, slot: Slot, answering: Answering, place: Place) -> None:
         """See a request to its answer, and to its end behind that."""
         try:
-            async with self._at_once:
-                reply = await answering.answer()
-                if self._answer(slot, reply.response):
-                    await asyncio.to_thread(slot.wait_written, None)
-                    if self._output.problem is None:
-                        await answering.delivered()
-                self._watchdog.release(slot)
-                await answering.close()
+            reply = await answering.answer()
+            place.leave()
+            if self._answer(slot, reply.response):
+                await asyncio.to_thread(slot.wait_written, None)
+                if self._output.problem is None:
+                    await answering.delivered()
+            self._watchdog.release(slot)
+            await answering.close()
         finally:
+            place.leave()
             self._running.pop(request.request_id or "", None)
 
     def _cancel(self, request: Request) -> None:

@@ -11,6 +11,7 @@ from zot.errors import (
     ConnectionFailed,
     KeyMissing,
     Overloaded,
+    PromptTooLong,
     ProtocolError,
     ProviderError,
     RateLimited,
@@ -203,6 +204,8 @@ def code_of(problem: BaseException) -> ErrorCode:
             return "PROVIDER_DOWN"
         case SessionBusy():
             return "TIMEOUT"
+        case PromptTooLong():
+            return "INVALID_REQUEST"
         case _:
             return "INTERNAL"
 
