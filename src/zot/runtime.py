@@ -33,6 +33,12 @@ def check(config: Config) -> str:
     """
     model = models_of(config).find(config.model)
     credential_of(config, model)
+    check_settings(config)
+    return model.id
+
+
+def check_settings(config: Config) -> None:
+    """Raise ConfigError for what would make no sense with any provider."""
     _directory(config.cwd)
     tool_names(config)
     for flag, file in (("--script", config.script), ("--replay", config.replay)):
@@ -56,7 +62,6 @@ def check(config: Config) -> str:
         Policy.parse(config.policy)
     if config.frozen_time is not None:
         _clock(config.frozen_time)
-    return model.id
 
 
 #: Settings that have a say in the system prompt: without them, a session that goes on keeps the one it had.

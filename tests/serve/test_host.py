@@ -182,7 +182,17 @@ def test_strangers_do_not_get_to_change_what_is_ours(hosts: Hosts) -> None:
 WRONG: dict[str, tuple[bytes, list[str], int, str, str]] = {
     "nothing": (b"", [], 2, "INVALID_REQUEST", "there is no request: the input is empty"),
     "blank lines": (b"\n \r\n", [], 2, "INVALID_REQUEST", "there is no request: the input is empty"),
-    "no JSON": (b"hello\n", [], 2, "INVALID_REQUEST", "not a request: .*"),
+    "no JSON": (b"hello\n", [], 2, "INVALID_REQUEST", "not a request: .*; it must be one JSON object, on one line"),
+    "more than one line": (
+        b'{\n"request_id":1}\n', [], 2, "INVALID_REQUEST", "not a request: .*; it must be one JSON object, on one line",
+    ),
+    "a byte order mark": (b"\xef\xbb\xbf{}", [], 2, "INVALID_REQUEST", "not a request: it begins with a byte order.*"),
+    "a number": (
+        b'{"request_id":1}', [], 2, "INVALID_REQUEST", r"not a request: Expected `str`, got `int` - at `\$.request_id`",
+    ),
+    "no time": (
+        b'{"timeout_ms":0}', [], 2, "INVALID_REQUEST", r"not a request: Expected `number` >= 1.0 - at `\$.timeout_ms`",
+    ),
     "too much": (b"x" * 300_000, ["--max-input-bytes", "100"], 2, "INVALID_REQUEST", "the request is longer than .*"),
     "another protocol": (b"", ["--protocol", "v2"], 2, "INVALID_REQUEST", ".*"),
     "a cancel": (
@@ -214,7 +224,9 @@ SETUPS: dict[str, tuple[list[str], str, str]] = {
     "an unknown flag": (["--frobnicate"], "INTERNAL", "unknown flag '--frobnicate'.*"),
     "a session": (["--session", "x"], "INTERNAL", "unknown flag '--session'.*"),
     "events of one request": (["--events"], "INTERNAL", "--events needs --single-request false.*"),
-    "a wrong spelling": (["--single-request=maybe"], "INTERNAL", "--single-request maybe: must be one of.*"),
+    "a wrong spelling": (["--single-request=maybe"], "INTERNAL", "--single-request maybe: must be one of true, false"),
+    "a wrong word": (["--single-request", "no"], "INTERNAL", "--single-request no: must be one of true, false"),
+    "a negative time": (["--idempotency-ttl", "-1"], "INTERNAL", "--idempotency-ttl -1: must be at least 0 and.*"),
 }  # fmt: skip
 
 
@@ -237,6 +249,14 @@ def test_a_request_that_does_not_come_is_not_waited_for(hosts: Hosts) -> None:
     assert process.stdout is not None
     answer = json.loads(process.stdout.read())
     assert (process.wait(PATIENCE_S), failure(answer)) == (2, ("INVALID_REQUEST", "no request within 0.05 s"))
+    process.communicate()
+    process = hosts.start("--stdin-timeout-ms", "300")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b'{"request_id":')
+    process.stdin.flush()
+    message = "no request within 0.3 s, only a part of one: a line feed ends it"
+    assert failure(json.loads(process.stdout.read())) == ("INVALID_REQUEST", message)
     process.communicate()
 
 
@@ -361,7 +381,10 @@ def test_a_session_that_another_process_runs_is_waited_for_until_the_deadline(ho
     first.stdin.write(json.dumps(request("!bash touch begun; sleep 600", timeout_ms=60_000)).encode() + b"\n")
     first.stdin.flush()
     wait_for_tool(hosts)
-    assert failure(hosts.say("!echo hi", timeout_ms=1500).answer)[0] == "TIMEOUT"
+    assert failure(hosts.say("!echo hi", timeout_ms=1500).answer) == (
+        "TIMEOUT",
+        "request exceeded timeout_ms: until then its session was in use, or others were before it",
+    )
     waiting = hosts.start()
     assert waiting.stdin is not None
     waiting.stdin.write(json.dumps(request("!echo hi", timeout_ms=20_000)).encode() + b"\n")
@@ -438,6 +461,13 @@ def test_an_answer_that_cannot_be_written_is_a_failure_of_ours(hosts: Hosts, tar
     assert process.returncode == 4
     expected = "zot: the answer could not be written: No space left on device\n" if target == "/dev/full" else ""
     assert errors.decode() == expected
+
+
+def test_an_answer_for_which_there_is_no_output_is_a_failure_of_ours(hosts: Hosts) -> None:
+    for flags in ([], ["--single-request", "false"]):
+        process = hosts.start("--exit-zero", *flags, prefix=("/bin/sh", "-c", 'exec "$@" >&-', "sh"))
+        assert process.communicate(json.dumps(request("!echo hi")).encode(), timeout=PATIENCE_S) == (b"", b"")
+        assert process.returncode == 4
 
 
 def test_no_standard_streams_at_all_are_bad_input(hosts: Hosts) -> None:
@@ -525,3 +555,28 @@ def test_the_self_test_says_what_is_missing(hosts: Hosts) -> None:
     report = json.loads(process.communicate(timeout=PATIENCE_S)[0])
     detail = "unknown flag '--frobnicate'; --help lists the known ones"
     assert (process.returncode, report["checks"]) == (3, [{"name": "configuration", "ok": False, "detail": detail}])
+
+
+BROKEN: dict[str, tuple[str, list[str], str, str]] = {
+    "another agent's provider": (
+        '[agents.default]\nprovider = "lab"\n[agents.x]\nprovider = "nope"', ["--config-dir", "home"], "provider",
+        "agent 'x': unknown provider 'nope'.*",
+    ),
+    "a rule": ('[agents.default]\npolicy = ["read"]', [], "configuration", "'read' is not a rule.*"),
+    "a directory": ("", ["--cwd", "/nowhere"], "configuration", "/nowhere is not a directory"),
+    "the file": ("[", [], "configuration", ".*config.toml: .*"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "flags", "where", "detail"), BROKEN.values(), ids=BROKEN)
+def test_the_self_test_says_where_something_is_wrong(
+    hosts: Hosts, config: str, flags: list[str], where: str, detail: str
+) -> None:
+    hosts.home.mkdir()
+    (hosts.home / "config.toml").write_text(config)
+    process = hosts.start("--self-test", *flags)
+    report = json.loads(process.communicate(timeout=PATIENCE_S)[0])
+    assert (process.returncode, report["status"], report["provider"]) == (3, "FAIL", "lab")
+    [wrong] = [check for check in report["checks"] if not check["ok"]]
+    assert wrong["name"] == where
+    assert re.fullmatch(detail, wrong["detail"])

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 def _patience(text: str) -> float:
     """Read a number of seconds; 0 is none at all."""
-    return 0.0 if text.strip() == "0" else flags.seconds(text)
+    seconds = float(text)
+    if not 0 <= seconds <= flags.MAX_SECONDS:
+        raise ValueError(f"must be at least 0 and at most {flags.MAX_SECONDS}")
+    return seconds
 
 
 _HOST_FLAGS = (
@@ -102,6 +105,7 @@ class _Host:
         self.settings: dict[str, Any] = {}
         self.problem: ConfigError | None = None
         self._exit_zero = "--exit-zero" in argv
+        self._is_mute = sys.stdout is None
         try:
             given, words = flags.parse(
                 _spelled_out(argv), (*_FLAGS, *LATER_FLAGS, flags.Flag("--help", "this text", short="-h"))
@@ -173,7 +177,7 @@ class _Host:
         from zot.serve.host import Answering
 
         answering = Answering(request, lambda one: self._open(one, config, self.began, slot.deadline))
-        slot.usage, watchdog.kill = answering.usage, answering.kill
+        slot.usage, slot.waits, watchdog.kill = answering.usage, lambda: answering.waits, answering.kill
 
         async def answer() -> NoReturn:
             reply = await answering.answer()
@@ -304,7 +308,8 @@ class _Host:
         if sys.stderr is not None:
             with suppress(OSError):  # Nobody reads what we would say.
                 sys.stderr.flush()
-        leave(0 if self._exit_zero else code)
+        # Without a standard output there was no answer to go by.
+        leave(code or _FAILED if self._is_mute else 0 if self._exit_zero else code)
 
     # No request.
 
@@ -323,7 +328,7 @@ def _spelled_out(argv: Sequence[str]) -> list[str]:
     """Return the words with every flag that may stand alone as `FLAG=VALUE`."""
     words: list[str] = []
     for word in argv:
-        if words and words[-1] in _BARE and word in ("true", "false"):
+        if words and words[-1] in _BARE and not word.startswith("-"):  # There are no words of other kinds.
             words[-1] += f"={word}"
         else:
             words.append(word)

@@ -93,6 +93,8 @@ class Answering:
         self._outcome = Outcome()
         self._session: Session | None = None
         self._once: Once | None = None
+        #: True while it waits for others. Read from any thread.
+        self.waits = False
         self._is_running = False
         self._is_cancelled = False
         self._task: asyncio.Task[Reply] | None = None
@@ -162,8 +164,10 @@ class Answering:
 
     async def _attempt(self) -> Reply:
         try:
+            self.waits = True
             await self._place.reached()
             async with self._place.slots:
+                self.waits = False
                 self._session, self._once = await self._opening(self._request)
             self._session.subscribe(self)
             self._session.check_fit(self._request.prompt or "")
@@ -180,10 +184,11 @@ class Answering:
         """Return the answer, and whether it had been given before."""
         assert self._request.prompt is not None
         while True:
+            self.waits = True
             if (kept := await once.turn()) is not None:
                 return kept, True
             async with self._place.slots:
-                self._is_running = True
+                self.waits, self._is_running = False, True
                 job = session.request(self._request.prompt, once.words)
                 await session.finish()
                 self._is_running = False

@@ -31,7 +31,8 @@ def read_request(incoming: int, signals: int, *, limit: int, patience_s: float) 
     while True:
         data = _next(incoming, signals, deadline)
         if data is None:
-            raise Refused(f"no request within {patience_s:g} s", Ids())
+            begun = ", only a part of one: a line feed ends it" if lines.unread() else ""
+            raise Refused(f"no request within {patience_s:g} s{begun}", Ids())
         for line in lines.feed(data) if data else lines.finish():
             if isinstance(line, TooLong):
                 raise Refused(f"the request is longer than {line.limit} bytes", Ids(), goes_on=True)

@@ -119,7 +119,7 @@ class ManyRequests:
         listener: Listener = Narrator(slot, self._output) if self._tells_events else Nobody()
         place = self._line.join(request)
         answering = Answering(request, lambda one: self._opening(one, began, slot.deadline), listener, place)
-        slot.usage = answering.usage
+        slot.usage, slot.waits = answering.usage, lambda: answering.waits
         slot.expired = lambda: _call(self._loop, answering.cancel)
         self._running[request.request_id] = request, answering
         self._watchdog.guard(slot)

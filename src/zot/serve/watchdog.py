@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from zot.serve.stdio import SIGNALS, abandoned, leave
-from zot.wire.host import TIMEOUT_MESSAGE, Ids, Response, Usage
+from zot.wire.host import TIMEOUT_MESSAGE, WAITED_MESSAGE, Ids, Response, Usage
 
 #: An answer that somebody else is writing at the deadline has this long to get out.
 _WRITING_S = 0.5
@@ -57,6 +57,8 @@ class Slot:
         self.deadline = deadline
         #: What the request has used so far.
         self.usage: Callable[[], Usage] = Usage
+        #: True while the request waits for others.
+        self.waits: Callable[[], bool] = lambda: False
         #: What is to be done when the watchdog has answered.
         self.expired: Callable[[], None] = lambda: None
         self._right = _thread.allocate_lock()
@@ -155,7 +157,8 @@ class Watchdog:
                 self.release(slot)
                 answered = slot.take()
                 if answered:
-                    self._write(slot, slot.ids.failure("TIMEOUT", TIMEOUT_MESSAGE, slot.usage()))
+                    message = TIMEOUT_MESSAGE + (WAITED_MESSAGE if slot.waits() else "")
+                    self._write(slot, slot.ids.failure("TIMEOUT", message, slot.usage()))
                 if not self._stays:
                     self._leave([slot], 0)
                 if answered:

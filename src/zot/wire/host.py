@@ -27,6 +27,8 @@ PROTOCOL_VERSION: Final = 1
 MAX_INPUT_BYTES: Final = 1024 * 1024
 TIMEOUT_MS: Final = 30_000
 TIMEOUT_MESSAGE: Final = "request exceeded timeout_ms"
+#: What is added to that of a request whose turn never came.
+WAITED_MESSAGE: Final = ": until then its session was in use, or others were before it"
 #: What stands for the id of a request that has none, or none that can be read.
 UNKNOWN: Final = "unknown"
 
@@ -35,6 +37,7 @@ ErrorCode: TypeAlias = Literal[
 ]
 RequestType: TypeAlias = Literal["run", "ping", "cancel", "session_close"]
 
+_BOM: Final = b"\xef\xbb\xbf"
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -217,7 +220,16 @@ def _decode_leniently(line: bytes, problem: Exception) -> Request:
             return _requests.decode(without_half_escapes(line))
         except _UNREADABLE as another:
             problem = another
-    raise Refused(f"not a request: {problem}", _ids_in(line)) from None
+    raise Refused(f"not a request: {_told(line, problem)}", _ids_in(line)) from None
+
+
+def _told(line: bytes, problem: Exception) -> str:
+    """Return what is wrong with a line, in the words of whoever wrote it."""
+    if line.startswith(_BOM):
+        return "it begins with a byte order mark, which JSON does not have"
+    if isinstance(problem, msgspec.ValidationError):  # A field may be missing, but one that is there is not nothing.
+        return str(problem).replace(" | null`", "`").replace("`float`", "`number`")
+    return f"{problem}; it must be one JSON object, on one line"
 
 
 class _Loose(msgspec.Struct, frozen=True):
