@@ -4,10 +4,11 @@ import json
 import os
 import subprocess
 import sys
+import time
 import uuid
 
 TIMEOUT_S = float(os.environ.get("BRIDGE_TIMEOUT_S", "30"))
-AGAIN = {"TIMEOUT", "PROVIDER_DOWN", "PROVIDER_RATE_LIMIT"}
+PAUSE_S = {"TIMEOUT": 0, "PROVIDER_DOWN": 0, "PROVIDER_RATE_LIMIT": 20}  # before it is tried again, once
 
 
 def ask(session: str, message: str, key: str, flags: list[str]) -> dict:
@@ -20,16 +21,20 @@ def ask(session: str, message: str, key: str, flags: list[str]) -> dict:
         "timeout_ms": int(TIMEOUT_S * 900),
     }
     command = [os.environ.get("ZOT", "zot"), "host", "--protocol", "v1", "--bridge-compat", "--single-request", *flags]
-    done = subprocess.run(
-        command, input=json.dumps(request).encode(), stdout=subprocess.PIPE, timeout=TIMEOUT_S, check=False
-    )
-    return json.loads(done.stdout)  # one object, whatever the exit code is
+    try:
+        done = subprocess.run(
+            command, input=json.dumps(request).encode(), stdout=subprocess.PIPE, timeout=TIMEOUT_S, check=False
+        )
+        return json.loads(done.stdout)  # one object, whatever the exit code is
+    except (OSError, ValueError, subprocess.TimeoutExpired) as problem:
+        return {"ok": False, "error_code": "INTERNAL", "error_message": f"zot cannot be run: {problem}"}
 
 
 def main(session: str, message: str, *flags: str) -> int:
     key = str(uuid.uuid4())  # better: the id of the message in its chat
     answer = ask(session, message, key, list(flags))
-    if answer["error_code"] in AGAIN:  # the same key: nothing is done twice
+    if answer["error_code"] in PAUSE_S:  # the same key: it goes on where it was
+        time.sleep(PAUSE_S[answer["error_code"]])
         answer = ask(session, message, key, list(flags))
     if answer["ok"]:
         print(answer["text"])

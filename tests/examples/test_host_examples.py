@@ -59,6 +59,17 @@ def test_a_bridge_says_what_went_wrong_to_the_log_and_something_kind_to_the_chat
     assert run(bridge, tmp_path, " ") == (1, SORRY, "INVALID_REQUEST: prompt is blank\n")
 
 
+@pytest.mark.parametrize("bridge", [bridge for name, bridge in BRIDGES.items() if name != "shell"])
+def test_a_bridge_without_zot_says_so(bridge: Command, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*bridge, "me", "hello"], env=environment({"ZOT": str(tmp_path / "nothing")}), capture_output=True,
+        timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.decode()) == (1, SORRY)
+    assert done.stderr.startswith(b"INTERNAL: zot cannot be run: ")
+    assert done.stderr.count(b"\n") == 1
+
+
 @every_bridge
 def test_a_bridge_tries_again_where_that_helps_and_nothing_is_said_twice(bridge: Command, tmp_path: Path) -> None:
     with serving(Script.parse('say "half"\ncut\n---\nsay "Done."')) as url:
