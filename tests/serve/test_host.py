@@ -10,12 +10,13 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from harness import PATIENCE_S, environment, eventually, living
-from hosts import NOTHING, Hosts, checked, failure, request, told
+from hosts import NOTHING, Hosts, Json, checked, failure, request, told
 
 
 @pytest.fixture
@@ -315,13 +316,32 @@ def test_a_session_that_another_process_runs_is_waited_for_until_the_deadline(ho
     assert json.loads(waiting.communicate(timeout=PATIENCE_S)[0])["text"] == "hi"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_before_the_request_is_an_answer(hosts: Hosts, number: signal.Signals) -> None:
+def test_a_signal_before_the_request_is_an_answer(hosts: Hosts) -> None:
     process = hosts.start()
     assert eventually(lambda: _catches(process.pid, signal.SIGHUP))  # the last that it learns to catch
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     got = told(process, b"")
-    message = f"zot was ended by {number.name} before there was a request"
+    message = "zot was ended by SIGINT before there was a request"
+    assert (failure(got.answer), got.code) == (("INTERNAL", message), 2)
+
+
+def test_a_signal_while_it_is_loaded_is_an_answer(hosts: Hosts) -> None:
+    """The signal comes when the first part of the command is looked for."""
+    probe = (
+        "import os, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'zot.commands.host':\n"
+        "            os.kill(os.getpid(), signal.SIGTERM)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from zot.cli import run\nrun(['host'])\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", probe], env=environment({}), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+    got = told(process, b"")
+    message = "zot was ended by SIGTERM before there was a request"
     assert (failure(got.answer), got.code) == (("INTERNAL", message), 2)
 
 
@@ -382,6 +402,47 @@ def test_an_answer_that_cannot_be_written_is_a_failure_of_ours(hosts: Hosts, tar
     assert process.returncode == 4
     expected = "zot: the answer could not be written: No space left on device\n" if target == "/dev/full" else ""
     assert errors.decode() == expected
+
+
+def test_a_report_that_cannot_be_written_is_a_failure_of_ours(hosts: Hosts) -> None:
+    with open("/dev/full", "wb") as full:
+        process = hosts.start("--self-test", stdout=full)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, errors) == (4, b"zot: the answer could not be written: No space left on device\n")
+
+
+def jammed() -> tuple[int, int]:
+    """Return the ends of a pipe that has no room, and that nobody reads."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    for size in (4096, 1):
+        with suppress(BlockingIOError):
+            while True:
+                os.write(writing, bytes(size))
+    os.set_blocking(writing, True)
+    return reading, writing
+
+
+@pytest.mark.parametrize("given", [request("!bash sleep 600", timeout_ms=700), request("!echo hi", timeout_ms=700)])
+def test_nobody_who_has_stopped_to_read_can_keep_it_from_its_end(hosts: Hosts, given: Json) -> None:
+    reading, writing = jammed()
+    mark = f"ZOT_HOST_MARK_{time.monotonic_ns()}"
+    process = hosts.start("--policy", "*=allow", "--exit-zero", stdout=writing, stderr=writing, env={mark: "1"})
+    process.communicate(json.dumps(given).encode(), timeout=PATIENCE_S)
+    assert process.returncode == 4
+    assert eventually(lambda: not living(mark), within_s=3.0)
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_log_that_nobody_reads_does_not_keep_it_from_its_answer(hosts: Hosts) -> None:
+    """What the policy denies is logged."""
+    reading, writing = jammed()
+    process = hosts.start(stderr=writing)
+    out, _ = process.communicate(json.dumps(request("!bash true", timeout_ms=700)).encode(), timeout=PATIENCE_S)
+    assert (process.returncode, json.loads(out)["error_code"]) == (0, "TIMEOUT")
+    os.close(reading)
+    os.close(writing)
 
 
 def test_no_standard_streams_at_all_are_bad_input(hosts: Hosts) -> None:

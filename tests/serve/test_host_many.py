@@ -149,13 +149,17 @@ def test_a_deadline_ends_one_request_and_no_other(many: Many, hosts: Hosts) -> N
     assert many.finish() == []
 
 
-def test_what_is_late_before_its_turn_has_come_never_runs(hosts: Hosts) -> None:
+def test_what_is_late_or_cancelled_before_its_turn_has_come_never_runs(hosts: Hosts) -> None:
     many = Many(hosts, "--max-concurrency", "1", "--policy", "*=allow")
-    many.send(run("a", "!bash until test -e go; do sleep 0.02; done"), run("b", "!bash touch ran", timeout_ms=700))
-    late = many.answer()
-    assert (late["request_id"], late["error_code"]) == ("b", "TIMEOUT")
+    many.send(run("a", "!bash until test -e go; do sleep 0.02; done"), run("b", "!bash touch ran", timeout_ms=400))
+    many.send(run("c", "!bash touch ran"), {"type": "cancel", "request_id": "d", "target_request_id": "c"})
+    ended = many.answers(3)
+    assert {name: answer["error_code"] for name, answer in ended.items()} == {
+        "b": "TIMEOUT", "c": "INTERNAL", "d": None,
+    }  # fmt: skip
+    many.send(run("c", "!echo again"))  # Its id is free again.
     (hosts.directory / "go").touch()
-    assert [answer["request_id"] for answer in many.finish()] == ["a"]
+    assert [(answer["request_id"], answer["ok"]) for answer in many.finish()] == [("a", True), ("c", True)]
     assert not (hosts.directory / "ran").exists()
 
 

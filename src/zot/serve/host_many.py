@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 from zot.events import AgentEvent
 from zot.serve.host import Answering, Listener, Nobody, Opening
@@ -12,6 +14,10 @@ from zot.serve.host_output import LineThread
 from zot.serve.watchdog import Slot, Watchdog
 from zot.wire.host import EventLine, Ids, Refused, Request, Response, decode_request, encode_event, encode_response
 from zot.wire.lines import LineSplitter, TooLong
+
+if TYPE_CHECKING:
+    from zot.answers import Once
+    from zot.session import Session
 
 #: With so many unanswered, no more is read.
 _MAX_UNANSWERED = 256
@@ -110,28 +116,38 @@ class ManyRequests:
             raise Refused("a request with this request_id is running", request.ids)
         slot = Slot(request.ids, began + request.timeout_s)
         listener: Listener = Narrator(slot, self._output) if self._tells_events else Nobody()
-        answering = Answering(request, self._opening, listener)
+        turn = _Turn(self._at_once)
+        answering = Answering(request, partial(self._open, turn), listener)
         slot.usage = answering.usage
-        slot.expired = lambda: _call(self._loop, answering.cancel)
+        slot.expired = partial(self._expire, answering)
         self._running[request.request_id] = request, answering
         self._watchdog.guard(slot)
-        task = self._loop.create_task(self._follow(request, slot, answering), name="zot request")
+        task = self._loop.create_task(self._follow(request, slot, answering, turn), name="zot request")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _follow(self, request: Request, slot: Slot, answering: Answering) -> None:
+    async def _open(self, turn: _Turn, request: Request) -> tuple[Session, Once]:
+        await turn.come()
+        return await self._opening(request)
+
+    async def _follow(self, request: Request, slot: Slot, answering: Answering, turn: _Turn) -> None:
         """See a request to its answer, and to its end behind that."""
         try:
-            async with self._at_once:
-                reply = await answering.answer()
-                if self._answer(slot, reply.response):
-                    await asyncio.to_thread(slot.wait_written, None)
-                    if self._output.problem is None:
-                        await answering.delivered()
-                self._watchdog.release(slot)
-                await answering.close()
+            reply = await answering.answer()
+            if self._answer(slot, reply.response):
+                await asyncio.to_thread(slot.wait_written, None)
+                if self._output.problem is None:
+                    await answering.delivered()
+            self._watchdog.release(slot)
+            await answering.close()
         finally:
             self._running.pop(request.request_id or "", None)
+            turn.end()
+
+    def _expire(self, answering: Answering) -> None:
+        """In the watchdog's thread: end a request that is late, and what its tools run even if the loop hangs."""
+        self._loop.call_soon_threadsafe(answering.cancel)
+        answering.kill()
 
     def _cancel(self, request: Request) -> None:
         _, answering = self._running.get(request.target or "", (None, None))
@@ -151,5 +167,19 @@ class ManyRequests:
         return True
 
 
-def _call(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
-    loop.call_soon_threadsafe(what)
+class _Turn:
+    """One of the places for requests that run at a time, or the wait for one."""
+
+    def __init__(self, places: asyncio.Semaphore) -> None:
+        self._places = places
+        self._has_come = False
+
+    async def come(self) -> None:
+        """Wait for it."""
+        await self._places.acquire()
+        self._has_come = True
+
+    def end(self) -> None:
+        """Let another one have the place, if we had one."""
+        if self._has_come:
+            self._places.release()
