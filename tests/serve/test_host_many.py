@@ -149,6 +149,21 @@ def test_a_deadline_ends_one_request_and_no_other(many: Many, hosts: Hosts) -> N
     assert many.finish() == []
 
 
+def test_a_deadline_ends_a_tool_also_when_the_event_loop_hangs(hosts: Hosts) -> None:
+    """It hangs in a script that is not there to be read."""
+    script = hosts.directory / "pipe.lab"
+    os.mkfifo(script)
+    many = Many(hosts, "--policy", "*=allow", "--script", str(script))
+    many.send(run("a", "hi", timeout_ms=1500))
+    script.write_text('call bash {"command":"echo $$ >making; mv making pid; sleep 600"}')
+    assert eventually((hosts.directory / "pid").exists)
+    many.send(run("b", "hi"))
+    assert failure(many.answer())[0] == "TIMEOUT"
+    tool = Path("/proc") / (hosts.directory / "pid").read_text().strip()
+    assert eventually(lambda: not tool.exists(), within_s=3.0)
+    many.close()
+
+
 def test_what_is_late_or_cancelled_before_its_turn_has_come_never_runs(hosts: Hosts) -> None:
     many = Many(hosts, "--max-concurrency", "1", "--policy", "*=allow")
     many.send(run("a", "!bash until test -e go; do sleep 0.02; done"), run("b", "!bash touch ran", timeout_ms=400))
