@@ -19,11 +19,6 @@ from harness import PATIENCE_S, environment, eventually, living
 from hosts import NOTHING, Hosts, Json, checked, failure, request, told
 
 
-@pytest.fixture
-def hosts(tmp_path: Path) -> Hosts:
-    return Hosts(tmp_path)
-
-
 def wait_for_tool(hosts: Hosts) -> None:
     """Wait until the tool that writes `begun` has begun."""
     assert eventually((hosts.directory / "begun").exists)
@@ -65,9 +60,7 @@ def test_the_line_may_lack_its_end_and_follow_blank_ones_and_precede_others(host
 
 
 def test_it_does_not_wait_for_the_end_of_the_input(hosts: Hosts) -> None:
-    process = hosts.start()
-    assert process.stdin is not None
-    assert process.stdout is not None
+    process = hosts.fork()
     process.stdin.write(json.dumps(request("!echo Hello")).encode() + b"\n")
     process.stdin.flush()
     assert json.loads(process.stdout.read())["text"] == "Hello"
@@ -254,7 +247,7 @@ FAULTS: dict[str, str | None] = {
 
 def test_trouble_with_the_model_has_its_code(hosts: Hosts) -> None:
     """All of it at a time, each in a session of its own: one process is enough for that."""
-    process = hosts.start("--single-request", "false", "--max-concurrency", "50")
+    process = hosts.fork("--single-request", "false", "--max-concurrency", "50")
     times = {prompt: 2000 if code == "TIMEOUT" else 14_000 for prompt, code in FAULTS.items()}
     asked = [request(prompt, request_id=prompt, session_id=prompt, timeout_ms=ms) for prompt, ms in times.items()]
     out, _ = process.communicate(b"".join(json.dumps(one).encode() + b"\n" for one in asked), timeout=PATIENCE_S)
@@ -301,14 +294,12 @@ def test_a_deadline_that_has_passed_is_said_to_have(hosts: Hosts) -> None:
 
 
 def test_a_session_that_another_process_runs_is_waited_for_until_the_deadline(hosts: Hosts) -> None:
-    first = hosts.start("--policy", "*=allow")
-    assert first.stdin is not None
+    first = hosts.fork("--policy", "*=allow")
     first.stdin.write(json.dumps(request("!bash touch begun; sleep 600", timeout_ms=60_000)).encode() + b"\n")
     first.stdin.flush()
     wait_for_tool(hosts)
     assert failure(hosts.say("!echo hi", timeout_ms=1500).answer)[0] == "TIMEOUT"
-    waiting = hosts.start()
-    assert waiting.stdin is not None
+    waiting = hosts.fork()
     waiting.stdin.write(json.dumps(request("!echo hi", timeout_ms=20_000)).encode() + b"\n")
     waiting.stdin.flush()
     first.send_signal(signal.SIGTERM)
@@ -317,7 +308,7 @@ def test_a_session_that_another_process_runs_is_waited_for_until_the_deadline(ho
 
 
 def test_a_signal_before_the_request_is_an_answer(hosts: Hosts) -> None:
-    process = hosts.start()
+    process = hosts.fork()
     assert eventually(lambda: _catches(process.pid, signal.SIGHUP))  # the last that it learns to catch
     process.send_signal(signal.SIGINT)
     got = told(process, b"")
@@ -365,16 +356,13 @@ def test_a_signal_while_it_runs_is_an_answer_and_leaves_nothing_running(hosts: H
 
 
 def test_it_stops_when_nobody_reads_the_answer(hosts: Hosts) -> None:
-    process = hosts.start("--policy", "*=allow")
-    assert process.stdin is not None
-    assert process.stdout is not None
+    process = hosts.fork("--policy", "*=allow")
     process.stdin.write(json.dumps(request("!bash touch begun; sleep 600", timeout_ms=60_000)).encode() + b"\n")
     process.stdin.flush()
     wait_for_tool(hosts)
     process.stdout.close()
     assert process.wait(PATIENCE_S) == 4
     process.stdin.close()
-    assert process.stderr is not None
     process.stderr.close()
 
 
@@ -514,7 +502,7 @@ def test_bad_input_is_answered_before_the_heavy_parts_are_loaded() -> None:
 
 
 def test_the_self_test_says_if_a_request_could_be_answered(hosts: Hosts) -> None:
-    process = hosts.start("--self-test")
+    process = hosts.fork("--self-test")
     report = json.loads(process.communicate(timeout=PATIENCE_S)[0])
     assert (process.returncode, report["ok"], report["status"]) == (0, True, "PASS")
     assert [(check["name"], check["ok"]) for check in report["checks"]] == [
@@ -523,10 +511,10 @@ def test_the_self_test_says_if_a_request_could_be_answered(hosts: Hosts) -> None
 
 
 def test_the_self_test_says_what_is_missing(hosts: Hosts) -> None:
-    process = hosts.start("--self-test", "--provider", "anthropic")
+    process = hosts.fork("--self-test", "--provider", "anthropic")
     report = json.loads(process.communicate(timeout=PATIENCE_S)[0])
     assert (process.returncode, report["status"], report["missing_required_env"]) == (3, "FAIL", ["ANTHROPIC_API_KEY"])
-    process = hosts.start("--self-test", "--frobnicate")
+    process = hosts.fork("--self-test", "--frobnicate")
     report = json.loads(process.communicate(timeout=PATIENCE_S)[0])
     detail = "unknown flag '--frobnicate'; --help lists the known ones"
     assert (process.returncode, report["checks"]) == (3, [{"name": "configuration", "ok": False, "detail": detail}])
