@@ -58,7 +58,7 @@ def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def nursery() -> Iterator[Nursery]:
     """Where processes of `zot host` come from that need not be started from nothing."""
     with Nursery() as started:

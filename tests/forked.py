@@ -21,18 +21,15 @@ _READ_BYTES = 1 << 16
 
 
 class Nursery:
-    """Where they come from: see `nursery.py`."""
+    """Where they come from: see `nursery.py`. It is started with the first of them."""
 
     def __init__(self) -> None:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, Path(__file__).parent / "nursery.py", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()], env=environment({}), stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+        self._control, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._process: subprocess.Popen[bytes] | None = None
 
     def fork(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> Forked:
         """Let a process begin."""
+        self._process = self._process or self._start()
         (stdin, our_stdin), (our_stdout, stdout), (our_stderr, stderr), (our_report, report) = (
             os.pipe() for _ in range(4)
         )
@@ -43,12 +40,20 @@ class Nursery:
             os.close(descriptor)
         return Forked(our_stdin, our_stdout, our_stderr, our_report)
 
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self._theirs as theirs:
+            return subprocess.Popen(
+                [sys.executable, Path(__file__).parent / "nursery.py", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()], env=environment({}), stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._theirs.close()
         self._control.close()
-        assert self._process.wait(PATIENCE_S) == 0
+        assert self._process is None or self._process.wait(PATIENCE_S) == 0
 
 
 class Forked:
