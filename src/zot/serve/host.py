@@ -125,7 +125,7 @@ class Answering:
             self._task.cancel()
 
     def kill(self) -> None:
-        """Kill what its tools have running, from any thread: the process is about to end."""
+        """Kill what its tools have running, from any thread: it is over, or the process is."""
         if self._session is not None:
             self._session.kill()
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
-from zot.answers import Once
 from zot.events import AgentEvent
 from zot.serve.host import Answering, Listener, Nobody
 from zot.serve.host_line import Line, Place
 from zot.serve.host_output import LineThread
 from zot.serve.watchdog import Slot, Watchdog
-from zot.session import Session
 from zot.wire.host import EventLine, Ids, Refused, Request, Response, decode_request, encode_event, encode_response
 from zot.wire.lines import LineSplitter, TooLong
 
+if TYPE_CHECKING:
+    from zot.answers import Once
+    from zot.session import Session
+
 #: Opens the session of a request that came at a time and must be answered by another.
-OpeningBy: TypeAlias = Callable[[Request, float, float], Awaitable[tuple[Session, Once]]]
+OpeningBy: TypeAlias = "Callable[[Request, float, float], Awaitable[tuple[Session, Once]]]"
 
 #: With so many unanswered, no more is read.
 _MAX_UNANSWERED = 256
@@ -120,7 +123,7 @@ class ManyRequests:
         place = self._line.join(request)
         answering = Answering(request, lambda one: self._opening(one, began, slot.deadline), listener, place)
         slot.usage, slot.waits = answering.usage, lambda: answering.waits
-        slot.expired = lambda: _call(self._loop, answering.cancel)
+        slot.expired = partial(self._expire, answering)
         self._running[request.request_id] = request, answering
         self._watchdog.guard(slot)
         task = self._loop.create_task(self._follow(request, slot, answering, place), name="zot request")
@@ -142,6 +145,11 @@ class ManyRequests:
             place.leave()
             self._running.pop(request.request_id or "", None)
 
+    def _expire(self, answering: Answering) -> None:
+        """In the watchdog's thread: end a request that is late, and what its tools run even if the loop hangs."""
+        self._loop.call_soon_threadsafe(answering.cancel)
+        answering.kill()
+
     def _cancel(self, request: Request) -> None:
         _, answering = self._running.get(request.target or "", (None, None))
         if answering is None:
@@ -158,7 +166,3 @@ class ManyRequests:
             return False
         self._output.answer(slot, encode_response(response))
         return True
-
-
-def _call(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
-    loop.call_soon_threadsafe(what)

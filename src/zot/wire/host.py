@@ -21,6 +21,7 @@ from zot.errors import (
     StreamBroken,
 )
 from zot.surrogates import without_half_escapes
+from zot.wire.lines import may_repeat_type, repeats_type
 
 PROTOCOL: Final = "v1"
 PROTOCOL_VERSION: Final = 1
@@ -165,6 +166,8 @@ def decode_request(line: bytes) -> Request:
         request = _requests.decode(line)
     except _UNREADABLE as problem:
         request = _decode_leniently(line, problem)
+    if may_repeat_type(line):
+        _refuse_repeated_type(line, request.ids)
     _check(request)
     return request
 
@@ -232,6 +235,16 @@ def _told(line: bytes, problem: Exception) -> str:
     return f"{problem}; it must be one JSON object, on one line"
 
 
+def _refuse_repeated_type(line: bytes, ids: Ids) -> None:
+    """Raise Refused if the request has two types, or is nested too deeply to tell."""
+    try:
+        repeated = repeats_type(line)
+    except (ValueError, RecursionError) as problem:
+        raise Refused(f"not a request: {problem}", ids) from None
+    if repeated:
+        raise Refused("not a request: it has more than one type", ids)
+
+
 class _Loose(msgspec.Struct, frozen=True):
     """What is looked for in a line that is no request."""
 
@@ -242,7 +255,6 @@ class _Loose(msgspec.Struct, frozen=True):
 def _ids_in(line: bytes) -> Ids:
     """Return the ids of what is not a request, as far as they can be read."""
     try:
-        line.decode()
         found = msgspec.json.decode(without_half_escapes(line), type=_Loose)
     except _UNREADABLE:
         return Ids()

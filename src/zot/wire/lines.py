@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 #: Longest input line, in bytes, unless a dialect or a flag says otherwise.
 MAX_LINE_BYTES: Final = 16 * 1024 * 1024
@@ -82,3 +82,23 @@ class LineSplitter:
     def _reject(self, lines: list[bytes | TooLong]) -> None:
         lines.append(TooLong(self._limit))
         self._pieces, self._size, self._discarding = [], 0, True
+
+
+#: The letters of "type" as escapes, of which at least one is needed to hide the word.
+_ESCAPED_LETTERS: Final = (b"\\u0074", b"\\u0079", b"\\u0070", b"\\u0065")
+
+
+def may_repeat_type(line: bytes) -> bool:
+    """True if the word stands twice in the line; spelled with escapes, it may."""
+    return line.count(b'"type"') > 1 or any(escape in line for escape in _ESCAPED_LETTERS)
+
+
+def repeats_type(line: bytes) -> bool:
+    """True if the frame itself, not something inside it, has two types. Raise ValueError, RecursionError."""
+    import json  # Rare: the word must stand twice in the line.
+
+    def keys(pairs: list[tuple[str, Any]]) -> list[str]:
+        return [key for key, _ in pairs]
+
+    names: list[str] = json.loads(line, object_pairs_hook=keys, parse_int=str, parse_float=str, strict=False)
+    return names.count("type") > 1

@@ -11,6 +11,7 @@ import msgspec
 from zot.errors import ProtocolError
 from zot.events import encode
 from zot.surrogates import without_half_escapes
+from zot.wire.lines import may_repeat_type, repeats_type
 
 PROTOCOL_VERSION: Final = 1
 
@@ -183,7 +184,7 @@ def decode_command(line: bytes) -> AnyCommand:
         command = _commands().decode(line)
     except _UNREADABLE as problem:
         command = _decode_leniently(line, problem)
-    if _may_repeat_type(line):
+    if may_repeat_type(line):
         _refuse_repeated_type(line)
     _check_id(command)
     return command
@@ -197,7 +198,7 @@ def decode_greeting(line: bytes) -> Hello | Ping | None:
         _check_id(command)
     except (*_UNREADABLE, ProtocolError):
         return None
-    return None if _may_repeat_type(line) else command
+    return None if may_repeat_type(line) else command
 
 
 @cache
@@ -249,27 +250,13 @@ def _not_an_object(line: bytes, problem: Exception) -> str:
     return f"not a JSON object: {problem}"
 
 
-def _may_repeat_type(line: bytes) -> bool:
-    """True if the word stands twice in the line; spelled with escapes, it may."""
-    return line.count(b'"type"') > 1 or any(escape in line for escape in _ESCAPED_LETTERS)
-
-
-#: The letters of "type" as escapes, of which at least one is needed to hide the word.
-_ESCAPED_LETTERS: Final = (b"\\u0074", b"\\u0079", b"\\u0070", b"\\u0065")
-
-
 def _refuse_repeated_type(line: bytes) -> None:
     """Raise ProtocolError if the frame itself, not something inside it, has two types."""
-    import json  # Rare: the word must stand twice in the line.
-
-    def keys(pairs: list[tuple[str, Any]]) -> list[str]:
-        return [key for key, _ in pairs]
-
     try:
-        names: list[str] = json.loads(line, object_pairs_hook=keys, parse_int=str, parse_float=str, strict=False)
+        repeated = repeats_type(line)
     except (ValueError, RecursionError) as problem:  # It may be stricter than the typed decode was.
         raise ProtocolError(_not_an_object(line, problem)) from None
-    if names.count("type") > 1:
+    if repeated:
         raise ProtocolError("not a command: the frame has more than one type")
 
 
