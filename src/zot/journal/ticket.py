@@ -18,8 +18,10 @@ from zot.journal.lease import FLOCK
 
 _SET = getattr(fcntl, "F_OFD_SETLK", None)
 _GET = getattr(fcntl, "F_OFD_GETLK", None)
-#: How far apart the lines of two sessions begin, and how many places a second has: a line has 34 years.
+#: How far apart the lines of two sessions begin, and how many places a second has: a line has 34 years. Should there be
+#: more sessions than lines, some share one.
 _APART = 1 << 40
+_LINES = 1 << 22
 _PER_SECOND = 1000
 
 
@@ -32,7 +34,7 @@ class Ticket:
 
         Raise StoreFailed if the lock file ``path`` cannot be used.
         """
-        self._first = number * _APART
+        self._first = (1 + number % _LINES) * _APART
         self._place = self._first + max(0, int(came * _PER_SECOND))
         self._guard = threading.Lock()
         self._descriptor = -1
