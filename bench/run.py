@@ -16,6 +16,7 @@ from growth import growth
 from journal import journal
 from measure import Row, table
 from memory import memory
+from questions import extensions
 from startup import bad_request, first_delta, hello, version
 from stream import apis, latency, throughput
 from subject import ROOT, Subject, install
@@ -33,6 +34,7 @@ _MEASUREMENTS: Mapping[str, tuple[Callable[[Sequence[Subject], int], list[Row]],
     "memory": (memory, 20),
     "growth": (growth, 25),
     "journal": (journal, 10),
+    "extensions": (extensions, 8),
 }
 _QUICK = 5
 

@@ -10,7 +10,7 @@ import msgspec
 
 import claude
 from zot.agent.budget import Budget
-from zot.agent.hooks import Approver, CallDecision, Extensions, MessageDecision, Question
+from zot.agent.hooks import Approver, CallDecision, Extensions, MessageDecision, NoExtensions, Question
 from zot.agent.loop import Agent
 from zot.agent.relief import AutoCompact
 from zot.errors import StoreFailed
@@ -142,7 +142,7 @@ class FakeTool:
         return output
 
 
-class Guard:
+class Guard(NoExtensions):
     """Extensions that let everything pass, until a test sets one of its answers."""
 
     def __init__(self, *, holds: bool = False, points: Points | None = None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Container, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -22,6 +22,8 @@ _ADDRESS_NAMES = frozenset(name for vendor in VENDORS.values() for name in vendo
 
 
 #: Seconds, above 0; deadlines are times, and beyond a year the largest would be none.
+#: What an extension may take its time for, see `extensions/deadlines.py`.
+DeadlineName: TypeAlias = Literal["hello", "ready", "silence", "tool", "intercept", "command", "shutdown", "terminate"]
 _Patience: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)]
 
 
@@ -52,6 +54,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     skills: tuple[str, ...] = ()
     no_skill: bool = False
     trust_project: bool = False
+    ext: tuple[str, ...] = ()
+    no_ext: bool = False
+    ext_deadlines: dict[DeadlineName, _Patience] = {}
     session: str | None = None
     script: str | None = None
     record: str | None = None
@@ -93,6 +98,9 @@ class _AgentTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lock: bool | None = None
     skills: tuple[str, ...] | None = None
     no_skill: bool | None = None
+    ext: tuple[str, ...] | None = None
+    no_ext: bool | None = None
+    ext_deadlines: dict[DeadlineName, _Patience] | None = None
     policy: tuple[str, ...] | None = None
     approval_timeout_s: _Patience | None = None
 
@@ -103,6 +111,13 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _deadline(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    if name not in get_args(DeadlineName):
+        raise ValueError(f"there is no deadline {name!r}; there are: {', '.join(get_args(DeadlineName))}")
+    return name, seconds(value)
 
 
 #: The flags of every command that runs an agent.
@@ -133,7 +148,10 @@ AGENT_FLAGS: Sequence[Flag] = (
          setting="approval_timeout_s"),
     Flag("--lock", "keep the tools inside the directory; bash needs bubblewrap for it"),
     Flag("--skill", "a directory with a SKILL.md", value="DIR", many=True, setting="skills"),
-    Flag("--trust-project", "use the skills of the directory without having been asked"),
+    Flag("--trust-project", "use the skills and extensions of the directory without having been asked"),
+    Flag("--ext", "a directory with an extension.json", value="DIR", short="-e", many=True),
+    Flag("--ext-deadline", "how long an extension may take, such as tool=120 or intercept=2", value="NAME=SECONDS",
+         parse=_deadline, many=True, setting="ext_deadlines"),
     Flag("--script", "the script that `--provider lab` plays", value="FILE"),
     Flag("--record", "save what is asked of the provider and what it streams", value="FILE"),
     Flag("--replay", "the recording that `--provider lab` plays", value="FILE"),
@@ -155,9 +173,6 @@ RESUME_FLAGS: Sequence[Flag] = (
     Flag("--resume", "go on with this session; without an id as --continue", value="[ID]", short="-r"),
 )
 
-#: Flags that have a meaning in zot, but not in this version: refused by name, so that nobody relies on them.
-LATER_FLAGS: Sequence[Flag] = (Flag("--ext", "load an extension", value="DIR", short="-e"),)
-
 
 def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None, *, agent: str = "default") -> Config:
     """Return the Config that flags, environment and files make together; a flag wins over a file.
@@ -167,15 +182,13 @@ def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None, *
     Raise ConfigError with the file and field that is wrong.
     """
     given = dict(settings)
-    for flag in LATER_FLAGS:
-        if flag.key in given:
-            raise UsageError(f"{flag.name} is not available in this version of zot")
     if (named := given.pop("config_dir", None)) is not None and not os.path.isdir(named):
         raise ConfigError(f"--config-dir {named}: no such directory")
     directory = named or zot_home(os.environ if env is None else env)
     if given.pop("no_tools", False):
         given["tools"] = ()
-    given.pop("no_ext", None)
+    if (deadlines := given.get("ext_deadlines")) is not None:
+        given["ext_deadlines"] = dict(deadlines)
     if given.get("session") == "":
         raise UsageError("--session needs a name, and this one is empty")
     if given.pop("no_session", False) and "session" in given:
@@ -218,12 +231,24 @@ TOOL_NAMES = ("bash", "edit", "read", "skill", "write")
 
 
 def tool_names(config: Config) -> tuple[str, ...]:
-    """Return the names of the tools that are wanted. Raise ConfigError for one that does not exist."""
+    """Return the names of our own tools that are wanted. Raise ConfigError for one that nobody can have."""
     names = TOOL_NAMES if config.tools is None else config.tools
     unknown = [name for name in names if name not in TOOL_NAMES]
-    if unknown:
+    if unknown and not extension_places(config):
         raise ConfigError(f"unknown tool {unknown[0]!r}; known: {', '.join(TOOL_NAMES)}")
-    return tuple(name for name in names if name != "skill" or not config.no_skill)
+    return tuple(name for name in names if name in TOOL_NAMES and (name != "skill" or not config.no_skill))
+
+
+def extension_places(config: Config) -> list[str]:
+    """Return where extensions may be: those that were named, and the directories that have some."""
+    if config.no_ext:
+        return list(config.ext)
+    home = zot_home(config.environment)
+    places = [
+        os.path.join(config.cwd or ".", ".zot", "extensions"),
+        *([os.path.join(home, "extensions")] if home else []),
+    ]
+    return [*config.ext, *(place for place in places if os.path.isdir(place))]
 
 
 def zot_home(env: Mapping[str, str]) -> str | None:

@@ -102,10 +102,19 @@ class ToolProgress(Event, tag="tool_progress", frozen=True, gc=False):
     text: str
 
 
+class ResultDetails(msgspec.Struct, frozen=True, gc=False):
+    """Where a result came from: the ``extension`` that has the tool."""
+
+    extension: str
+
+
 class ToolResult(Event, tag="tool_result", frozen=True, gc=False):
+    """A call has its result. ``details`` are there if the tool is not one of zot's own."""
+
     id: str
     is_error: bool
     content: tuple[TextBlock | ShownImage, ...]
+    details: ResultDetails | None = None
 
 
 class TurnEnd(Event, tag="turn_end", frozen=True, gc=False):
@@ -154,6 +163,33 @@ class ExtNotify(Event, tag="ext_notify", frozen=True, gc=False):
     message: str
 
 
+class PanelOpened(Event, tag="panel_open", frozen=True, gc=False):
+    """An extension shows a panel until either side closes it. ``footer`` says what its keys do."""
+
+    extension: str
+    panel_id: str
+    title: str
+    lines: tuple[str, ...]
+    footer: str = ""
+
+
+class PanelRendered(Event, tag="panel_render", frozen=True, gc=False):
+    """An open panel shows something else."""
+
+    extension: str
+    panel_id: str
+    title: str
+    lines: tuple[str, ...]
+    footer: str = ""
+
+
+class PanelClosed(Event, tag="panel_close", frozen=True, gc=False):
+    """A panel is over."""
+
+    extension: str
+    panel_id: str
+
+
 AgentEvent: TypeAlias = (
     UserMessage
     | TurnStart
@@ -175,6 +211,9 @@ AgentEvent: TypeAlias = (
     | Retry
     | ApprovalRequest
     | ExtNotify
+    | PanelOpened
+    | PanelRendered
+    | PanelClosed
 )
 
 _encoder = msgspec.json.Encoder()

@@ -106,11 +106,15 @@ class ShownMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
-    """What the model is told about a tool. ``schema`` is the JSON Schema of its arguments."""
+    """What the model is told about a tool. ``schema`` is the JSON Schema of its arguments.
+
+    ``extension`` names whose it is, which the model is not told; "" for our own.
+    """
 
     name: str
     description: str
     schema: dict[str, Any]
+    extension: str = ""
 
 
 class Counters(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

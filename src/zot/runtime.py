@@ -208,6 +208,7 @@ def open_session(
     from zot.agent.budget import Budget
     from zot.agent.loop import Agent
     from zot.agent.relief import AutoCompact
+    from zot.extension_host import open_extensions
     from zot.session import Session
     from zot.toolbox import Toolbox
 
@@ -219,6 +220,7 @@ def open_session(
         models,
         model_id=model_id,
         system=_system(config, toolbox, cwd) if system is None else system,
+        extensions=open_extensions(config, toolbox, cwd=cwd, model_id=model_id),
         tools=toolbox.tools,
         cwd=cwd,
         env=tool_environment(config.environment),

@@ -17,6 +17,7 @@ from zot.history import History, Subscriber
 from zot.job import Edit, Errand, Job, Wish, Words, checked_prompt
 from zot.messages import ZERO, Counters, ImageBlock, Message, TextBlock, timestamp
 from zot.past import CONCLUSION, concluded, everything, fork_point
+from zot.slash import CommandAnswer, CommandInfo
 from zot.store import MemoryStore, Row, Spliced, Store
 from zot.worker import Worker
 
@@ -78,6 +79,7 @@ class Session:
             observe=agent.extensions.observe,
             on_failure=self._store_failed,
         )
+        agent.extensions.attach(self._history.announce)
         past = past or Past()
         self._history.learn(past.rows)
         self._history.totals = past.totals
@@ -248,6 +250,28 @@ class Session:
         self._worker.accept(job)
         return errand.over
 
+    def start(self) -> None:
+        """Start the extensions, if there are any, without waiting for them. Otherwise the first prompt does."""
+        self.agent.extensions.start()
+
+    async def commands(self) -> Sequence[CommandInfo]:
+        """Return the commands of extensions, when those have had the time to say which they have."""
+        await self.agent.extensions.ready()
+        return self.agent.extensions.commands()
+
+    async def run_command(self, name: str, args: str) -> CommandAnswer:
+        """Run a command of an extension, and return what it wants done. Raise UserError."""
+        await self.agent.extensions.ready()
+        return await self.agent.extensions.run_command(name, args)
+
+    def press(self, panel_id: str, key: str, text: str = "") -> None:
+        """Let an open panel have a key. Raise UserError if there is no such panel or key."""
+        self.agent.extensions.press(panel_id, key, text)
+
+    def close_panel(self, panel_id: str) -> None:
+        """Close a panel. Raise UserError if it is not open."""
+        self.agent.extensions.close_panel(panel_id)
+
     def use_model(self, model_id: str) -> None:
         """Use another model of the same provider from the next model call on. Raise UserError if there is none."""
         self.agent.use_model(model_id)
@@ -278,6 +302,7 @@ class Session:
     async def close(self) -> None:
         """Abort what runs, end what it started, drop what waits, and let go of the provider. Any number of times."""
         await self._worker.close()
+        await self.agent.extensions.close()
         await self._jobs.close()
         await self.agent.provider.close()
         await self._release()

@@ -121,16 +121,22 @@ class Toolbox:
         spilled = [os.path.join(home, "spill", self._key) for home in self._hidden]
         return lock, LockWithMore(lock, [*self._shown, *spilled])
 
+    def processes(self) -> Processes:
+        """Return what starts programs for this session, and ends them with it."""
+        if self._processes is None:
+            from zot.tools.process import open_processes
+
+            self._processes = open_processes(protected=self._own_process)
+        return self._processes
+
     def _bash(self) -> Tool:
         from zot.tools.bash import Bash
-        from zot.tools.process import open_processes
         from zot.tools.spill import Spills
 
-        self._processes = open_processes(protected=self._own_process)
         if self._home is not None:
             self._spills = Spills(os.path.join(self._home, "spill"), self._key)
         return Bash(
-            self._processes,
+            self.processes(),
             spills=self._spills,
             lock=self._config.lock,
             hidden=self._hidden,

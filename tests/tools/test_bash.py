@@ -120,6 +120,12 @@ async def test_a_background_child_that_holds_the_output_is_not_waited_for(shell:
     assert shell.left() == ["sleep 60 "]
 
 
+async def test_of_very_many_background_children_some_are_told_of_and_that_there_are_others(shell: Shell) -> None:
+    text = await shell.run("for i in 1 2 3 4 5 6; do for j in 1 2 3 4 5 6 7 8 9; do sleep 60 & done; done")
+    assert len(re.findall(r"\[still running: \d+ sleep 60\]\n", text)) == 50
+    assert text.endswith(" sleep 60]\n[still running: others, too]\n[exit 0]  Took T")
+
+
 async def test_a_background_child_that_has_closed_its_output_is_told_of_too(shell: Shell) -> None:
     text = await shell.run("sleep 61 >/dev/null 2>&1 &")
     assert re.search(r"\n\n\[still running: \d+ sleep 61\]\n\[exit 0\]  Took T$", text)
@@ -257,7 +263,7 @@ async def test_when_progress_cannot_be_shown_the_command_ends_and_the_reason_is_
     assert eventually(lambda: shell.left() == [])
 
 
-async def test_no_call_keeps_a_descriptor(shell: Shell) -> None:
+async def test_no_call_keeps_a_descriptor(shell: Shell, tmp_path: Path) -> None:
     await shell.run("true")
     before = os.listdir("/proc/self/fd")
     await shell.run("echo hi")
@@ -265,7 +271,7 @@ async def test_no_call_keeps_a_descriptor(shell: Shell) -> None:
     _, call = await shell.start("echo up; sleep 60")
     call.cancel()
     await outcome(call)
-    await refusal(shell.tool(), {"command": "true"}, replaced(shell.context, cwd="/nonexistent"))
+    await refusal(shell.tool(), {"command": "true"}, replaced(shell.context, cwd=f"{tmp_path}/none"))
     assert len(os.listdir("/proc/self/fd")) <= len(before)
 
 

@@ -24,7 +24,7 @@ from zot.tools.kept import KeptChild
 from zot.tools.process import REAP_S, open_processes
 
 from .calls import PATIENCE_S, eventually
-from .shells import MARK, Shell, children, is_alive, left, outcome, processes
+from .shells import Shell, children, is_alive, left, outcome, processes
 
 PR_GET_CHILD_SUBREAPER = 37
 
@@ -186,22 +186,31 @@ NESTED = """if True:
 """
 
 
-async def test_one_that_does_not_answer_is_replaced(context: ToolContext) -> None:
-    guardian = Guardian(patience_s=0.2)
+async def test_one_that_does_not_answer_is_replaced(context: ToolContext, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nmkdir {tmp_path}/asked && exec sleep 60\nexec {sys.executable} "$@"\n')
+    python.chmod(0o700)
+    guardian = Guardian(python=str(python), patience_s=1.0)
     shell = Shell(guardian, context, uuid.uuid4().hex)
-    held = await guardian.spawn(["/bin/sleep", "60"], cwd="/", env={MARK: "held"})
-    os.kill(guardian_pid(), signal.SIGSTOP)
-    assert await shell.fail("true") == "cannot start the command: the guardian did not answer within 0.2 s"
+    assert await shell.fail("true") == "cannot start the command: the guardian did not answer within 1 s"
     assert await shell.run("echo next") == "$ echo next\n\nnext\n\n[exit 0]  Took T"
-    assert eventually(lambda: left("held") == [])
-    held.close()
+    assert shell.left() == []
     await guardian.close()
 
 
-async def test_an_interpreter_that_is_none_is_a_clear_failure(context: ToolContext) -> None:
+async def test_what_stops_the_guardian_or_a_keeper_does_not_stop_the_next_command(kept: Shell) -> None:
+    await kept.run(f"{GUARDIAN}; kill -STOP $guardian; sleep 60 &")
+    assert await kept.run("echo new") == "$ echo new\n\nnew\n\n[exit 0]  Took T"
+    guardian = guardian_pid()
+    for pid in (guardian, *children(guardian)):
+        os.kill(pid, signal.SIGSTOP)
+    assert await kept.run("echo idle") == "$ echo idle\n\nidle\n\n[exit 0]  Took T"
+
+
+async def test_an_interpreter_that_is_none_is_a_clear_failure(context: ToolContext, tmp_path: Path) -> None:
     for python, reason in (
         ("/bin/false", "the guardian ended before it could take it"),
-        ("/nonexistent", "[Errno 2] No such file or directory: '/nonexistent'"),
+        (f"{tmp_path}/none", f"[Errno 2] No such file or directory: '{tmp_path}/none'"),
     ):
         guardian = Guardian(python=python)
         assert await Shell(guardian, context, "").fail("true") == f"cannot start the command: {reason}"

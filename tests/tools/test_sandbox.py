@@ -156,6 +156,20 @@ async def test_hidden_directories_inside_the_working_directory_are_hidden_too(lo
 
 
 @needs("bwrap")
+async def test_nothing_can_be_put_in_place_of_a_hidden_directory(locked: Shell, tmp_path: Path) -> None:
+    hidden = tmp_path / "work" / "local" / "state" / "zot"
+    tool = locked.tool(lock=True, hidden=(str(hidden),))
+    text = await locked.fail(
+        "mkdir -p local/state/zot; : > local/state/zot/new; mv local/state local/x; mv local x", tool
+    )
+    assert text.count("Device or resource busy") == 2
+    assert [path.relative_to(tmp_path / "work").as_posix() for path in (tmp_path / "work").rglob("*")] == [
+        "local", "local/state", "local/state/zot",
+    ]  # fmt: skip
+    assert hidden.stat().st_mode & 0o777 == 0o700
+
+
+@needs("bwrap")
 async def test_processes_outside_cannot_be_seen_or_ended(locked: Shell) -> None:
     command = f"kill -9 {os.getpid()}; ls -d /proc/[0-9]* | wc -l; cat /proc/{os.getpid()}/environ"
     text = await locked.fail(command, locked.tool(lock=True))

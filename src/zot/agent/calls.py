@@ -47,11 +47,11 @@ class CallRunner:
         Called again with the answer, it goes on where it was.
         """
         while calls := run.open_calls():
+            # What the model asked for is on record, and told to extensions, before it has any effect.
+            await run.recorder.settled()
             group, question = await self._next_group(run, calls, tools)
             if question is not None and not group:
                 return question
-            # What the model asked for is on record before it has any effect.
-            await run.recorder.settled()
             await self._run_group(run, group)
             await run.recorder.drain()
         return None
@@ -105,11 +105,11 @@ class CallRunner:
                 writing=(lambda change: run.writing(call, change)) if run.recorder.keeps else None,
             )
             output, is_error = await self._outcome(prepared, context)
-            run.result(call, output, is_error=is_error)
+            run.result(call, output, is_error=is_error, extension=_extension(prepared))
             return
-        for (call, _), outcome in zip(group, await self._together(run, group), strict=True):
+        for (call, prepared), outcome in zip(group, await self._together(run, group), strict=True):
             output, is_error = outcome
-            run.result(call, output, is_error=is_error)
+            run.result(call, output, is_error=is_error, extension=_extension(prepared))
 
     async def _together(self, run: Run, group: Sequence[tuple[CallBlock, Prepared]]) -> list[tuple[Output, bool]]:
         """Run calls side by side. They show no progress: it would stand among the results of the others."""
@@ -136,6 +136,10 @@ class CallRunner:
             # The world is not as the tool expected it: the model's business, not the end of its run.
             return (TextBlock(f"failed: {problem}"),), True
         return ((*output, TextBlock(prepared.note)) if prepared.note else output), False
+
+
+def _extension(prepared: Prepared) -> str:
+    return prepared.tool.spec.extension if isinstance(prepared, Ready) else ""
 
 
 def _answered(answer: Answer | None, verdict: Question | str | None) -> Question | str | None:

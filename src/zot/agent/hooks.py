@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from zot.agent.policy import Nothing, Subject
+from zot.errors import UserError
 from zot.events import AgentEvent
 from zot.messages import CallBlock
+from zot.slash import CommandAnswer, CommandInfo
 from zot.tools.base import Tool
 
 
@@ -30,6 +32,31 @@ class MessageDecision(msgspec.Struct, frozen=True):
 
 class Extensions(Protocol):
     """What runs beside the agent and may watch it, guard it and give it tools. A cancelled question ends at once."""
+
+    def attach(self, show: Callable[[Sequence[AgentEvent]], None]) -> None:
+        """Take what shows an event, which is no part of any run, to everybody who follows the session."""
+
+    def start(self) -> None:
+        """Start what there is, without waiting for it. Once is enough; `ready` does it, too."""
+
+    async def close(self) -> None:
+        """End what was started. Any number of times."""
+
+    def commands(self) -> Sequence[CommandInfo]:
+        """Return the commands that there are now."""
+
+    async def run_command(self, name: str, args: str) -> CommandAnswer:
+        """Run a command. Raise UserError if there is none of that name, or it fails."""
+
+    def press(self, panel_id: str, key: str, text: str) -> None:
+        """Let an open panel have a key. Raise UserError if there is no such panel or key."""
+
+    def close_panel(self, panel_id: str) -> None:
+        """Close a panel. Raise UserError if it is not open."""
+
+    @property
+    def attentive(self) -> bool:
+        """True if there is anybody to ask: then everything that happened is to be told before the next question."""
 
     @property
     def holds_messages(self) -> bool:
@@ -87,7 +114,29 @@ class Approver(Protocol):
 class NoExtensions:
     """Nobody watches, nobody guards."""
 
+    attentive = False
     holds_messages = False
+
+    def attach(self, show: Callable[[Sequence[AgentEvent]], None]) -> None:
+        return
+
+    def start(self) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+    def commands(self) -> Sequence[CommandInfo]:
+        return ()
+
+    async def run_command(self, name: str, args: str) -> CommandAnswer:
+        raise UserError(f"there is no command named {name!r}; no extension has any")
+
+    def press(self, panel_id: str, key: str, text: str) -> None:
+        raise UserError(f"no panel {panel_id!r} is open")
+
+    def close_panel(self, panel_id: str) -> None:
+        raise UserError(f"no panel {panel_id!r} is open")
 
     def tools(self) -> Sequence[Tool]:
         return ()

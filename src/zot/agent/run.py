@@ -23,6 +23,7 @@ from zot.events import (
     CompactDone,
     Done,
     Error,
+    ResultDetails,
     Retry,
     TextDelta,
     ThinkingDelta,
@@ -188,10 +189,11 @@ class Run:
         self.recorder.say([], msgspec.structs.replace(change, call=call.id))
         await self.recorder.settled()
 
-    def result(self, call: CallBlock, output: Output, *, is_error: bool) -> None:
-        """A call has its result."""
+    def result(self, call: CallBlock, output: Output, *, is_error: bool, extension: str = "") -> None:
+        """A call has its result, from a tool of ``extension`` if it is not one of our own."""
+        details = ResultDetails(extension) if extension else None
         message = Message("tool", (ResultBlock(call.id, is_error, output),), self.now())
-        self.recorder.say([ToolResult(call.id, is_error, show_result_content(output))], Said(message))
+        self.recorder.say([ToolResult(call.id, is_error, show_result_content(output), details)], Said(message))
 
     def spent(self, counters: Counters) -> None:
         """A model call of which nothing is shown has used this much."""

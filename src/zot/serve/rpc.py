@@ -11,10 +11,12 @@ from typing import Any, Protocol
 import msgspec
 
 from zot.errors import AgentError, ProtocolError, UserError
+from zot.events import Done, Error
 from zot.history import Batch
 from zot.job import Wish
 from zot.messages import ImageBlock, show
 from zot.session import Session
+from zot.slash import CommandAnswer
 from zot.wire import rpc
 from zot.wire.lines import TooLong
 from zot.wire.rpc_events import EventEncoder
@@ -53,6 +55,8 @@ class RpcServer:
         self._settled.set()
         self._input_ended = False
         session.subscribe(self)
+        if not greeting.locked:
+            session.start()
 
     # What the session says.
 
@@ -87,6 +91,7 @@ class RpcServer:
         if refusal is not None:
             self._output.write(rpc.fail(command, refusal))
             raise Unwelcome(refusal)
+        self._session.start()
         if self._pending or self._held:
             self._hold(command)
         else:
@@ -126,7 +131,7 @@ class RpcServer:
         match command:
             case rpc.Prompt() | rpc.Steer() | rpc.Compact() | rpc.Clear() | rpc.UndoCompact():
                 return self._session.begins_later
-            case rpc.Fork() | rpc.Rewind() | rpc.GetMessages(view="full"):
+            case rpc.Fork() | rpc.Rewind() | rpc.GetMessages(view="full") | rpc.RunCommand() | rpc.GetCommands():
                 return True
             case _:
                 return False
@@ -184,25 +189,51 @@ class RpcServer:
             case rpc.GetModels():
                 models = msgspec.convert(session.agent.catalogue.models, list[rpc.ModelData], from_attributes=True)
                 self._succeed(command, {"models": models})
-            case _:
-                raise UserError(f"{rpc.name_of(command)} is not available in this version of zot")
+            case rpc.GetCommands():
+                self._later(command, self._commands())
+            case rpc.RunCommand(name=name, args=args):
+                self._later(command, session.run_command(name or "", args or ""), then=self._follow)
+            case rpc.PanelKey(panel_id=panel_id, key=key, text=text):
+                session.press(panel_id or "", key or "", text or "")
+                self._succeed(command)
+            case rpc.PanelClose(panel_id=panel_id):
+                session.close_panel(panel_id or "")
+                self._succeed(command)
 
     async def _all_messages(self) -> dict[str, Any]:
         messages = await self._session.all_messages()
         return {"messages": [show(msgspec.structs.replace(message, shown_text=None)) for message in messages]}
 
+    async def _commands(self) -> dict[str, Any]:
+        return {"commands": await self._session.commands()}
+
+    def _follow(self, answer: CommandAnswer) -> None:
+        """Do what an extension wants: only prompts are ours to run."""
+        if answer.prompt:
+            try:
+                self._session.prompt(answer.prompt, dropped=self._dropped)
+            except UserError as problem:
+                self._dropped(str(problem))
+
+    def _dropped(self, reason: str) -> None:
+        """A prompt that an extension wanted will never run. Its command has been answered already."""
+        self.deliver(Batch(0, 0, [Error(reason), Done()]))
+
     async def _fork(self, new_id: str | None, messages: int | None) -> dict[str, Any]:
         return {"session": await self._session.fork(new_id, messages=messages)}
 
-    def _later(self, command: rpc.Command, work: Awaitable[Any]) -> None:
-        """Answer ``command`` with what ``work`` gives, when it does."""
-        task = asyncio.get_running_loop().create_task(self._answer(command, work), name="zot answer")
+    def _later(self, command: rpc.Command, work: Awaitable[Any], then: Callable[[Any], None] | None = None) -> None:
+        """Answer ``command`` with what ``work`` gives, when it does, and ``then`` do something with that."""
+        task = asyncio.get_running_loop().create_task(self._answer(command, work, then), name="zot answer")
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
-    async def _answer(self, command: rpc.Command, work: Awaitable[Any]) -> None:
+    async def _answer(self, command: rpc.Command, work: Awaitable[Any], then: Callable[[Any], None] | None) -> None:
         try:
-            self._succeed(command, await work)
+            result = await work
+            self._succeed(command, result)
+            if then is not None:
+                then(result)
         except Exception as problem:
             self._output.write(rpc.fail(command, self._explained(command, problem)))
         self._answered()

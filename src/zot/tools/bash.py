@@ -23,6 +23,7 @@ from zot.tools.spill import Spills
 
 TIMEOUT_GRACE_S = 2.0
 ABORT_GRACE_S = 0.5
+_MAX_SHOWN_JOBS = 50
 
 
 class BashArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,8 +95,7 @@ class Bash:
         # After a timeout nothing is left to go on; otherwise something may be.
         child.close() if timed_out else child.release()
         good, ending = (False, f"[exit -1] (timed out after {timeout_s:g} s)") if timed_out else _ending(child)
-        still = "".join(f"[still running: {pid} {command}]\n" for pid, command in jobs)
-        text = told(still + ending)
+        text = told(_still_running(jobs) + ending)
         if not good:
             raise ToolFailed(text)
         return (TextBlock(text),)
@@ -135,6 +135,11 @@ async def _run_to_end(child: Child, heard: Heard, *, timeout_s: float, grace_s: 
     if child.is_lost:
         await child.end(grace_s=ABORT_GRACE_S)
     return False
+
+
+def _still_running(jobs: Sequence[tuple[int, str]]) -> str:
+    more = "[still running: others, too]\n" if len(jobs) > _MAX_SHOWN_JOBS else ""
+    return "".join(f"[still running: {pid} {command}]\n" for pid, command in jobs[:_MAX_SHOWN_JOBS]) + more
 
 
 def _ending(child: Child) -> tuple[bool, str]:

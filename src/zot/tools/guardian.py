@@ -99,6 +99,7 @@ class Guardian:
     ) -> KeptChild:
         """Let a keeper start a command. Whatever goes wrong leaves nothing running."""
         control = self._idle_keeper() or self._new_keeper()
+        self._wake()
         inlet, outlet = os.pipe()
         child = KeptChild(control, inlet, owners, self._forget)
         self._children.add(child)
@@ -147,6 +148,11 @@ class Guardian:
             control.close()
         return None
 
+    def _wake(self) -> None:
+        """Let the guardian go on if a command has stopped it; it then wakes its keepers, too."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+
     def _new_keeper(self) -> socket.socket:
         ours, theirs = socket.socketpair()
         with theirs:
@@ -194,7 +200,7 @@ class Guardian:
         loop = asyncio.get_running_loop()
         left: asyncio.Future[None] = loop.create_future()
         self._socket.shutdown(socket.SHUT_WR)
-        self._process.send_signal(signal.SIGCONT)  # it may have been stopped
+        self._wake()
         loop.add_reader(self._socket, resolve, left)
         try:
             await asyncio.wait({left}, timeout=REAP_S)

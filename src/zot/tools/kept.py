@@ -14,8 +14,9 @@ from zot.tools.warden.kernel import hurry
 
 #: Why a command was not taken.
 ENDED = "the guardian ended before it could take it"
-#: How long a keeper may take to say what still runs.
+#: How long a keeper may take to say that the command runs, or later what still runs of it.
 _ANSWER_S = 5.0
+#: How often a keeper is made to go on meanwhile.
 _WAKE_S = 0.1
 _MAX_REPORT_BYTES = 64 * 1024
 
@@ -70,13 +71,16 @@ class KeptChild(Child):
     async def _beginning(self) -> OSError | None:
         """Wait until the keeper says that the command runs, or why not.
 
-        A command may have stopped its keeper before it could: that is made to go on, and ended if it stays silent.
+        A command may have stopped its keeper before it could: that is made to go on, and ended if it stays silent. How
+        long to wait for one that has not taken the command yet is for the caller to say: only the guardian can help.
         """
         deadline = asyncio.get_running_loop().time() + _ANSWER_S
         while not (await asyncio.wait({self._begun}, timeout=_WAKE_S))[0]:
+            if not self._keeper:
+                continue
             if asyncio.get_running_loop().time() > deadline:
                 await self._end_without_keeper()
-            elif self._keeper:
+            else:
                 with suppress(ProcessLookupError):
                     os.kill(self._keeper, signal.SIGCONT)
         return self._begun.result()

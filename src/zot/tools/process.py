@@ -111,10 +111,11 @@ class Child(abc.ABC):
         self._silent_at: float | None = None
         os.set_blocking(output, False)
 
-    async def read(self) -> bytes:
+    async def read(self, *, until_exit: bool = True) -> bytes:
         """Return what the command or its children said next; b"" when it has exited and been heard out.
 
-        Cancelling loses nothing: the next call goes on where this one was.
+        With ``until_exit`` False b"" also when it has closed its output. Cancelling loses nothing: the next call goes
+        on where this one was.
         """
         while self._output is not None and self._may_speak():
             # A command that talks faster than we listen would otherwise keep everyone else from running.
@@ -127,8 +128,14 @@ class Child(abc.ABC):
             if data:
                 return data
             self.close()
-        await asyncio.wait({self._exit})
+        if until_exit:
+            await asyncio.wait({self._exit})
         return b""
+
+    async def exited(self, *, within_s: float | None) -> bool:
+        """Wait for the command to exit, at most ``within_s``. True if it has."""
+        await asyncio.wait({self._exit}, timeout=within_s)
+        return self._exit.done()
 
     def status(self) -> int:
         """Return the exit status, negative for the signal that ended the command; only after it has exited.

@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 
 from zot.errors import ToolFailed
+from zot.private import make_directory
 from zot.tools.base import ToolContext
 from zot.tools.process import Processes
 from zot.tools.view import view
@@ -41,9 +43,18 @@ class Sandbox:
         return self._wrap(argv, bwrap, context)
 
     def _wrap(self, argv: Sequence[str | bytes], bwrap: str, context: ToolContext) -> list[str | bytes]:
+        self._make_hidden(context.cwd)
         path, home = context.env.get("PATH", os.defpath), context.env.get("HOME", "")
         mounts = view(context.cwd, path=path, home=home, hidden=self._hidden, shown=self._shown)
         return sandboxed(argv, bwrap=bwrap, cwd=context.cwd, mounts=mounts)
+
+    def _make_hidden(self, cwd: str) -> None:
+        """Make what is to be hidden in the working directory and is not there: the command could put its own there."""
+        fence = os.path.join(os.path.realpath(cwd), "")
+        for directory in map(os.path.realpath, self._hidden):
+            if directory.startswith(fence):
+                with suppress(OSError):  # what we cannot make, the command cannot either
+                    make_directory(directory)
 
     async def _try(self, bwrap: str, processes: Processes, context: ToolContext) -> None:
         """See if it works: a kernel or a container may forbid it, and a command's own failure looks the same."""

@@ -49,6 +49,7 @@ def view(
     places |= dict.fromkeys(_private(home, here), ("--tmpfs",))
     places |= dict.fromkeys(_existing(hidden), ("--tmpfs",))
     places |= {place: ("--ro-bind", place) for place in _existing(shown)}
+    places = {place: ("--bind", place) for place in _between(here, _existing(hidden))} | places
     places[here] = ("--bind", here)
     places |= _link(cwd, away=[place for place, mount in places.items() if mount != ("--tmpfs",)])
     # A directory before what is in it, so that nothing covers what is to be seen.
@@ -138,6 +139,17 @@ def _private(home: str, cwd: str) -> Iterator[str]:
     yield "/tmp"
     for place in _existing(("/var/tmp", home)):
         if not (place == "/" or _is_in(place, [cwd]) or place.removeprefix("/") in _SYSTEM):
+            yield place
+
+
+def _between(here: str, hidden: Sequence[str]) -> Iterator[str]:
+    """Yield the directories from ``here`` down to what is hidden in it, without the ends.
+
+    Mounted on themselves they cannot be moved: whoever moves one away could put something of their own in place of
+    what is hidden.
+    """
+    for place in hidden:
+        while _is_in(place := os.path.dirname(place), [here]) and place != here:
             yield place
 
 

@@ -21,7 +21,7 @@ from zot.errors import (
     StreamBroken,
 )
 from zot.surrogates import without_half_escapes
-from zot.wire.lines import may_repeat_type, repeats_type
+from zot.wire.lines import may_repeat_type, refuse_repeated_type
 
 PROTOCOL: Final = "v1"
 PROTOCOL_VERSION: Final = 1
@@ -236,13 +236,11 @@ def _told(line: bytes, problem: Exception) -> str:
 
 
 def _refuse_repeated_type(line: bytes, ids: Ids) -> None:
-    """Raise Refused if the request has two types, or is nested too deeply to tell."""
+    """Raise Refused if the request has two types, or nobody can tell."""
     try:
-        repeated = repeats_type(line)
-    except (ValueError, RecursionError) as problem:
-        raise Refused(f"not a request: {problem}", ids) from None
-    if repeated:
-        raise Refused("not a request: it has more than one type", ids)
+        refuse_repeated_type(line, noun="request")
+    except ProtocolError as problem:
+        raise Refused(str(problem), ids) from None
 
 
 class _Loose(msgspec.Struct, frozen=True):

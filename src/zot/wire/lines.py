@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import msgspec
+
+from zot.errors import ProtocolError
+
 #: Longest input line, in bytes, unless a dialect or a flag says otherwise.
 MAX_LINE_BYTES: Final = 16 * 1024 * 1024
+
+#: The letters of "type" as escapes, of which at least one is needed to hide the word.
+_ESCAPED_LETTERS: Final = (b"\\u0074", b"\\u0079", b"\\u0070", b"\\u0065")
+#: A frame that repeats keys, or spells them with escapes, is looked at key by key, which is slow, if it is not longer.
+_MAX_STRANGE_BYTES: Final = 128 * 1024
 
 
 class TooLong:
@@ -84,21 +93,49 @@ class LineSplitter:
         self._pieces, self._size, self._discarding = [], 0, True
 
 
-#: The letters of "type" as escapes, of which at least one is needed to hide the word.
-_ESCAPED_LETTERS: Final = (b"\\u0074", b"\\u0079", b"\\u0070", b"\\u0065")
-
-
 def may_repeat_type(line: bytes) -> bool:
     """True if the word stands twice in the line; spelled with escapes, it may."""
     return line.count(b'"type"') > 1 or any(escape in line for escape in _ESCAPED_LETTERS)
 
 
-def repeats_type(line: bytes) -> bool:
-    """True if the frame itself, not something inside it, has two types. Raise ValueError, RecursionError."""
-    import json  # Rare: the word must stand twice in the line.
+def refuse_repeated_type(line: bytes, *, noun: str) -> None:
+    """Raise ProtocolError if the frame itself, not something inside it, has two types. ``noun``: what it is not."""
+    if _type_stands_once(line):
+        return
+    if len(line) > _MAX_STRANGE_BYTES:
+        raise ProtocolError(f"not a {noun}: the frame repeats or hides its keys")
+    import json  # Rare: nobody writes keys twice, or with escapes.
 
     def keys(pairs: list[tuple[str, Any]]) -> list[str]:
         return [key for key, _ in pairs]
 
-    names: list[str] = json.loads(line, object_pairs_hook=keys, parse_int=str, parse_float=str, strict=False)
-    return names.count("type") > 1
+    try:
+        names: list[str] = json.loads(line, object_pairs_hook=keys, parse_int=str, parse_float=str, strict=False)
+    except (ValueError, RecursionError) as problem:  # It may be stricter than the typed decode was.
+        raise ProtocolError(not_an_object(line, problem, noun=noun)) from None
+    if names.count("type") > 1:
+        raise ProtocolError(f"not a {noun}: the frame has more than one type")
+
+
+def _type_stands_once(line: bytes) -> bool:
+    """True if all that looks like another type is inside the values of a frame; False if that cannot be told."""
+    try:
+        values = [bytes(value) for value in msgspec.json.decode(line, type=dict[str, msgspec.Raw]).values()]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+
+    def outside(word: bytes) -> int:
+        return line.count(word) - sum(value.count(word) for value in values)
+
+    return outside(b'"type"') <= 1 and not any(escape in line and outside(escape) for escape in _ESCAPED_LETTERS)
+
+
+def not_an_object(line: bytes, problem: Exception, *, noun: str) -> str:
+    """Return why a line is not even an object."""
+    if line.startswith(b"\xef\xbb\xbf"):
+        return "not a JSON object: the line begins with a byte order mark"
+    if isinstance(problem, RecursionError):
+        return f"not a {noun}: the JSON is nested too deeply"
+    if isinstance(problem, UnicodeDecodeError):
+        return f"not a {noun}: invalid UTF-8 at byte {problem.start}"
+    return f"not a JSON object: {problem}"

@@ -11,12 +11,12 @@ import msgspec
 from zot.errors import ProtocolError
 from zot.events import encode
 from zot.surrogates import without_half_escapes
-from zot.wire.lines import may_repeat_type, repeats_type
+from zot.wire.lines import may_repeat_type, not_an_object, refuse_repeated_type
 
 PROTOCOL_VERSION: Final = 1
 
 #: What a client may switch on with `hello`. Without them it gets version 1 as first published.
-FEATURES: Final = ("seq", "thinking", "retries", "prices", "approvals", "compaction")
+FEATURES: Final = ("seq", "thinking", "retries", "prices", "approvals", "compaction", "extensions")
 
 
 class Command(msgspec.Struct, frozen=True, tag_field="type"):
@@ -185,7 +185,7 @@ def decode_command(line: bytes) -> AnyCommand:
     except _UNREADABLE as problem:
         command = _decode_leniently(line, problem)
     if may_repeat_type(line):
-        _refuse_repeated_type(line)
+        refuse_repeated_type(line, noun="command")
     _check_id(command)
     return command
 
@@ -213,7 +213,7 @@ def _decode_leniently(line: bytes, problem: Exception) -> AnyCommand:
     try:
         fields: dict[str, msgspec.Raw] = msgspec.json.decode(clean, type=dict[str, msgspec.Raw])
     except _UNREADABLE:
-        raise ProtocolError(_not_an_object(line, problem)) from None
+        raise ProtocolError(not_an_object(line, problem, noun="command")) from None
     fields = {key.lower(): value for key, value in fields.items()}
     frame_id, kind = _readable_id(fields.get("id")), _readable_type(fields.get("type"))
     if frame_id not in line:
@@ -238,26 +238,6 @@ def _not_text(problem: Exception) -> str:
 
 
 _NAMES: Final = frozenset(str(kind.__struct_config__.tag) for kind in Command.__subclasses__())
-
-
-def _not_an_object(line: bytes, problem: Exception) -> str:
-    if line.startswith(b"\xef\xbb\xbf"):
-        return "not a JSON object: the line begins with a byte order mark"
-    if isinstance(problem, RecursionError):
-        return "not a command: the JSON is nested too deeply"
-    if isinstance(problem, UnicodeDecodeError):
-        return f"not a command: {_not_text(problem)}"
-    return f"not a JSON object: {problem}"
-
-
-def _refuse_repeated_type(line: bytes) -> None:
-    """Raise ProtocolError if the frame itself, not something inside it, has two types."""
-    try:
-        repeated = repeats_type(line)
-    except (ValueError, RecursionError) as problem:  # It may be stricter than the typed decode was.
-        raise ProtocolError(_not_an_object(line, problem)) from None
-    if repeated:
-        raise ProtocolError("not a command: the frame has more than one type")
 
 
 def _check_id(command: Command) -> None:

@@ -12,8 +12,12 @@ from zot.events import (
     ApprovalRequest,
     CompactDone,
     ExtNotify,
+    PanelClosed,
+    PanelOpened,
+    PanelRendered,
     Retry,
     ThinkingDelta,
+    ToolResult,
     Usage,
     encode,
     encode_lines,
@@ -24,9 +28,12 @@ _GATED: Final[dict[type, str]] = {
     Retry: "retries",
     ApprovalRequest: "approvals",
     ExtNotify: "extensions",
+    PanelOpened: "extensions",
+    PanelRendered: "extensions",
+    PanelClosed: "extensions",
 }
 #: What is not shown to everybody, or not to everybody in the same way.
-_SPECIAL: Final[frozenset[type]] = frozenset({*_GATED, Usage, CompactDone})
+_SPECIAL: Final[frozenset[type]] = frozenset({*_GATED, Usage, CompactDone, ToolResult})
 
 
 class EventEncoder:
@@ -55,9 +62,15 @@ def _by_features(events: Sequence[AgentEvent], features: frozenset[str]) -> list
     shown = [event for event in events if _GATED.get(type(event)) is None or _GATED[type(event)] in features]
     if "compaction" not in features:
         shown = [event for event in shown if not (isinstance(event, Usage | CompactDone) and event.auto)]
+    if "extensions" not in features:
+        shown = [_without_details(event) if type(event) is ToolResult else event for event in shown]
     if "prices" not in features:
         shown = [_as_first_published(event) if type(event) is Usage else event for event in shown]
     return shown
+
+
+def _without_details(event: ToolResult) -> ToolResult:
+    return event if event.details is None else msgspec.structs.replace(event, details=None)
 
 
 def _as_first_published(event: Usage) -> Usage:

@@ -27,7 +27,8 @@ from zot.tools.warden.request import Request, receive_request
 ORPHAN_GRACE_S = 0.5
 _FIRST_LOOK_S = 0.001
 _LAST_LOOK_S = 0.05
-_MAX_JOBS = 50
+#: How many are worth telling, and then some: who asked shall see that there are more.
+_MAX_JOBS = 100
 #: How many are asked to end before they are killed. What multiplies faster than it can be asked is not listening.
 _CROWD = 1000
 _RESETTABLE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}

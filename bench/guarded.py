@@ -1,0 +1,94 @@
+"""A session with extensions. Prints how long each question to one took, and how long ten took to start, as JSON.
+
+Run by `questions.py` with the interpreter that zot is installed for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from time import perf_counter
+
+from zot.config import Config
+from zot.messages import CallBlock
+from zot.runtime import open_session
+
+_SCRIPT = """\
+import sys, json
+def say(**frame): sys.stdout.write(json.dumps(frame) + "\\n"); sys.stdout.flush()
+say(type="hello", name=sys.argv[1], version="1", capabilities=["events"])
+say(type="subscribe", events=[], intercept=["tool_call"])
+say(type="ready")
+for line in sys.stdin:
+    frame = json.loads(line)
+    if frame["type"] == "event_intercept": say(type="event_intercept_response", id=frame["id"])
+    if frame["type"] == "shutdown": break
+"""
+_QUESTIONS = 300
+_MANY = 10
+
+
+def _extension(place: Path, name: str) -> str:
+    directory = place / name
+    directory.mkdir()
+    (directory / "main.py").write_text(_SCRIPT)
+    described = {"name": name, "exec": sys.executable, "args": ["main.py", name]}
+    (directory / "extension.json").write_text(json.dumps(described))
+    return str(directory)
+
+
+async def _started(directories: list[str], home: str) -> float:
+    """Return how long it takes until a first prompt may begin."""
+    session = open_session(Config(provider="lab", ext=tuple(directories), env={**os.environ, "ZOT_HOME": home}))
+    start = perf_counter()
+    await session.agent.extensions.ready()
+    taken = perf_counter() - start
+    await session.close()
+    return taken
+
+
+def _bare(directories: list[str]) -> float:
+    """Return how long the same processes take until each has said its last word of greeting."""
+    start = perf_counter()
+    children = [
+        subprocess.Popen([sys.executable, "main.py", "x"], cwd=one, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for one in directories
+    ]
+    for child in children:
+        assert child.stdout is not None
+        for _ in range(3):
+            child.stdout.readline()
+    taken = perf_counter() - start
+    for child in children:
+        child.communicate()
+    return taken
+
+
+async def _asked(directory: str, home: str) -> list[float]:
+    session = open_session(Config(provider="lab", ext=(directory,), env={**os.environ, "ZOT_HOME": home}))
+    extensions, times = session.agent.extensions, []
+    await extensions.ready()
+    for number in range(_QUESTIONS):
+        call = CallBlock(str(number), "bash", {"command": "ls"})
+        start = perf_counter()
+        await extensions.tool_called(call, {"command": "ls"})
+        times.append(perf_counter() - start)
+    await session.close()
+    return times
+
+
+async def main() -> None:
+    """Measure and print."""
+    with tempfile.TemporaryDirectory() as place:
+        directories = [_extension(Path(place), f"e{number}") for number in range(_MANY)]
+        asked = await _asked(directories[0], place)
+        bare, ours = _bare(directories), await _started(directories, place)
+    sys.stdout.write(json.dumps({"asked": asked, "bare": bare, "ours": ours}))
+
+
+asyncio.run(main())

@@ -1,0 +1,1 @@
+"""Programs that run beside the agent: what they register, watch and guard."""

@@ -1,0 +1,86 @@
+"""Which extensions there are, in the order in which they are asked, and which of them run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from zot.errors import ConfigError
+from zot.extensions.manifest import Manifest, load
+
+Source: TypeAlias = Literal["ext", "project", "global"]
+#: Why one does not run: "broken" says what is wrong with it in ``problem``, "shadowed" who took its name.
+Standing: TypeAlias = Literal["runs", "disabled", "untrusted", "shadowed", "broken"]
+
+
+class Located(msgspec.Struct, frozen=True):
+    """An extension in its ``directory``: where it was looked for, what its manifest says, and whether it runs."""
+
+    directory: str
+    source: Source
+    standing: Standing
+    manifest: Manifest | None = None
+    problem: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its name; that of its directory if its manifest cannot be read."""
+        return self.manifest.name if self.manifest is not None else os.path.basename(self.directory)
+
+
+def discover(
+    *,
+    cwd: str,
+    home: str | None,
+    explicit: Sequence[str] = (),
+    look: bool = True,
+    is_trusted: Callable[[str, Sequence[str]], bool],
+) -> list[Located]:
+    """Return the extensions: those the user named, then the project's, then those of ``home``, each by name.
+
+    ``look`` False leaves out all that were not named. Those of a project run only if ``is_trusted`` says so of their
+    directory and the patterns of their data. The first of a name that could run is the one that does.
+    """
+    found = [_located(os.path.abspath(directory), "ext") for directory in explicit]
+    if look:
+        found += _by_name(os.path.join(cwd, ".zot", "extensions"), "project")
+        found += _by_name(os.path.join(home, "extensions"), "global") if home else []
+    return list(_ranked(found, is_trusted))
+
+
+def _by_name(place: str, source: Source) -> list[Located]:
+    try:
+        with os.scandir(place) as entries:
+            directories = [entry.path for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as problem:
+        return [Located(place, source, "broken", problem=f"{place}: {problem.strerror}")]
+    return sorted((_located(directory, source) for directory in directories), key=lambda one: (one.name, one.directory))
+
+
+def _located(directory: str, source: Source) -> Located:
+    try:
+        manifest = load(directory)
+    except ConfigError as problem:
+        return Located(directory, source, "broken", problem=str(problem))
+    return Located(directory, source, "runs" if manifest.enabled else "disabled", manifest)
+
+
+def _ranked(found: Sequence[Located], is_trusted: Callable[[str, Sequence[str]], bool]) -> Iterator[Located]:
+    """Yield what was found, saying of each that will not run why."""
+    taken: dict[str, str] = {}
+    for one in found:
+        if one.standing != "runs" or one.manifest is None:
+            yield one
+        elif one.source == "project" and not is_trusted(one.directory, one.manifest.data):
+            yield msgspec.structs.replace(one, standing="untrusted")
+        elif (first := taken.setdefault(one.name, one.directory)) != one.directory:
+            yield msgspec.structs.replace(
+                one, standing="shadowed", problem=f"{first} has the same name and comes first"
+            )
+        else:
+            yield one

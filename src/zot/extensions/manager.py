@@ -1,0 +1,268 @@
+"""The extensions of one session together: asked one after the other, told in order, and their tools and commands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, get_args
+
+from zot import events
+from zot.agent.hooks import CallDecision, MessageDecision
+from zot.errors import UserError
+from zot.events import (
+    AgentEvent,
+    AssistantMessage,
+    Done,
+    ExtNotify,
+    ToolCall,
+    ToolResult,
+    TurnEnd,
+    TurnStart,
+)
+from zot.extensions.discovery import Located
+from zot.extensions.extension import Extension, Surroundings
+from zot.extensions.happenings import (
+    Broken,
+    CommandRegistered,
+    Complained,
+    Ended,
+    Happening,
+    Notified,
+    PanelClosed,
+    PanelRendered,
+    ToolRegistered,
+)
+from zot.extensions.listener import Listener
+from zot.extensions.tool import ExtensionTool
+from zot.messages import CallBlock, TextBlock
+from zot.slash import CommandAnswer, CommandInfo
+from zot.tools.base import Tool
+from zot.wire import extension as wire
+
+_KEYS: Final[tuple[wire.Key, ...]] = get_args(wire.Key)
+
+
+class Manager:
+    """What `agent.hooks.Extensions` promises, for the extensions in ``located``, in their order.
+
+    They are started side by side. ``taken`` are names of tools that are not theirs to have; ``offered`` says
+    which others the model may see.
+    """
+
+    def __init__(
+        self,
+        located: Sequence[Located],
+        around: Surroundings,
+        *,
+        taken: Sequence[str],
+        offered: Callable[[str], bool] = lambda name: True,
+    ) -> None:
+        self._located = [one for one in located if one.standing == "runs"]
+        self._around = around
+        self._show: Callable[[Sequence[AgentEvent]], None] = lambda shown: None
+        self._taken = frozenset(taken)
+        self._offered = offered
+        self._begun = False
+        self._closed = False
+        self._panels: dict[str, Extension] = {}
+        self._tools: list[Tool] | None = None
+        self.extensions: list[Extension] = []
+        self._listeners: list[Listener] = []
+
+    # What the session wants.
+
+    def attach(self, show: Callable[[Sequence[AgentEvent]], None]) -> None:
+        self._show = show
+
+    def start(self) -> None:
+        if not self.extensions and not self._closed:
+            self.extensions = [Extension(one, self._around, self) for one in self._located]
+            self._listeners = [Listener(extension) for extension in self.extensions]
+
+    async def close(self) -> None:
+        self._closed = True
+        await asyncio.gather(*(extension.close() for extension in self.extensions))
+
+    # What the agent asks.
+
+    @property
+    def attentive(self) -> bool:
+        return bool(self._located)
+
+    @property
+    def holds_messages(self) -> bool:
+        return any(extension.peer.decides("assistant_message") for extension in self.extensions)
+
+    def tools(self) -> Sequence[Tool]:
+        if self._tools is None:
+            found: dict[str, Tool] = {}
+            for extension in self.extensions:
+                for tool in extension.peer.tools:
+                    if tool.name not in self._taken and self._offered(tool.name):
+                        found.setdefault(tool.name, ExtensionTool(extension, tool))
+            self._tools = list(found.values())
+        return self._tools
+
+    async def ready(self) -> None:
+        self.start()
+        await asyncio.gather(*(extension.settled() for extension in self.extensions))
+        if not self._begun:
+            self._begun = True
+            self._tell(wire.Event("session_start"))
+
+    async def turn_starting(self, step: int) -> str | None:
+        try:
+            for listener in self._listeners:
+                decision = await listener.decide("turn_start", step=step)
+                if decision.block:
+                    return decision.reason
+            return None
+        finally:
+            self._released("turn_start", str(step))
+
+    async def tool_called(self, call: CallBlock, args: dict[str, Any]) -> CallDecision:
+        original, notes = args, []
+        try:
+            for listener in self._listeners:
+                decision = await listener.decide("tool_call", tool_id=call.id, tool_name=call.name, tool_args=args)
+                if decision.block:
+                    return CallDecision(args, refusal=decision.reason)
+                if decision.modified_args is not None:
+                    args = decision.modified_args
+                if decision.modified_args is not None or decision.reason:
+                    notes.append(_note(listener.name, decision.reason, changed=decision.modified_args is not None))
+            return CallDecision(args, note="\n".join(notes)) if notes or args is not original else CallDecision(args)
+        finally:
+            self._released("tool_call", call.id)
+
+    async def message_written(self, text: str) -> MessageDecision:
+        for listener in self._listeners:
+            decision = await listener.decide("assistant_message", text=text)
+            if decision.block:
+                return MessageDecision(text, refusal=decision.reason)
+            if decision.replace_text is not None:
+                text = decision.replace_text
+        return MessageDecision(text)
+
+    def observe(self, happened: Sequence[AgentEvent]) -> None:
+        for event in happened:
+            match event:
+                case TurnStart(step=step):
+                    self._tell(wire.Event("turn_start", step=step), str(step))
+                case ToolCall(id=call_id, name=name, args=args):
+                    self._tell(wire.Event("tool_call", tool_id=call_id, tool_name=name, tool_args=args), call_id)
+                case AssistantMessage(content=content):
+                    text = "".join(part.text for part in content if isinstance(part, TextBlock))
+                    self._tell(wire.Event("assistant_message", text=text))
+                case TurnEnd(stop=stop, error=error):
+                    self._tell(wire.Event("turn_end", stop=stop, error=error or ""))
+                case ToolResult(id=call_id):
+                    self._released("tool_call", call_id)
+                case Done():
+                    for listener in self._listeners:
+                        listener.release_all()
+                case _:
+                    pass
+
+    # What people ask.
+
+    def commands(self) -> Sequence[CommandInfo]:
+        return [
+            CommandInfo(command.name, command.description, extension.name)
+            for extension, command in self._commands().values()
+        ]
+
+    async def run_command(self, name: str, args: str) -> CommandAnswer:
+        found = self._commands().get(name)
+        if found is None:
+            known = ", ".join(self._commands()) or "none"
+            raise UserError(f"there is no command named {name!r}; there are: {known}")
+        extension, _ = found
+        response = await extension.run_command(name, args)
+        if response.error:
+            raise UserError(response.error)
+        panel = response.open_panel if response.action == "open_panel" else None
+        answer = CommandAnswer(
+            extension.name,
+            response.action,
+            prompt=response.prompt if response.action == "prompt" else "",
+            insert=response.insert if response.action == "insert" else "",
+            display=response.display if response.action == "display" else "",
+            panel_id="" if panel is None else panel.id,
+        )
+        if panel is not None:
+            self._panels[panel.id] = extension
+            self._show([events.PanelOpened(extension.name, panel.id, panel.title, panel.lines, panel.footer)])
+        return answer
+
+    def press(self, panel_id: str, key: str, text: str) -> None:
+        known = next((name for name in _KEYS if name == key), None)
+        if known is None:
+            raise UserError(f"there is no key named {key!r}; there are: {', '.join(_KEYS)}")
+        self._owner(panel_id).press(panel_id, known, text)
+
+    def close_panel(self, panel_id: str) -> None:
+        extension = self._owner(panel_id)
+        extension.close_panel(panel_id)
+        self._panel_closed(extension, panel_id)
+
+    # What they do.
+
+    def happened(self, extension: Extension, happening: Happening) -> None:
+        """Hear what came of an extension, as `Audience` wants."""
+        match happening:
+            case ToolRegistered(tool=tool):
+                self._tools = None
+                if tool.name in self._taken:
+                    extension.note(f"the tool {tool.name} is not offered: zot has one of that name")
+            case CommandRegistered(command=command):
+                if self._commands()[command.name][0] is not extension:
+                    extension.note(f"the command {command.name} belongs to another extension, which comes first")
+            case Notified(level=level, message=message):
+                self._show([ExtNotify(extension.name, level, message)])
+            case Complained(reason=reason, notice=True):
+                self._show([ExtNotify(extension.name, "warn", reason)])
+            case PanelRendered(panel=panel):
+                self._show(
+                    [events.PanelRendered(extension.name, panel.panel_id, panel.title, panel.lines, panel.footer)]
+                )
+            case PanelClosed(panel_id=panel_id):
+                self._panel_closed(extension, panel_id)
+            case Broken(reason=reason):
+                self._show([ExtNotify(extension.name, "error", reason)])
+            case Ended(reason=reason, wanted=False):
+                self._tools = None
+                self._show([ExtNotify(extension.name, "error", reason)])
+            case _:
+                pass
+
+    def _commands(self) -> Mapping[str, tuple[Extension, wire.RegisterCommand]]:
+        """Return the commands by name, each with whose it is: the first in order has a name that several want."""
+        found: dict[str, tuple[Extension, wire.RegisterCommand]] = {}
+        for extension in self.extensions:
+            for command in extension.peer.commands:
+                found.setdefault(command.name, (extension, command))
+        return found
+
+    def _tell(self, event: wire.Event, about: str = "") -> None:
+        for listener in self._listeners:
+            listener.tell(event, about)
+
+    def _released(self, event: wire.Intercepted, about: str) -> None:
+        for listener in self._listeners:
+            listener.release(event, about)
+
+    def _owner(self, panel_id: str) -> Extension:
+        extension = self._panels.get(panel_id)
+        if extension is None:
+            raise UserError(f"no panel {panel_id!r} is open")
+        return extension
+
+    def _panel_closed(self, extension: Extension, panel_id: str) -> None:
+        if self._panels.pop(panel_id, None) is not None:
+            self._show([events.PanelClosed(extension.name, panel_id)])
+
+
+def _note(name: str, reason: str, *, changed: bool) -> str:
+    what = f"[the arguments were changed by extension {name}" if changed else f"[extension {name}"
+    return f"{what}: {reason}]" if reason else f"{what}]"

@@ -1,0 +1,67 @@
+"""extension.json: what an extension is called, how it is started, and what it may do."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+from zot.errors import ConfigError
+from zot.fingerprint import DEFAULT_DATA
+from zot.regular import content
+from zot.wire.extension import ExtensionName, Intercepted, OnFailure
+
+FILE_NAME = "extension.json"
+MAX_BYTES = 256 * 1024
+
+_NonEmpty: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What the file says. Fields that we do not know are for others."""
+
+    name: ExtensionName
+    exec: _NonEmpty
+    version: str = ""
+    args: tuple[str, ...] = ()
+    language: str = ""
+    description: str = ""
+    enabled: bool = True
+    #: What is blocked from the start, and while it does not run, if ``on_failure`` says "block".
+    intercept: tuple[Intercepted, ...] = ()
+    on_failure: OnFailure = "allow"
+    #: Patterns of the files that it may change itself, see `fingerprint`.
+    data: tuple[str, ...] = DEFAULT_DATA
+
+
+def load(directory: str) -> Manifest:
+    """Return the manifest in ``directory``. Raise ConfigError that names the file and the field that is wrong."""
+    path = os.path.join(directory, FILE_NAME)
+    try:
+        data = content(path)
+    except OSError as problem:
+        raise ConfigError(f"{path}: {problem.strerror}") from None
+    if len(data) > MAX_BYTES:
+        raise ConfigError(f"{path}: longer than {MAX_BYTES} bytes")
+    return parse(data, path)
+
+
+def parse(data: bytes, path: str) -> Manifest:
+    """Return the manifest that ``data`` is, which was found at ``path``. Raise ConfigError."""
+    try:
+        manifest = msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"), type=Manifest)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+        raise ConfigError(f"{path}: {problem}") from None
+    for word in (manifest.exec, *manifest.args):
+        if "\0" in word:
+            raise ConfigError(f"{path}: a NUL character in `exec` or `args`")
+    return manifest
+
+
+def program(manifest: Manifest, directory: str) -> str:
+    """Return what is to be started: relative to the manifest, or a bare name beside it, or else on the PATH."""
+    if "/" in manifest.exec:
+        return os.path.join(directory, manifest.exec)
+    beside = os.path.join(directory, manifest.exec)
+    return beside if os.path.isfile(beside) else manifest.exec

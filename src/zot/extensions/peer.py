@@ -1,0 +1,399 @@
+"""zot's side of the connection to one extension: greeting, registering, ready, closing, closed. Does no I/O.
+
+No clock either: every time is seconds of whatever clock the shell uses, given as ``now``. A shell needs three things:
+
+- **Bytes in.** `receive(data, now)` for what the extension wrote, `end(reason, now)` when that is over (it exited, was
+  killed, closed its output), `expire(now)` when a deadline has come. Each returns *happenings* (`happenings.py`), to be
+  acted upon in their order.
+- **Bytes out.** `call_tool`, `invoke_command`, `ask`, `tell`, `press`, `close_panel`, `shut_down` return bytes to
+  write, in the order of the calls; b"" if there is nothing to say. The three that have an answer return `Asked`, with
+  its id, or the answer itself if there is no asking. `Greeted.reply` is to be written, too.
+- **Time.** `next_deadline()` is when to call `expire` if nothing else happens; None if nothing is waited for. It may
+  change with every call of anything.
+
+What holds:
+
+- What was `Asked` is answered by exactly one happening with its id, `ToolAnswered`, `CommandAnswered` or `Decided`,
+  unless the shell says `give_up(id)`. If the extension does not answer in time, answers wrongly, breaks or ends,
+  that is an answer too, at once, with a ``failure``.
+- A failed question is allowed, or blocked if the extension fails closed: its subscription said ``on_failure`` "block",
+  or its manifest did (``fails_closed``). What is in ``closed`` is blocked from the start until it has subscribed to it,
+  and whenever it is not running; hand `closed` of a peer that has ended to the one that follows it.
+- A line that is no frame fails what it answers, by its id, or else everything that waits, since it may have been any
+  of the answers. It is `Complained` about. The first line must be a good hello, and `MAX_FAULTS` bad lines are the
+  end: `Broken`.
+- `Terminate` and `Kill` say when to signal the process: after `Broken`, and when it does not shut down in time.
+- `Settled` says that no first prompt has to wait for it any more; so do `Broken` and `Ended`.
+- `Ended` is the last happening. Nothing is said to an extension after `shut_down`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Final
+
+from zot.errors import ProtocolError
+from zot.extensions import answers
+from zot.extensions.calls import Asked, asked
+from zot.extensions.deadlines import Deadlines
+from zot.extensions.happenings import (
+    Acknowledged,
+    Broken,
+    CommandAnswered,
+    CommandRegistered,
+    Complained,
+    Decision,
+    Ended,
+    Greeted,
+    Happening,
+    Kill,
+    Notified,
+    Settled,
+    Subscribed,
+    Terminate,
+    ToolAnswered,
+    ToolRegistered,
+)
+from zot.extensions.panels import Panels
+from zot.extensions.questions import Questions
+from zot.extensions.registry import Registry
+from zot.printable import printable
+from zot.wire import extension as wire
+from zot.wire.lines import LineSplitter, TooLong
+
+#: So many lines that are no frames are the end of it.
+MAX_FAULTS: Final = 100
+#: What asks for no more than this can be used before it is complete.
+_UNHURRIED: Final = frozenset({"commands", "panels"})
+_CLIP: Final = 200
+
+
+class State(Enum):
+    """How far a connection has come."""
+
+    GREETING = "greeting"
+    REGISTERING = "registering"
+    READY = "ready"
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
+class Peer:
+    """One extension, from the start of its process to its end. See the head of this file."""
+
+    def __init__(
+        self,
+        name: str,
+        ack: wire.HelloAck,
+        *,
+        now: float,
+        deadlines: Deadlines | None = None,
+        closed: frozenset[wire.Intercepted] = frozenset(),
+        fails_closed: bool = False,
+        max_line_bytes: int = wire.MAX_LINE_BYTES,
+    ) -> None:
+        self.name = name
+        self.state = State.GREETING
+        self.hello: wire.Hello | None = None
+        self._ack = ack
+        self._deadlines = deadlines or Deadlines()
+        self._fails_closed = fails_closed
+        self._lines = LineSplitter(max_line_bytes=max_line_bytes)
+        self._registry = Registry()
+        self._questions = Questions(name, self._deadlines, closed)
+        self._panels = Panels()
+        self._faults = 0
+        self._wanted = False
+        # What the state waits for, in the end: hello, ready, or that it stops.
+        self._until: float | None = now + self._deadlines.hello_s
+        self._settle_at = 0.0
+        self._kill_next = False
+
+    # What is known of it.
+
+    @property
+    def running(self) -> bool:
+        """True while it can be talked to."""
+        return self.state in (State.REGISTERING, State.READY)
+
+    @property
+    def closed(self) -> frozenset[wire.Intercepted]:
+        """What is blocked when it cannot be asked."""
+        return self._questions.closed
+
+    @property
+    def commands(self) -> tuple[wire.RegisterCommand, ...]:
+        """What it answers to, in the order in which it said so."""
+        return tuple(self._registry.commands.values())
+
+    @property
+    def tools(self) -> tuple[wire.RegisterTool, ...]:
+        """What the model may call, in the order in which it said so."""
+        return tuple(self._registry.tools.values())
+
+    @property
+    def panels(self) -> tuple[str, ...]:
+        """The panels that are open."""
+        return self._panels.open
+
+    def hears(self, event: wire.EventName) -> bool:
+        """True if it is told about ``event``."""
+        return self.running and event in self._registry.events
+
+    def decides(self, event: wire.Intercepted) -> bool:
+        """True if it is to be asked about ``event``, be it that it cannot be and so blocks it."""
+        return event in self.closed or (self.running and event in self._registry.intercept)
+
+    def next_deadline(self) -> float | None:
+        """Return when `expire` has something to do; None if nothing is waited for."""
+        times = (self._until, self._questions.next_deadline())
+        return min((time for time in times if time is not None), default=None)
+
+    # What it is told.
+
+    def call_tool(self, tool: str, args: dict[str, Any], now: float) -> Asked | ToolAnswered:
+        """Run one of its tools."""
+        problem = self._why_not("tool", tool, self._registry.tools)
+        if problem:
+            return answers.tool_failure(self._questions.new_id(), problem)
+        waiting = self._questions.open("tool", tool, now)
+        return asked(waiting, wire.ToolCall(waiting.id, tool, args))
+
+    def invoke_command(self, command: str, args: str, now: float) -> Asked | CommandAnswered:
+        """Run one of its commands."""
+        problem = self._why_not("command", command, self._registry.commands)
+        if problem:
+            return answers.command_failure(self._questions.new_id(), problem)
+        waiting = self._questions.open("command", command, now)
+        return asked(waiting, wire.CommandInvoked(waiting.id, command, args.strip()))
+
+    def ask(
+        self,
+        event: wire.Intercepted,
+        now: float,
+        *,
+        step: int = 0,
+        tool_id: str = "",
+        tool_name: str = "",
+        tool_args: dict[str, Any] | None = None,
+        text: str = "",
+    ) -> Asked | Decision:
+        """Let it decide about an event: about a turn by its step, about a call, about the text of a message."""
+        if self.running and event in self._registry.intercept:
+            waiting = self._questions.open("intercept", event, now)
+            return asked(waiting, wire.EventIntercept(waiting.id, event, step, tool_id, tool_name, tool_args, text))
+        if event not in self.closed:
+            return Decision()
+        what = f"has not subscribed to {event}" if self.running else "is not running"
+        return answers.decision_failure(f"extension {self.name}, which guards this, {what}", closed=True)
+
+    def tell(self, event: wire.Event) -> bytes:
+        """Let it hear about an event, if it wants to."""
+        return wire.encode_frame(event) if self.hears(event.event) else b""
+
+    def press(self, panel_id: str, key: wire.Key, text: str = "") -> bytes:
+        """Let it have a key that was pressed in one of its panels."""
+        if not self.running or panel_id not in self._panels.open:
+            return b""
+        return wire.encode_frame(wire.PanelKey(panel_id, key, text))
+
+    def close_panel(self, panel_id: str) -> bytes:
+        """A person closed one of its panels."""
+        closed = self._panels.close(panel_id)
+        return wire.encode_frame(wire.PanelClose(panel_id)) if closed and self.running else b""
+
+    def give_up(self, call_id: str) -> None:
+        """Nobody waits for this any more. An answer that still comes is only noted."""
+        self._questions.give_up(call_id)
+
+    def shut_down(self, now: float) -> bytes:
+        """Let it end. What it was asked may still be answered meanwhile."""
+        if self.state in (State.CLOSING, State.CLOSED):
+            return b""
+        self.state, self._wanted = State.CLOSING, True
+        self._until, self._kill_next = now + self._deadlines.shutdown_s, False
+        return wire.encode_frame(wire.Shutdown())
+
+    # What comes of it.
+
+    def receive(self, data: bytes, now: float) -> list[Happening]:
+        """Take what it wrote, in chunks of any size."""
+        return [] if self._deaf else self._take_all(self._lines.feed(data), now)
+
+    def end(self, reason: str, now: float) -> list[Happening]:
+        """It is over, for a reason to be shown, such as "exited with 1": nothing more comes from it."""
+        if self.state is State.CLOSED:
+            return []
+        happenings = [] if self._deaf else self._take_all(self._lines.finish(), now)
+        if self.state is State.GREETING:
+            reason = f"{reason} before it said hello"
+        happenings += self._questions.fail_all(reason)
+        happenings += self._panels.close_all()
+        self.state, self._until = State.CLOSED, None
+        return [*happenings, Ended(reason, self._wanted)]
+
+    def expire(self, now: float) -> list[Happening]:
+        """Draw the consequences of the time. Any number of times."""
+        happenings = self._questions.expire(now)
+        if self._until is not None and self._until <= now:
+            happenings += self._state_expired(now)
+        return happenings
+
+    @property
+    def _deaf(self) -> bool:
+        """True once it does not matter what it says."""
+        return self.state is State.CLOSED or (self.state is State.CLOSING and not self._wanted)
+
+    def _state_expired(self, now: float) -> list[Happening]:
+        match self.state:
+            case State.GREETING:
+                return self.lose(f"did not say hello within {self._deadlines.hello_s:g} s", now)
+            case State.REGISTERING:
+                return self._settle(said=False)
+            case State.CLOSING if self._kill_next:
+                self._until = None
+                return [Kill()]
+            case State.CLOSING:
+                self._until, self._kill_next = now + self._deadlines.terminate_s, True
+                return [Terminate()]
+            case State.READY | State.CLOSED:
+                return []
+
+    def _take_all(self, lines: list[bytes | TooLong], now: float) -> list[Happening]:
+        happenings: list[Happening] = []
+        for line in lines:
+            if self._deaf:
+                break
+            happenings += self._take(line, now)
+        return happenings
+
+    def _take(self, line: bytes | TooLong, now: float) -> list[Happening]:
+        if isinstance(line, TooLong):
+            return self._fault(f"wrote a line of more than {line.limit} bytes", now)
+        try:
+            frame = wire.decode_from_extension(line)
+        except wire.UnknownFrame as problem:
+            return self._unknown(problem, line, now)
+        except ProtocolError as problem:
+            return self._fault(f"wrote a line that is no frame: {_clipped(str(problem))}", now, problem, line)
+        if self.state is State.REGISTERING:
+            self._wait_for_more(now)
+        try:
+            return self._act(frame, len(line), now)
+        except ProtocolError as problem:
+            return self._complain(str(problem), now)
+
+    def _act(self, frame: wire.AnyFromExtension, size: int, now: float) -> list[Happening]:
+        """Take one frame. Raise ProtocolError if it is not allowed here and now."""
+        if isinstance(frame, wire.Hello):
+            return self._greet(frame, now)
+        if self.state is State.GREETING:
+            return self.lose(f"did not say hello first, but {wire.name_of(frame)}", now)
+        match frame:
+            case wire.RegisterCommand() | wire.RegisterTool() | wire.Subscribe() | wire.Ready() if not self.running:
+                return []  # It was told to end meanwhile.
+            case wire.RegisterCommand():
+                self._registry.add_command(frame, size)
+                return [CommandRegistered(frame)]
+            case wire.RegisterTool():
+                return [ToolRegistered(self._registry.add_tool(frame, size))]
+            case wire.Subscribe():
+                return self._subscribe(frame)
+            case wire.Ready():
+                return self._settle(said=True) if self.state is State.REGISTERING else []
+            case wire.ToolResult() | wire.CommandResponse() | wire.EventInterceptResponse():
+                happenings = self._questions.take(frame)
+                self._panels.watch(happenings)
+                return happenings
+            case wire.PanelRender() | wire.PanelClose():
+                return [self._panels.take(frame)]
+            case wire.Notify(message=message, level=level):
+                return [Notified(next((known for known in wire.LEVELS if known == level), "info"), message)]
+            case wire.ShutdownAck():
+                return [Acknowledged()] if self._wanted else [Complained("acknowledged a shutdown nobody asked for")]
+
+    def _greet(self, hello: wire.Hello, now: float) -> list[Happening]:
+        if self.state is State.CLOSING:
+            return []  # It was told to end before it had begun.
+        if self.state is not State.GREETING:
+            raise ProtocolError("said hello again")
+        if hello.name != self.name:
+            return self.lose(f"says it is {hello.name!r}, but its manifest says {self.name!r}", now)
+        self.hello, self.state = hello, State.REGISTERING
+        self._settle_at = now + self._deadlines.ready_s
+        self._wait_for_more(now)
+        return [Greeted(hello, wire.encode_frame(self._ack))]
+
+    def _wait_for_more(self, now: float) -> None:
+        """Wait for ready; if it has nothing a prompt needs, no longer than it is silent for a moment."""
+        self._until = self._settle_at
+        if self.hello is not None and self.hello.capabilities and _UNHURRIED.issuperset(self.hello.capabilities):
+            self._until = min(self._until, now + self._deadlines.silence_s)
+
+    def _settle(self, *, said: bool) -> list[Happening]:
+        self.state, self._until = State.READY, None
+        return [Settled(said)]
+
+    def _subscribe(self, wanted: wire.Subscribe) -> list[Happening]:
+        unknown = self._registry.subscribe(wanted)
+        promised = self.closed - self._registry.intercept
+        if self._fails_closed or wanted.on_failure == "block":
+            self._questions.closed |= self._registry.intercept
+        happenings: list[Happening] = [Subscribed(self._registry.events, self._registry.intercept)]
+        if unknown:
+            happenings.append(Complained(f"subscribe: no such event: {', '.join(map(printable, unknown))}"))
+        if promised:
+            missing = ", ".join(sorted(promised))
+            happenings.append(Complained(f"did not subscribe to {missing}, as promised: it stays blocked", notice=True))
+        return happenings
+
+    # What goes wrong.
+
+    def _unknown(self, problem: wire.UnknownFrame, line: bytes, now: float) -> list[Happening]:
+        """A frame of a later version harms nobody; one that answers a question was meant as an answer."""
+        if self.state is State.GREETING or self._questions.meant(problem.frame_id) is not None:
+            return self._fault(f"wrote an {_clipped(str(problem))}", now, problem, line)
+        return self._complain(_clipped(str(problem)), now)
+
+    def _fault(
+        self, reason: str, now: float, problem: ProtocolError | None = None, line: bytes = b""
+    ) -> list[Happening]:
+        """A line is no frame: fail what it answers, or else all that waits."""
+        if self.state is State.GREETING:
+            return self.lose(f"did not say hello first, but {_with_line(reason, line)}", now)
+        meant = self._questions.meant(problem.frame_id) if problem is not None else None
+        failed = [self._questions.fail(meant, reason)] if meant else self._questions.fail_all(reason)
+        complaint = Complained(_with_line(reason, line), notice=bool(failed) or not self._faults)
+        return [complaint, *failed, *self._count_fault(now)]
+
+    def _complain(self, reason: str, now: float) -> list[Happening]:
+        """A frame is not allowed here and now: it does nothing."""
+        return [Complained(reason, notice=not self._faults), *self._count_fault(now)]
+
+    def _count_fault(self, now: float) -> list[Happening]:
+        self._faults += 1
+        return self.lose(f"wrote {MAX_FAULTS} bad lines", now) if self._faults == MAX_FAULTS else []
+
+    def lose(self, reason: str, now: float) -> list[Happening]:
+        """It cannot be talked to any more although it runs: it speaks nonsense, does not read, has closed a pipe."""
+        if self.state in (State.CLOSING, State.CLOSED):
+            return []  # Its end has been arranged for.
+        failed = self._questions.fail_all(reason)
+        self.state = State.CLOSING
+        self._until, self._kill_next = now + self._deadlines.terminate_s, True
+        return [*failed, Broken(reason), Terminate()]
+
+    def _why_not(self, kind: str, name: str, known: dict[str, Any]) -> str | None:
+        if not self.running:
+            return f"extension {self.name} is not running"
+        return None if name in known else f"extension {self.name} has no {kind} named {name!r}"
+
+
+def _with_line(reason: str, line: bytes) -> str:
+    return f"{reason}: {_clipped(line[: 4 * _CLIP].decode('utf-8', 'replace'))}" if line else reason
+
+
+def _clipped(text: str) -> str:
+    """Return the beginning of what others wrote, fit for a log."""
+    shown = printable(text[: _CLIP + 1])
+    return shown if len(shown) <= _CLIP else shown[:_CLIP] + "..."

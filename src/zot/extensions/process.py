@@ -1,0 +1,159 @@
+"""One process of an extension: started, talked to, and ended to the last of its descendants."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from zot.extensions.calls import Asked
+from zot.extensions.happenings import (
+    Answered,
+    CommandAnswered,
+    Decided,
+    Greeted,
+    Happening,
+    Kill,
+    Terminate,
+    ToolAnswered,
+)
+from zot.extensions.outbox import Outbox
+from zot.extensions.peer import Peer
+from zot.tools.process import Child, Streams
+
+A = TypeVar("A")
+#: What has closed its output is about to exit, and has this long for it.
+_EXIT_S = 0.2
+
+
+class ExtensionProcess:
+    """The shell around a `Peer`: brings it bytes and time, and does what comes of them.
+
+    ``heard`` is told everything that happens, in order, except answers, which go to whoever asked.
+    """
+
+    def __init__(self, peer: Peer, heard: Callable[[Happening], None], *, terminate_s: float) -> None:
+        self.peer = peer
+        self._heard = heard
+        self._terminate_s = terminate_s
+        self._loop = asyncio.get_running_loop()
+        self._asked: dict[str, asyncio.Future[Answered]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._outbox: Outbox | None = None
+        self._child: Child | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._schedule()
+
+    async def run(self, start: Callable[[Streams], Awaitable[Child]], errors: int) -> None:
+        """Let ``start`` start it, hear it out, and return when nothing of it runs. Its last happening is `Ended`."""
+        reason = "was not started"
+        try:
+            self._child = child = await self._started(start, errors)
+            reason = await self._heard_out(child)
+        except (OSError, ValueError) as problem:
+            reason = f"could not be started: {problem}"
+        finally:
+            if self._outbox is not None:
+                self._outbox.close()
+            self._happen(self.peer.end(reason, self._loop.time()))
+            self._stop_timer()
+
+    async def answer(self, asked: Asked | A) -> Any:
+        """Send a question and wait for its answer, which always comes. When cancelled, nobody waits any more."""
+        if not isinstance(asked, Asked):
+            return asked
+        future = self._asked[asked.id] = self._loop.create_future()
+        self.say(asked.data)
+        try:
+            return await future
+        finally:
+            if self._asked.pop(asked.id, None) is not None:
+                self.peer.give_up(asked.id)
+            self._schedule()
+
+    def say(self, data: bytes) -> None:
+        """Send what `peer` wants said."""
+        if self._outbox is not None:
+            self._outbox.write(data)
+        self._schedule()
+
+    def shut_down(self) -> None:
+        """Ask it to end; it is made to if it does not."""
+        self.say(self.peer.shut_down(self._loop.time()))
+
+    async def _started(self, start: Callable[[Streams], Awaitable[Child]], errors: int) -> Child:
+        theirs, ours = os.pipe()
+        self._outbox = Outbox(ours, self._deaf)
+        try:
+            return await start(Streams(theirs, errors))
+        except BaseException:
+            self._outbox.close()
+            raise
+        finally:
+            os.close(theirs)
+
+    async def _heard_out(self, child: Child) -> str:
+        """Listen until it ends; return how it did."""
+        try:
+            while data := await child.read(until_exit=False):
+                self._happen(self.peer.receive(data, self._loop.time()))
+            if not await child.exited(within_s=_EXIT_S):
+                self._happen(self.peer.lose("has closed its output", self._loop.time()))
+                # One that was told to end may still be tidying up; it has been given a time for that.
+                await child.exited(within_s=None)
+        finally:
+            # It may have exited and left others behind.
+            self._end()
+            assert self._ending is not None
+            await asyncio.shield(self._ending)
+            child.close()
+        return _ending(child)
+
+    def _happen(self, happenings: list[Happening]) -> None:
+        for happening in happenings:
+            match happening:
+                case ToolAnswered() | CommandAnswered() | Decided():
+                    future = self._asked.pop(happening.id, None)
+                    if future is not None and not future.done():
+                        future.set_result(happening)
+                    continue
+                case Greeted(reply=reply):
+                    self.say(reply)
+                case Terminate() | Kill():
+                    self._end()
+                    continue
+                case _:
+                    pass
+            self._heard(happening)
+        self._schedule()
+
+    def _end(self) -> None:
+        """End the process and all it started; once is enough, for that takes its own time to ask and then kills."""
+        if self._ending is None and self._child is not None:
+            self._ending = self._loop.create_task(self._child.end(grace_s=self._terminate_s), name="zot extension end")
+
+    def _deaf(self, reason: str) -> None:
+        """It does not hear us any more."""
+        self._happen(self.peer.lose(reason, self._loop.time()))
+
+    def _schedule(self) -> None:
+        self._stop_timer()
+        if (deadline := self.peer.next_deadline()) is not None:
+            self._timer = self._loop.call_at(deadline, self._expire)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _expire(self) -> None:
+        self._happen(self.peer.expire(self._loop.time()))
+
+
+def _ending(child: Child) -> str:
+    try:
+        status = child.status()
+    except (ChildProcessError, asyncio.InvalidStateError):
+        return "was killed"
+    return f"was killed by signal {-status}" if status < 0 else f"exited with {status}"
