@@ -173,6 +173,11 @@ async def test_an_answer_above_what_others_said_is_given(bench: Bench) -> None:
 async def test_nothing_is_gone_on_with_after_a_long_time(bench: Bench) -> None:
     await bench.run(TurnStart(1))
     bench.clock.now += 600
+    patient, record = await bench.once(ttl_s=601)
+    await record.begin()
+    record.end()
+    assert patient.standing is Standing.LAST
+    bench.clock.now += 600
     assert await bench.stands() is False
 
 

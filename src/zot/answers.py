@@ -207,7 +207,7 @@ class Once:
 
         What was said of runs that never began has been taken back by now.
         """
-        if kept is None or kept.answer is not None or self._now() - kept.began >= LOST_TTL_S:
+        if kept is None or kept.answer is not None or self._now() - kept.began >= max(LOST_TTL_S, self._ttl_s):
             return Standing.NOWHERE
         if kept.first_run > min(newest, kept.latest_run):
             return Standing.NOWHERE
