@@ -1,9 +1,10 @@
-"""Growth: what a turn costs late in a long session, against an early one."""
+"""Growth: what a turn costs late in a long session, against an early one, and how much memory it takes."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
 from collections.abc import Sequence
 
 from measure import Row, median, spread
@@ -12,6 +13,10 @@ from subject import HERE, Subject
 _TURNS = 210
 _EARLY = slice(1, 21)
 _LATE = slice(189, 210)
+#: A conversation is compacted every 200 turns or so, so these see the same, many times.
+_MANY = 10_000
+_YOUNG = slice(1_000, 3_000)
+_OLD = slice(8_000, 10_000)
 
 
 def growth(subjects: Sequence[Subject], rounds: int) -> list[Row]:
@@ -24,11 +29,39 @@ def growth(subjects: Sequence[Subject], rounds: int) -> list[Row]:
     return [_row(subject.name, times[subject.name]) for subject in subjects]
 
 
+def endurance(subjects: Sequence[Subject], rounds: int) -> list[Row]:
+    """One session of 10,000 turns, in a journal: its last 2,000 turns against those after the first 1,000."""
+    del rounds
+    return [row for subject in subjects for row in _endurance(subject)]
+
+
+def _endurance(subject: Subject) -> list[Row]:
+    with tempfile.TemporaryDirectory(prefix="zot-bench-") as directory:
+        run = _run(subject, str(_MANY), f"{directory}/journal.db")
+    times, memory = run["cpu"], run["resident_mb"]
+    early, late = median(times[_YOUNG]), median(times[_OLD])
+    began, ended = max(memory[_hundreds(_YOUNG)]), max(memory[_hundreds(_OLD)])
+    return [
+        Row("session: turn 9,000 / turn 2,000", subject.name, late / early, at_most=1.1,
+            detail=f"{late * 1e3:.2f} ms / {early * 1e3:.2f} ms of the processor, with a journal"),
+        Row("session: memory of these turns", subject.name, ended / began, at_most=1.05,
+            detail=f"{ended:.1f} MB / {began:.1f} MB"),
+    ]  # fmt: skip
+
+
+def _hundreds(turns: slice) -> slice:
+    return slice(turns.start // 100, turns.stop // 100)
+
+
 def _turns(subject: Subject) -> list[float]:
-    argv = [subject.python, str(HERE / "turns.py"), str(_TURNS)]
+    return _run(subject, str(_TURNS))["times"]
+
+
+def _run(subject: Subject, *arguments: str) -> dict[str, list[float]]:
+    argv = [subject.python, str(HERE / "turns.py"), *arguments]
     output = subprocess.run(argv, env=subject.env, capture_output=True, check=True).stdout
-    turns: list[float] = json.loads(output)
-    return turns
+    found: dict[str, list[float]] = json.loads(output)
+    return found
 
 
 def _row(subject: str, times: Sequence[tuple[float, float]]) -> Row:

@@ -62,7 +62,7 @@ async def _reopening(journal: Journal) -> dict[str, Any]:
     decoder = msgspec.json.Decoder(Message)
     decoder.decode_lines(data)
     opening, reading = [], []
-    for _ in range(5):
+    for _ in range(15):
         start = perf_counter()
         decoder.decode_lines(data)
         reading.append(perf_counter() - start)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from abort import abort
-from growth import growth
+from growth import endurance, growth
 from journal import journal
 from measure import Row, table
 from memory import memory
@@ -33,6 +33,7 @@ _MEASUREMENTS: Mapping[str, tuple[Callable[[Sequence[Subject], int], list[Row]],
     "abort": (abort, 24),
     "memory": (memory, 20),
     "growth": (growth, 25),
+    "endurance": (endurance, 1),
     "journal": (journal, 10),
     "extensions": (extensions, 8),
 }

@@ -1,6 +1,8 @@
-"""One session of many turns against a model that answers at once. Prints how long each turn took, as JSON.
+"""One session of many turns against a model that answers at once. Prints how long each turn took and how long
+the processor worked for it, in seconds, and how much memory was resident after every hundredth, in MB, as JSON.
 
-A turn adds 3 KB to the conversation, so that 200 of them just fit into a model's window.
+A turn adds 3 KB to the conversation, so that 200 of them just fit into a model's window; then it is compacted. With a
+second argument, a path, the session is kept in a journal.
 
 Run by `growth.py` with the interpreter that zot is installed for.
 """
@@ -9,12 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import sys
 from collections.abc import Mapping
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 from zot.agent.loop import Agent
+from zot.journal.journal import Journal
 from zot.messages import TextBlock, ToolSpec
 from zot.providers.anthropic import AnthropicMessages
 from zot.providers.base import Deadlines, HttpRequest
@@ -25,6 +29,9 @@ from zot.tools.base import ToolContext
 
 _PROMPT = "Please look at the function that reads the configuration. What does it do when a file is missing? " * 4
 _WORD = "something"
+#: So that 210 turns fit into the window.
+_BYTES_PER_TOKEN = 6
+_SAMPLE = 100
 _RESULT = "    1\tdef read(path: str) -> dict[str, str]:\n" * 40
 
 
@@ -33,9 +40,14 @@ def _event(kind: str, **fields: Any) -> bytes:
 
 
 def _reply(stop: str, *parts: bytes) -> bytes:
-    start = _event("message_start", message={"usage": {"input_tokens": 10, "output_tokens": 1}})
+    """A reply without its beginning, which says how long the request was."""
     end = _event("message_delta", delta={"stop_reason": stop}, usage={"output_tokens": 50})
-    return b"".join([start, *parts, end, _event("message_stop")])
+    return b"".join([*parts, end, _event("message_stop")])
+
+
+def _start(request: bytes) -> bytes:
+    usage = {"input_tokens": len(request) // _BYTES_PER_TOKEN, "output_tokens": 1}
+    return _event("message_start", message={"usage": usage})
 
 
 def _text(index: int, count: int) -> bytes:
@@ -62,14 +74,16 @@ _ANSWERING = _reply("end_turn", _text(0, 150))
 
 
 class InstantModel:
-    """A `Transport`: a call of a tool and then an answer of 150 words, over and over."""
+    """A `Transport`: a call of a tool and then an answer of 150 words, over and over; an answer without tools."""
 
     def __init__(self) -> None:
         self._calls = 0
 
     async def send(self, request: HttpRequest, deadlines: Deadlines) -> InstantResponse:
-        self._calls += 1
-        return InstantResponse(_CALLING if self._calls % 2 else _ANSWERING)
+        offers_tools = b'"tools":' in request.body
+        self._calls += offers_tools
+        calling = offers_tools and self._calls % 2
+        return InstantResponse(_start(request.body) + (_CALLING if calling else _ANSWERING))
 
     async def close(self) -> None:
         pass
@@ -105,8 +119,9 @@ async def _key() -> str:
     return "key"
 
 
-async def main(turns: int) -> list[float]:
-    """Return how long each turn took, in seconds."""
+async def main(turns: int, path: str | None) -> dict[str, list[float]]:
+    """Return how long each turn took, and how much memory was used meanwhile."""
+    journal = None if path is None else await Journal.open(path)
     agent = Agent(
         Service("bench", AnthropicMessages(base_url="http://model", origin="bench"), InstantModel(), key=_key),
         catalogue("anthropic"),
@@ -116,16 +131,29 @@ async def main(turns: int) -> list[float]:
         cwd="/",
         env={},
     )
-    session = Session(agent)
-    times = []
-    for _ in range(turns):
-        started = perf_counter()
+    session = Session(agent, None if journal is None else await journal.record("bench"))
+    times, cpu, resident_mb = [], [], []
+    for turn in range(1, turns + 1):
+        started, worked = perf_counter(), process_time()
         session.prompt(_PROMPT)
         await session.finish()
         times.append(perf_counter() - started)
+        cpu.append(process_time() - worked)
+        if turn % _SAMPLE == 0:
+            resident_mb.append(_resident_mb())
     await session.close()
-    return times
+    if journal is not None:
+        await journal.close()
+    return {"times": times, "cpu": cpu, "resident_mb": resident_mb}
+
+
+def _resident_mb() -> float:
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * resource.getpagesize() / (1 << 20)
+    except FileNotFoundError:  # macOS: the most it ever was
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(main(int(sys.argv[1])))))
+    print(json.dumps(asyncio.run(main(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None))))

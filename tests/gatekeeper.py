@@ -67,7 +67,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, body: bytes) -> None:
         self.send_response(status)
-        self.send_header("content-type", "text/event-stream")
+        self.send_header("content-type", "text/event-stream" if b"data: " in body else "text/html")
+        if 300 <= status < 400:
+            self.send_header("location", f"https://elsewhere.invalid/{quote(body)}")
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

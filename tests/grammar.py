@@ -22,13 +22,19 @@ KEYS: dict[str, tuple[set[str], set[str]]] = {
     "tool_call": ({"id", "name", "args"}, set()),
     "turn_end": ({"stop"}, {"error"}),
     "tool_progress": ({"id", "text"}, set()),
-    "tool_result": ({"id", "is_error", "content"}, set()),
+    "tool_result": ({"id", "is_error", "content"}, {"details"}),
     "retry": ({"reason", "attempt", "delay_ms"}, set()),
     "approval_request": ({"id", "tool", "args", "summary", "deadline"}, set()),
     "error": ({"message"}, set()),
     "compact_done": ({"summary"}, {"auto", "pruned"}),
     "done": (set(), set()),
+    "ext_notify": ({"extension", "level", "message"}, set()),
+    "panel_open": ({"extension", "panel_id", "title", "lines"}, {"footer"}),
+    "panel_render": ({"extension", "panel_id", "title", "lines"}, {"footer"}),
+    "panel_close": ({"extension", "panel_id"}, set()),
 }
+#: They are no part of any run and may come at any time.
+ASIDE = {"ext_notify", "panel_open", "panel_render", "panel_close"}
 
 
 class At(enum.Enum):
@@ -80,6 +86,8 @@ class Grammar:
         match frame["type"]:
             case "response":
                 self._answered(frame)
+            case kind if kind in ASIDE:
+                self._check_keys(kind, frame)
             case kind:
                 self._check_keys(kind, frame)
                 self._happened(kind, frame)
@@ -99,6 +107,8 @@ class Grammar:
             return
         match self.at, frame["command"]:
             case At.IDLE, "prompt" | "steer":
+                self.at, self._steps = At.ACCEPTED, 0
+            case At.IDLE, "run_command" if frame["data"]["action"] == "prompt":
                 self.at, self._steps = At.ACCEPTED, 0
             case At.IDLE, "compact":
                 self.at = At.COMPACTING

@@ -12,7 +12,10 @@ from typing import Any
 
 from zot.errors import SessionBusy, StoreFailed
 from zot.events import TextDelta
+from zot.journal.check import look_at
 from zot.journal.journal import Journal
+from zot.journal.look import can_be_written, look
+from zot.journal.tables import rows_after
 
 CRASHES = 40
 CONTENDERS = 20
@@ -165,6 +168,12 @@ async def write_read_only(path: str) -> None:
         await record.settled()
     except StoreFailed as problem:
         say("failed", problem)
+    seen = await look(path)
+    sessions = await seen.sessions()
+    rows = await seen.reading(lambda connection: rows_after(connection, sessions[0].number, 0, 10))
+    say("seen", can_be_written(path), sessions[0].id, len(rows))
+    await seen.close()
+    say("checked", look_at(path).problems)
 
 
 if __name__ == "__main__":

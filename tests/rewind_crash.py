@@ -57,8 +57,7 @@ async def session_with(
         cwd=cwd,
         env={},
     )
-    rows = [row for _, row in past.changes]
-    return Session(agent, record, past=Past(rows, release=journal.close), files=lambda: files)
+    return Session(agent, record, past=Past(past.changes, past.rows, release=journal.close), files=lambda: files)
 
 
 async def rewind(path: str, cwd: str, after: int) -> None:

@@ -61,10 +61,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "providers/vendors": {"errors"},
     "providers/models": {"errors", "messages", "providers/vendors"},
     "providers/images": {"messages", "providers/vendors"},
-    "providers/base": {"errors", "messages", "events", "providers/models", "providers/images"},
+    "providers/known_calls": {"messages"},
+    "providers/base": {
+        "errors", "messages", "events", "providers/models", "providers/images", "providers/known_calls",
+    },
     "providers": {
         "errors", "surrogates", "version", "regular", "messages", "events", "providers/vendors", "providers/models",
-        "providers/base", "providers/images",
+        "providers/base", "providers/images", "providers/known_calls",
     },
     # lab is a service at the other end of a line: it knows what a transport is, and none of our decoders.
     "providers/lab": {"errors", "regular", "messages", "events", "providers/base"},
@@ -90,8 +93,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "providers/lab",
     },
     "sdk": {
-        "errors", "messages", "events", "config", "providers/base", "history", "job", "outcome", "rewind", "session",
-        "runtime",
+        "errors", "messages", "events", "slash", "config", "providers/base", "history", "job", "outcome", "rewind",
+        "session", "runtime",
     },
     "blocking": {"errors", "messages", "events", "config", "providers/base", "rewind", "session", "sdk"},
     "serve": {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -23,6 +24,7 @@ from zot.agent.transcript import Transcript, repaired
 from zot.errors import JournalDamaged, StoreFailed
 from zot.events import Done, TextDelta, ToolResult
 from zot.journal import database
+from zot.journal.check import look_at
 from zot.journal.chunks import Chunk
 from zot.journal.journal import Journal
 from zot.journal.tables import put
@@ -93,17 +95,20 @@ def public(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
-async def test_a_journal_that_may_not_be_written_says_so(public: Path) -> None:
+async def test_a_journal_that_may_not_be_written_says_so_and_can_be_looked_at(public: Path) -> None:
     journal = await Journal.open(public / "journal.db")
-    await journal.create("a")
+    record = await journal.record("a")
+    await record.begin()
+    record.append([Done()], run=1)
     await journal.close()
     for path in public.iterdir():
         path.chmod(0o444)
     public.chmod(0o555)
-    ((word, problem),) = suffer("read-only", public / "journal.db")
+    (word, problem), *looked = suffer("read-only", public / "journal.db")
     assert word == "failed"
     assert f"{public}/journal.db" in problem
     assert "cannot be" in problem
+    assert looked == [["seen", "False a 1"], ["checked", "()"]]
 
 
 async def test_a_file_that_others_keep_locked_is_an_error_in_time(
@@ -238,10 +243,10 @@ async def check_damaged(path: Path, everything: dict[str, list[tuple[int, Row]]]
             )
         record, past = await journal.resume(session_id)
         transcript = Transcript()
-        for _, change in past.changes:
+        for change in past.changes:
             assert isinstance(change, Said | Spliced | Configured)
             transcript.apply(change)
-        recovery = recover(transcript, [row for _, row in past.rows], now=NOON)
+        recovery = recover(transcript, past.rows, now=NOON)
         if session_id == SESSIONS[0]:
             try:
                 await record.begin()
@@ -343,6 +348,53 @@ async def test_the_damaged_file_is_kept_and_its_name_is_told(tmp_path: Path) -> 
     assert [session.epoch for session in await journal.sessions()] == [2, 2, 2]
     await journal.close()
     assert {path.name for path in tmp_path.iterdir()} == {"journal.db", "journal.db.lock", aside.name}
+
+
+async def test_what_was_lost_is_a_problem_until_it_was_repaired_and_then_history(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    await fill(path)
+    with sqlite3.connect(path) as connection:
+        number, first, count = connection.execute("SELECT session, first, count FROM chunks WHERE first > 3").fetchone()
+        connection.execute("DELETE FROM chunks WHERE (session, first) = (?, ?)", (number, first))
+    connection.close()
+    hole, saved = f"rows {first} to {first + count - 1} are missing", []
+    assert [hole in problem for problem in look_at(str(path)).problems] == [True]
+    for _ in range(2):
+        journal = await Journal.open(path)
+        await journal.salvage(JournalDamaged("a page is damaged"))
+        saved.append([notice for notice in journal.notices if "rows were lost" in notice])
+        report = await journal.check()
+        await journal.close()
+        assert report.problems == ()
+        (told,) = report.repaired
+        assert re.search(rf"{hole} since the repair of \d{{4}}-", told)
+    assert (len(saved[0]), saved[1], look_at(str(path))) == (1, [], report)
+
+
+@pytest.mark.parametrize("bit", [0, 1, 2, 6, 31])
+async def test_a_flipped_bit_of_the_version_is_damage_and_no_later_file(tmp_path: Path, bit: int) -> None:
+    everything = await fill(tmp_path / "journal.db")
+    data = bytearray((tmp_path / "journal.db").read_bytes())
+    data[63 - bit // 8] ^= 1 << bit % 8  # where the header has it, the lowest byte last
+    (tmp_path / "journal.db").write_bytes(data)
+    journal = await Journal.open(tmp_path / "journal.db")
+    assert len(journal.notices) == 1
+    assert {name: await readable(journal, name) for name in SESSIONS} == everything
+    await journal.close()
+
+
+async def test_whoever_dies_while_a_file_is_replaced_leaves_the_rest_to_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    everything = await fill(path)
+    shutil.copy(path, f"{path}.salvaged")
+    path.write_bytes(b"\xff" * 8192)
+    os.link(path, f"{path}.damaged-1")
+    Path(f"{path}-wal").write_bytes(b"what was written ahead")
+    journal = await Journal.open(path)
+    assert (journal.notices, {name: await readable(journal, name) for name in SESSIONS}) == ([], everything)
+    await journal.close()
+    left = {"journal.db", "journal.db.lock", "journal.db.damaged-1", "journal.db.damaged-1-wal"}
+    assert {file.name for file in tmp_path.iterdir()} == left
 
 
 async def test_rows_of_another_version_are_no_damage(tmp_path: Path) -> None:

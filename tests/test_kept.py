@@ -219,3 +219,16 @@ def test_a_chat_of_strangers_is_continued_only_by_its_name(shell: Shell) -> None
     assert shell.ask("!echo on we go", "-c") == ("on we go\n", "", 0)
     assert shell.ask("!echo to them", "--resume", "host:s") == ("to them\n", "", 0)
     assert [row["messages"] for row in sorted(shell.told("list"), key=lambda row: row["id"])] == [4, 8]
+
+
+def test_a_person_is_told_which_session_it_is_and_a_program_is_not(shell: Shell) -> None:
+    assert shell.ask("!echo Yes").err == ""
+    [session] = shell.told("list")
+    terminal, theirs = os.openpty()
+    try:
+        process = shell.start("-p", "!echo Yes", "--provider", "lab", "-c", stderr=theirs)
+        assert process.communicate(timeout=PATIENCE_S)[0] == b"Yes\n"
+        assert os.read(terminal, 1000).decode() == f"zot: session {session['id']}\r\n"
+    finally:
+        os.close(terminal)
+        os.close(theirs)

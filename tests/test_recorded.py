@@ -26,7 +26,8 @@ from zot.errors import AgentError, SessionBusy, UserError
 from zot.events import Done, Error
 from zot.journal.journal import Journal
 from zot.messages import Message, TextBlock
-from zot.providers.models import catalogue
+from zot.providers.base import Model
+from zot.providers.models import Catalogue, catalogue
 from zot.session import Past, Session
 
 LAB = ("--provider", "lab", "--frozen-time", "2026-01-31T12:00:00Z")
@@ -249,12 +250,12 @@ REPLIES = [
 ]
 
 
-async def kept_session(home: Path, transport: FakeTransport) -> Session:
+async def kept_session(home: Path, transport: FakeTransport, models: Catalogue | None = None) -> Session:
     journal = await Journal.open(home / "journal.db")
     record, past = await journal.resume("s")
     agent = Agent(
         service(transport),
-        catalogue("anthropic"),
+        models or catalogue("anthropic"),
         model_id=None,
         system="You are a test.",
         tools=[],
@@ -263,8 +264,7 @@ async def kept_session(home: Path, transport: FakeTransport) -> Session:
         reasoning="low",
         extensions=Rewriting(),
     )
-    rows = [row for _, row in past.changes]
-    return Session(agent, record, now=lambda: NOON, past=Past(rows, record.totals, journal.close))
+    return Session(agent, record, now=lambda: NOON, past=Past(past.changes, past.rows, record.totals, journal.close))
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
@@ -289,6 +289,35 @@ async def test_the_next_request_is_the_one_that_an_uninterrupted_process_would_s
 
 
 BODIES: dict[str, list[bytes]] = {}
+
+
+def counted(tokens: int) -> list[bytes]:
+    """A reply to a request of which the service says that it took so many tokens."""
+    return [claude.start(input_tokens=tokens), *claude.text("Well.")(0), *claude.stop("end_turn", output_tokens=10)]
+
+
+async def test_room_is_made_when_an_uninterrupted_process_would_make_it(tmp_path: Path) -> None:
+    """By what the service counted, which is more than anybody could guess; and not again after a summary by hand."""
+    window = Catalogue("anthropic", (Model("small", "anthropic", 10_000, 1_000, reasoning=False),))
+    replies = [counted(1500), counted(2600), counted(6000), counted(900), counted(3000), counted(900), counted(800)]
+    sent = {}
+    for interrupted in (False, True):
+        home, transport = tmp_path / str(interrupted), FakeTransport(list(replies))
+        home.mkdir()
+        session = await kept_session(home, transport, window)
+        for text in ("one", "two", "three", "four", "", "five"):
+            if interrupted:
+                await session.close()
+                session = await kept_session(home, transport, window)
+            if text:
+                await talk(session, f"{text} ".ljust(4000, "."))
+            else:
+                session.compact()
+                await session.finish()
+        await session.close()
+        sent[interrupted] = transport.bodies
+    summaries = [b"hand-over notes" in body for body in sent[False]]
+    assert (sent[True], summaries) == (sent[False], [False, False, False, True, False, True, False])
 
 
 # In process.

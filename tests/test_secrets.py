@@ -123,6 +123,7 @@ def faults(key: str) -> list[tuple[int, bytes]]:
         (200, b"event: error\ndata: " + json.dumps(error).encode() + b"\n\n"),
         (200, claude.start() + b"data: {" + key.encode() + b"\n\n"),
         (200, said.encode()),
+        (200, ("x" * 180 + said).encode()),
         (500, ("x" * 1990 + said).encode()),
         stream(claude.text("better")),
     ]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -213,12 +215,12 @@ async def test_retries_are_told_with_their_reason() -> None:
 @pytest.mark.parametrize(
     ("pieces", "said", "error"),
     [
-        ([], [], "anthropic: the answer ended without its final event"),
+        ([], [], "anthropic: the answer ended without its final event (try again)"),
         (
             [claude.start(), *claude.text("a", "b")(0),
              claude.event("error", error={"type": "overloaded_error", "message": "Overloaded"})],
             ["a", "b"],
-            "anthropic: overloaded_error: Overloaded",
+            "anthropic: overloaded_error: Overloaded (try again later, or ask another --model)",
         ),
         ([claude.start(), *claude.text("ab")(0), ConnectionFailed("reset")], ["ab"], "anthropic: reset"),
     ],
@@ -241,7 +243,7 @@ async def test_a_refusing_model_is_an_error_that_keeps_what_it_said() -> None:
     listener = listen(session)
     job = session.prompt("hi")
     await finish(session)
-    text = "anthropic: the model refused to answer this"
+    text = "anthropic: the model refused to answer this (say it differently, or ask another --model)"
     assert listener.events[-5:] == [
         usage(),
         AssistantMessage((TextBlock("I cannot"),), NOON),
@@ -879,7 +881,11 @@ async def test_a_compact_is_told_counted_and_ends_with_done() -> None:
     [
         (long_talk()[:4], [], "nothing to compact: the newest 4 messages are kept as they are"),
         (long_talk(), [claude.reply(claude.text(" "))], "nothing was compacted: the model gave an empty summary"),
-        (long_talk(), [Answer([b"busy"], status=400)], "anthropic: http 400: busy"),
+        (
+            long_talk(),
+            [Answer([b"busy"], status=400)],
+            "anthropic: http 400: busy (another --model or --api may take it)",
+        ),
     ],
     ids=["too short", "an empty summary", "a refusal"],
 )
@@ -998,3 +1004,27 @@ async def test_an_abort_between_the_last_turn_and_done_is_an_abort_that_ends_wha
     await finish(session)
     assert kinds(listener.events)[-3:] == ["turn_end end_turn", "turn_end aborted", "done"]
     assert (job.aborted, ended) == (True, ["s/1"])
+
+
+async def test_a_late_turn_takes_no_more_steps_than_an_early_one() -> None:
+    """Counted in calls of functions, which no other program on the machine can disturb."""
+
+    async def look(args: dict[str, Any], context: ToolContext) -> Output:
+        return (TextBlock("seen"),)
+
+    calling = claude.reply(claude.text("I will"), claude.tool("c1", "look"), ends="tool_use")
+    transport = FakeTransport([calling, claude.reply(claude.text("Seen."))] * 60)
+    session = open_session(transport, tools=[FakeTool("look", look)])
+    calls: Counter[str] = Counter()
+    costs = []
+    for _ in range(60):
+        calls.clear()
+        sys.setprofile(lambda frame, event, arg: calls.update([event]))
+        try:
+            session.prompt("look")
+            await finish(session)
+        finally:
+            sys.setprofile(None)
+        costs.append(calls["call"] + calls["c_call"])
+    await session.close()
+    assert max(costs[50:]) < 1.02 * max(costs[5:15])

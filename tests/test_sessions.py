@@ -263,4 +263,5 @@ def test_ids_and_titles_are_shown_as_what_they_are(shell: Shell) -> None:
     name = os.fsdecode(b"caf\xe9")
     assert shell.ask("!echo Yes", "--session", name).code == 0
     assert "caf\\udce9" in shell.sessions("list").out
+    assert name in [session["id"] for session in shell.told("list")]
     assert Path(shell.home, "journal.db").exists()

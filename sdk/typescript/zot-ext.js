@@ -11,6 +11,7 @@ const NAMES = {
 };
 // How long what was heard before shutdown may still be worked on. zot waits two seconds in all.
 const PATIENCE_MS = 1500;
+const MAX_LINE_BYTES = 4 * 1024 * 1024;
 
 /** Throw it in a tool: the model hears its text, and that the call failed. */
 export class ToolError extends Error {}
@@ -102,6 +103,7 @@ export class Extension {
 
   constructor(name, version = "", { onFailure = "allow" } = {}) {
     checkName("hello", name);
+    mustBeOneOf("onFailure", onFailure, ["allow", "block"]);
     Object.assign(this, { name, version, onFailure });
   }
 
@@ -252,7 +254,7 @@ export class Extension {
   async #toolResult({ id, name, args }) {
     const head = { type: "tool_result", id };
     try {
-      return { ...head, content: contentOf(await this.#tools.get(name).handler(args ?? {})) };
+      return shortEnough({ ...head, content: contentOf(await this.#tools.get(name).handler(args ?? {})) });
     } catch (problem) {
       const text = problem instanceof ToolError ? problem.message : told(name, problem);
       return { ...head, content: contentOf(text), is_error: true };
@@ -343,6 +345,13 @@ function contentOf(output) {
     if (piece instanceof Image) return piece.block;
     return { type: "text", text: typeof piece === "string" ? piece : JSON.stringify(piece) };
   });
+}
+
+/** A line that is too long is not read, and would fail other calls, too. */
+function shortEnough(result) {
+  const size = Buffer.byteLength(JSON.stringify(result));
+  if (size > MAX_LINE_BYTES) throw new ToolError(`the result is too long: ${size} bytes; more than 4 MiB is not read`);
+  return result;
 }
 
 const isPiece = (piece) => typeof piece === "string" || piece instanceof Image;

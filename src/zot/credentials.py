@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from zot.config import zot_home
 from zot.errors import ConfigError, KeyMissing
 from zot.providers.vendors import Vendor, same_address
+
+if TYPE_CHECKING:
+    from zot.auth_file import Entry
 
 
 class Credential(msgspec.Struct, frozen=True):
@@ -33,12 +37,7 @@ def find(vendor: Vendor, given: str | None, env: Mapping[str, str], *, base_url:
     name = next((name for name in vendor.key_names if env.get(name)), None)
     if name is not None:
         return Credential(name, key=checked(vendor.name, env[name]))
-    home = zot_home(env)
-    if home is None or not vendor.key_names:
-        return None
-    from zot.auth_file import stored
-
-    entry = stored(home, vendor.name)
+    entry = _stored(vendor, env)
     if entry is None or not same_address(base_url or vendor.base_url, entry.base_url or vendor.base_url):
         return None
     if entry.key:
@@ -46,12 +45,28 @@ def find(vendor: Vendor, given: str | None, env: Mapping[str, str], *, base_url:
     return Credential("a command in auth.json", command=entry.command)
 
 
-def missing(vendor: Vendor) -> KeyMissing:
+def stored_for(vendor: Vendor, env: Mapping[str, str]) -> str:
+    """Return the address for which a key is stored; "" if none is. Raise ConfigError for an unusable file."""
+    entry = _stored(vendor, env)
+    return "" if entry is None else entry.base_url or vendor.base_url
+
+
+def missing(vendor: Vendor, env: Mapping[str, str]) -> KeyMissing:
     """Return the error that says how to give a key."""
+    other = " at its own address; one is stored, but for another" if stored_for(vendor, env) else ""
     return KeyMissing(
-        f"no key for {vendor.name}: set {' or '.join(vendor.key_names)}, run `zot login {vendor.name}`, "
+        f"no key for {vendor.name}{other}: set {' or '.join(vendor.key_names)}, run `zot login {vendor.name}`, "
         "or pass --api-key; --provider lab needs none"
     )
+
+
+def _stored(vendor: Vendor, env: Mapping[str, str]) -> Entry | None:
+    home = zot_home(env)
+    if home is None or not vendor.key_names:
+        return None
+    from zot.auth_file import stored
+
+    return stored(home, vendor.name)
 
 
 def checked(provider: str, key: str) -> str:

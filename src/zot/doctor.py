@@ -16,7 +16,7 @@ import msgspec
 from zot.auth_file import check as check_auth_file
 from zot.auth_file import path_in
 from zot.config import PROXY_NAMES, Config, keyless_environment, zot_home
-from zot.credentials import Credential, find
+from zot.credentials import Credential, find, stored_for
 from zot.errors import AgentError, ConfigError, ProviderError
 from zot.key_command import KeyCommand
 from zot.providers.address import split_url
@@ -90,15 +90,22 @@ async def _provider(vendor: Vendor, config: Config, transport: Transport, *, is_
         found = find(vendor, config.api_key if is_used else None, config.environment, base_url=where.base_url)
     except ConfigError as problem:
         return Check(vendor.name, "fail" if is_used else "warn", f"{problem}{used}")
+    lacking = "" if found is not None else _other_key(vendor, config.environment)
     if found is None and vendor.needs_key and not where.elsewhere:
-        advice = f"no key: set {' or '.join(vendor.key_names)}, or run `zot login {vendor.name}`"
+        advice = f"{lacking or 'no key'}: set {' or '.join(vendor.key_names)}, or run `zot login {vendor.name}`"
         return Check(vendor.name, "fail" if is_used else "none", f"{advice}{used}")
-    source = f"needs no key{used}" if found is None else f"key from {found.origin}{used}"
+    source = f"{lacking or 'needs no key'}{used}" if found is None else f"key from {found.origin}{used}"
     reason = "not asked" if is_offline else _unasked(vendor, found, config)
     if reason:
         return Check(vendor.name, "ok" if found or is_used else "none", f"{source}; {reason}")
     status, detail = await _asked(vendor, where, found, config, transport)
     return Check(vendor.name, "warn" if status == "fail" and not is_used else status, f"{source}; {detail}")
+
+
+def _other_key(vendor: Vendor, env: Mapping[str, str]) -> str:
+    """Say that a key is stored, which is not used because it is for another address; "" if none is."""
+    address = stored_for(vendor, env)
+    return f"a key is stored, but for another address ({_place(address)})" if address else ""
 
 
 def _unasked(vendor: Vendor, found: Credential | None, config: Config) -> str:
@@ -120,7 +127,7 @@ async def _asked(
     except ProviderError as problem:
         return "fail", str(problem)
     probed = await probe(vendor, where, key, transport)
-    return _STATUS[probed.outcome], f"{_place(where)}: {probed.detail}"
+    return _STATUS[probed.outcome], f"{_place(where.base_url)}: {probed.detail}"
 
 
 _STATUS: Mapping[Outcome, Literal["ok", "warn", "fail"]] = {
@@ -143,10 +150,10 @@ async def _key(vendor: Vendor, found: Credential | None, env: Mapping[str, str])
     return found.key or await KeyCommand(vendor.name, found.command, keyless_environment(env)).read()
 
 
-def _place(where: Endpoint) -> str:
+def _place(base_url: str) -> str:
     """Return the address without anything that could be secret."""
     try:
-        return split_url(where.base_url).origin.label
+        return split_url(base_url).origin.label
     except AgentError:
         return "its address"
 

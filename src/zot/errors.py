@@ -189,6 +189,10 @@ class AuthFailed(ProviderError):
     """The key is missing, wrong or not allowed to do this."""
 
 
+class NoCredit(AuthFailed):
+    """The account has used up what was paid for, or what it may spend; paying helps, waiting does not."""
+
+
 class RateLimited(ProviderError):
     """Too many requests or tokens; waiting helps."""
 

@@ -10,7 +10,7 @@ import msgspec
 
 from zot.agent.transcript import Transcript
 from zot.errors import StoreFailed
-from zot.events import AgentEvent, Done, Error, TurnEnd, TurnStart, Usage
+from zot.events import AgentEvent, AssistantStart, Done, Error, TurnEnd, TurnStart, Usage
 from zot.messages import ZERO, Counters
 from zot.store import Change, Configured, Row, Said, Spliced, Store
 
@@ -44,7 +44,8 @@ class Subscriber(Protocol):
 class History:
     """The one way for a run's words into the store and out to those who listen (`agent.run.Recorder`).
 
-    What cannot be stored is not shown. ``on_failure`` hears of rows that were taken and then could not be made safe.
+    What cannot be stored is not shown. ``on_failure`` hears of rows that were taken and then could not be made safe,
+    ``measured`` what the service counted for a reply that is only learnt of, and how the conversation was then.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class History:
         store: Store,
         *,
         charge: Callable[[Counters], Counters],
+        measured: Callable[[Usage, Transcript], None],
         observe: Callable[[Sequence[AgentEvent]], None],
         on_failure: Callable[[StoreFailed], None],
     ) -> None:
@@ -64,6 +66,7 @@ class History:
         self.in_turn = False
         self._store = store
         self._charge = charge
+        self._measured = measured
         self._observe = observe
         self._on_failure = on_failure
         self.subscribers: tuple[Subscriber, ...] = ()
@@ -95,6 +98,7 @@ class History:
 
     def learn(self, rows: Iterable[Row]) -> None:
         """Take in what was recorded before, or by others. Nobody is shown it: who wants it reads the store."""
+        counted: Usage | None = None
         for row in rows:
             match row:
                 case Configured():
@@ -102,7 +106,11 @@ class History:
                 case Said() | Spliced():
                     self.transcript.apply(row)
                 case Usage(cumulative=totals):
-                    self.totals = totals
+                    self.totals, counted = totals, row
+                case TurnEnd(stop="end_turn" | "tool_use" | "length") if counted is not None:
+                    self._measured(counted, self.transcript)
+                case AssistantStart() | Done():
+                    counted = None  # It was a summary that was counted, or a reply that was cut off.
                 case _:
                     pass
 

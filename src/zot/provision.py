@@ -39,7 +39,7 @@ def credential_of(config: Config, model: Model | None = None) -> Credential | No
     vendor, where = VENDORS[config.provider], _endpoint(config, model)
     found = find(vendor, config.api_key, config.environment, base_url=where.base_url)
     if found is None and vendor.needs_key and not where.elsewhere:
-        raise missing(vendor)
+        raise missing(vendor, config.environment)
     return found
 
 

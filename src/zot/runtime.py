@@ -141,8 +141,7 @@ async def _open_recorded(
     journal = await Journal.open(journal_path(config))
     try:
         record, past = await journal.resume(config.session, cwd=_directory(config.cwd))
-        rows = [row for _, row in past.changes]
-        recorded = next((row for row in reversed(rows) if isinstance(row, Configured)), None)
+        recorded = next((row for row in reversed(past.changes) if isinstance(row, Configured)), None)
         system = None
         if recorded is not None:
             config = resumed(config, {name: getattr(recorded, name) for name in RECORDED}, given)
@@ -153,7 +152,7 @@ async def _open_recorded(
             config,
             record,
             own_process=own_process,
-            past=Past(rows, record.totals, journal.close),
+            past=Past(past.changes, past.rows, record.totals, journal.close),
             system=system,
             demand=demand,
         )

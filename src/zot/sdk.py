@@ -19,6 +19,7 @@ from zot.outcome import Outcome
 from zot.providers.base import Model
 from zot.runtime import checked, open_recorded, open_session
 from zot.session import Session, State
+from zot.slash import CommandAnswer, CommandInfo
 
 if TYPE_CHECKING:
     from zot.rewind import Rewound
@@ -141,6 +142,29 @@ class Runtime:
         """
         return await self._open().rewind(Wish(messages, at, files))
 
+    async def commands(self) -> Sequence[CommandInfo]:
+        """Return the commands that extensions have registered, when those have had the time to."""
+        return await self._open().commands()
+
+    async def run_command(self, name: str, args: str = "") -> CommandAnswer:
+        """Run a command of an extension and return what it wants done; nothing is done yet. Raise UserError."""
+        return await self._open().run_command(name, args)
+
+    def press(self, panel_id: str, key: str, text: str = "") -> None:
+        """Let an extension's panel have a key. Raise UserError if there is no such panel or key."""
+        self._open().press(panel_id, key, text)
+
+    def close_panel(self, panel_id: str) -> None:
+        """Close an extension's panel. Raise UserError if it is not open."""
+        self._open().close_panel(panel_id)
+
+    def listen(self, hear: Callable[[AgentEvent], None]) -> Callable[[], None]:
+        """Call ``hear`` with every event from now on, also with notices and panels between prompts.
+
+        Call what is returned to stop. ``hear`` must not block and must not raise.
+        """
+        return self._open().subscribe(Ear(hear))
+
     @property
     def cost(self) -> float | None:
         """What the conversation has cost so far, in US dollars; None if a price is not known."""
@@ -220,6 +244,23 @@ class Events:
     def __del__(self) -> None:
         if not self._inbox.over:
             self._inbox.abandon_soon(self._job)
+
+
+class Ear:
+    """Somebody who hears everything, and whom nobody waits for."""
+
+    can_approve = False
+    full = False
+
+    def __init__(self, hear: Callable[[AgentEvent], None]) -> None:
+        self._hear = hear
+
+    def deliver(self, batch: Batch) -> None:
+        for event in batch.events:
+            self._hear(event)
+
+    async def room(self) -> None:
+        return
 
 
 class Inbox:

@@ -32,9 +32,11 @@ async def _nothing() -> None:
 
 
 class Past(msgspec.Struct, frozen=True):
-    """What a session remembers when it begins: changes of its transcript, what it has used, and what to let go of."""
+    """What a session remembers when it begins: changes of its transcript, and among them what the service counted last;
+    everything of its newest run, what it has used, and what to let go of."""
 
-    rows: Sequence[Row] = ()
+    changes: Sequence[Row] = ()
+    newest: Sequence[Row] = ()
     totals: Counters = ZERO
     release: Callable[[], Awaitable[None]] = _nothing
 
@@ -76,15 +78,16 @@ class Session:
         self._history = History(
             self._store,
             charge=agent.charge,
+            measured=agent.measured,
             observe=agent.extensions.observe,
             on_failure=self._store_failed,
         )
         agent.extensions.attach(self._history.announce)
         past = past or Past()
-        self._history.learn(past.rows)
+        self._history.learn(past.changes)
         self._history.totals = past.totals
         self._release = past.release
-        self._worker = Worker(agent, self._history, self._store, jobs=self._jobs, key=key, now=now)
+        self._worker = Worker(agent, self._history, self._store, jobs=self._jobs, key=key, now=now, newest=past.newest)
 
     @property
     def busy(self) -> bool:

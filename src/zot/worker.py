@@ -41,8 +41,17 @@ class Worker:
     """Owns the runs of one session: begins each, waits for it, says how it ended, and begins the next."""
 
     def __init__(
-        self, agent: Agent, history: History, store: Store, *, jobs: Jobs, key: str, now: Callable[[], str]
+        self,
+        agent: Agent,
+        history: History,
+        store: Store,
+        *,
+        jobs: Jobs,
+        key: str,
+        now: Callable[[], str],
+        newest: Sequence[Row],
     ) -> None:
+        """``newest`` has what is known of the newest run."""
         self._agent = agent
         self._history = history
         self._store = store
@@ -51,6 +60,7 @@ class Worker:
         self._now = now
         #: Whether the past may have a run that did not come to its end: until we have looked, as its only writer.
         self._must_recover = store.shared
+        self._newest = newest
         self._entering: asyncio.Timeout | None = None
         self._run: Run | None = None
         self._store_failure: StoreFailed | None = None
@@ -151,9 +161,10 @@ class Worker:
 
     async def mend(self) -> None:
         """End the run that a dead process left without an end, if there is one and nobody else runs the session."""
+        newest, self._newest = self._newest, ()
         if not self._must_recover or self._running is not None:
             return
-        if not recover(self._history.transcript, await self._store.newest(), now="").rows:
+        if not recover(self._history.transcript, newest, now="").rows:
             return
         try:
             self._history.learn([row for _, row in await self._store.begin()])

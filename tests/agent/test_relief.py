@@ -40,8 +40,11 @@ SMALL = Model("small", "anthropic", 10_000, 1_000, reasoning=False)
 SUMMARY = claude.reply(claude.text("They talked."))
 TOO_LONG = Answer([b'{"error":{"code":"context_length_exceeded","message":"too long"}}'], status=400)
 TOO_BIG = Answer([b"{}"], status=413)
-#: What Anthropic says, and what it says to anything else that is wrong.
-VAGUE = Answer([b'{"error":{"type":"invalid_request_error","message":"prompt is too long"}}'], status=400)
+#: What Anthropic says, which has no word for it; and what a service may say to anything that is wrong.
+SENTENCE = Answer(
+    [b'{"error":{"type":"invalid_request_error","message":"prompt is too long: 4 tokens > 3 maximum"}}'], status=400
+)
+VAGUE = Answer([b'{"error":{"type":"invalid_request_error","message":"no"}}'], status=400)
 QUIET = ["user_message", "turn_start", "assistant_start", "text_delta", "usage", "assistant_message"]
 QUIET += ["turn_end end_turn", "done"]
 
@@ -295,6 +298,13 @@ async def test_a_refusal_without_a_reason_is_taken_for_that_where_hardly_more_wo
     session = open_small(transport, [user(tokens) for _ in range(10)], models=[WIDE], model="wide")
     await talk(session)
     assert asked(transport) == requests
+
+
+async def test_a_reason_given_in_a_sentence_is_one_however_much_would_fit() -> None:
+    transport = FakeTransport([SENTENCE, SUMMARY])
+    session = open_small(transport, [user(2000) for _ in range(10)], models=[WIDE], model="wide")
+    await talk(session)
+    assert asked(transport) == ["answer", "summary", "answer"]
 
 
 async def test_a_refusal_without_a_reason_that_stays_is_shown_as_it_is() -> None:

@@ -89,11 +89,16 @@ def test_a_key_is_tried_and_where_it_comes_from_is_said(home: Path) -> None:
         assert doctor.code == 0
         used = "key from ANTHROPIC_API_KEY (the one that is used)"
         assert doctor["anthropic"] == ("ok", f"{used}; {place}: it takes the key")
-        assert doctor["openai"] == ("warn", f"needs no key; {place}: it wants a key (http 401)")
+        other = "a key is stored, but for another address (api.openai.com:443)"
+        assert doctor["openai"] == ("warn", f"{other}; {place}: it wants a key (http 401)")
         reason = "not asked, since the command may have questions"
         assert doctor["gemini"] == ("ok", f"key from a command in auth.json; {reason}")
         assert doctor["auth.json"] == ("ok", f"{home / 'auth.json'}: mode 0600, for openai, gemini")
         assert doctor["ZOT_HOME"] == ("ok", f"{home}: mode 0700")
+        doctor = Doctor(home, "--offline", "--provider", "gemini")
+        other = f"a key is stored, but for another address ({place})"
+        advice = "set GEMINI_API_KEY or GOOGLE_API_KEY, or run `zot login gemini` (the one that is used)"
+        assert (doctor.code, doctor["gemini"]) == (1, ("fail", f"{other}: {advice}"))
         doctor = Doctor(home, "--provider", "gemini", **addresses)
         detail = f"key from a command in auth.json (the one that is used); {place}: it takes the key"
         assert (doctor.code, doctor["gemini"]) == (0, ("ok", detail))

@@ -242,3 +242,14 @@ class Extraordinary:
 def test_what_a_model_cannot_be_told_is_refused(function: Any) -> None:
     with pytest.raises(TypeError):
         Arguments(function)
+
+
+class Shop:
+    def buy(self, what: str, count: int = 1) -> None:
+        """Buy something."""
+
+
+def test_methods_can_be_tools() -> None:
+    arguments = Arguments(Shop().buy)
+    assert arguments.schema["required"] == ["what"]
+    assert arguments.read({"what": "tea"}) == {"what": "tea", "count": 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,7 @@ def test_it_knows_where_it_keeps_its_files_once_it_runs(extension: Extension, tm
         (lambda x: x.intercept("turn_end"), "cannot intercept 'turn_end', only tool_call, "),
         (lambda x: x.notify("m", "warning"), "no level 'warning'; known: info, "),
         (lambda x: Extension("no/name"), "hello: "),
+        (lambda x: type(x)("x", on_failure="Block"), "subscribe: Invalid enum value 'Block'"),
         (lambda x: zot.ext.prompt(" "), "must not be empty"),
     ],
 )
@@ -257,6 +259,7 @@ def test_a_tool_that_raises_has_answered(extension: Extension, capsys: pytest.Ca
     def strange() -> object:
         return object()
 
+    extension.tool("leave")(lambda: sys.exit("now"))
     with Client(extension) as client:
         assert client.call("refuse") == text("no such city", is_error=True)
         assert capsys.readouterr().err == ""
@@ -265,6 +268,20 @@ def test_a_tool_that_raises_has_answered(extension: Extension, capsys: pytest.Ca
         assert client.call("strange") == text(
             "strange failed: TypeError: Encoding objects of type object is unsupported", is_error=True
         )
+        assert client.call("leave") == text("leave failed: SystemExit: now", is_error=True)
+
+
+def test_a_result_that_zot_would_not_read_is_an_error(extension: Extension) -> None:
+    @extension.tool
+    def long(count: int, text: str) -> str:
+        return text * count
+
+    with Client(extension) as client:
+        assert client.call("long", count=4_000_000, text="x").is_error is False
+        assert client.call("long", count=5_000_000, text="x") == text(
+            "the result is too long: 5000000 characters; a line of more than 4 MiB is not read", is_error=True
+        )
+        assert client.call("long", count=1_000_000, text="\0").is_error is True
 
 
 async def _never() -> None:

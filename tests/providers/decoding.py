@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 import msgspec
 
 from zot.errors import ProviderError
+from zot.messages import Counters, Stop, TranscriptBlock
 from zot.providers.base import Decoder, Reply, StreamEvent
 
 
@@ -30,3 +32,23 @@ def decoded(decoder: Decoder, pieces: Iterable[bytes]) -> Outcome:
     except ProviderError as problem:
         return Outcome(events, decoder.reply(), f"{type(problem).__name__}: {problem}")
     return Outcome(events, decoder.reply())
+
+
+#: What the streams of the tests say was used.
+USED = Counters(100, 20, 0, 0, 0.0)
+
+
+def said(*blocks: TranscriptBlock, stop: Stop = "end_turn", counters: Counters = USED) -> Reply:
+    return Reply(blocks, counters, stop)
+
+
+def fed(*pieces: bytes) -> Iterator[Iterable[bytes]]:
+    """Yield the ways in which a stream may arrive: as it was written, whole, and byte by byte."""
+    stream = b"".join(pieces)
+    yield from (pieces, [stream], (bytes([byte]) for byte in stream))
+
+
+def cut(stream: bytes, places: Iterable[int]) -> Iterable[bytes]:
+    """Return a stream in pieces, cut at any places."""
+    bounds = [0, *sorted({place % (len(stream) + 1) for place in places}), len(stream)]
+    return [stream[a:b] for a, b in pairwise(bounds)]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from functools import partial
 from typing import Any
 
-import msgspec
+import asking
 import pytest
-from decoding import Outcome, decoded
+from asking import CALL, RESULT, TOOLS, assistant, results, user
+from decoding import Outcome, cut, decoded, fed, said
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
@@ -27,23 +28,16 @@ from zot.messages import (
     Stop,
     TextBlock,
     ThinkingBlock,
-    ToolSpec,
     TranscriptBlock,
 )
 from zot.providers.anthropic import AnthropicMessages
 from zot.providers.anthropic_stream import AnthropicDecoder
-from zot.providers.base import EncodedMessages, Reasoning, Reply, Request
+from zot.providers.base import Reasoning
 from zot.providers.calls import CallIds
-
-USED = Counters(100, 20, 0, 0, 0.0)
 
 
 def outcome(pieces: Iterable[bytes]) -> Outcome:
     return decoded(AnthropicDecoder(CallIds()), pieces)
-
-
-def said(*blocks: TranscriptBlock, stop: Stop = "end_turn", counters: Counters = USED) -> Reply:
-    return Reply(blocks, counters, stop)
 
 
 def nested(depth: int) -> str:
@@ -321,30 +315,17 @@ GOLDEN: dict[str, tuple[list[bytes], Outcome]] = {
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_a_stream_is_understood_event_by_event(name: str) -> None:
+def test_a_stream_is_understood_event_by_event_whole_and_byte_by_byte(name: str) -> None:
     pieces, expected = GOLDEN[name]
-    assert outcome(pieces) == expected
-
-
-@pytest.mark.parametrize("name", GOLDEN)
-def test_a_stream_is_understood_whole(name: str) -> None:
-    pieces, expected = GOLDEN[name]
-    assert outcome([b"".join(pieces)]) == expected
-
-
-@pytest.mark.parametrize("name", GOLDEN)
-def test_a_stream_is_understood_byte_by_byte(name: str) -> None:
-    pieces, expected = GOLDEN[name]
-    assert outcome(bytes([byte]) for byte in b"".join(pieces)) == expected
+    for way in fed(*pieces):
+        assert outcome(way) == expected
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(sorted(GOLDEN)), st.lists(st.integers(0, 5000), max_size=6))
 def test_a_stream_is_understood_however_it_is_cut(name: str, places: list[int]) -> None:
     pieces, expected = GOLDEN[name]
-    stream = b"".join(pieces)
-    bounds = [0, *sorted({place % (len(stream) + 1) for place in places}), len(stream)]
-    assert outcome(stream[a:b] for a, b in pairwise(bounds)) == expected
+    assert outcome(cut(b"".join(pieces), places)) == expected
 
 
 @pytest.mark.parametrize(
@@ -419,23 +400,8 @@ def test_pings_and_comments_are_no_progress() -> None:
 
 # Requests.
 
-TOOLS = (
-    ToolSpec("read", "Read a file.", {"type": "object", "properties": {"path": {"type": "string"}}}),
-    ToolSpec("bash", "Run a command.", {"type": "object"}),
-)
 
-
-def ask(*messages: Message, **changes: Any) -> Request:
-    plain = Request(
-        model="claude-sonnet-4-5",
-        system="",
-        messages=messages,
-        tools=(),
-        max_tokens=1000,
-        reasoning="off",
-        encoded=EncodedMessages(),
-    )
-    return msgspec.structs.replace(plain, **changes)
+ask = partial(asking.ask, model="claude-sonnet-4-5")
 
 
 def body_of(*messages: Message, **changes: Any) -> dict[str, Any]:
@@ -445,18 +411,6 @@ def body_of(*messages: Message, **changes: Any) -> dict[str, Any]:
     assert problems(body) == []
     parsed: dict[str, Any] = json.loads(body)
     return parsed
-
-
-def user(*blocks: TranscriptBlock | str) -> Message:
-    return Message("user", _blocks(blocks), "t")
-
-
-def assistant(*blocks: TranscriptBlock | str) -> Message:
-    return Message("assistant", _blocks(blocks), "t")
-
-
-def results(*blocks: TranscriptBlock) -> Message:
-    return Message("tool", blocks, "t")
 
 
 def _blocks(blocks: Sequence[TranscriptBlock | str]) -> tuple[TranscriptBlock, ...]:
@@ -546,8 +500,6 @@ def test_thinking_has_a_budget_and_room_beyond_it(
     assert (body["max_tokens"], body.get("thinking")) == expected
 
 
-CALL = CallBlock("c1", "t", {})
-RESULT = results(ResultBlock("c1", False, (TextBlock("ok"),)))
 CALL_2 = CallBlock("c2", "t", {})
 RESULT_2 = results(ResultBlock("c2", False, (TextBlock("ok"),)))
 THOUGHT = ThinkingBlock("hm", "sig")

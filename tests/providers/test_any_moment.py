@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
+import msgspec
 import pytest
 from apis import APIS, Words
 
@@ -47,7 +48,7 @@ class Conversation:
         self.grammar = Grammar()
         self.starts = 0
         self.troubled = False
-        self.listener.on_event = lambda event: self.grammar.take(json.loads(encode(event)))
+        self.listener.on_event = lambda event: self.grammar.take(msgspec.json.decode(encode(event)))
 
     async def go_on(self) -> None:
         """Say everything there is to say, one after the other, until there is trouble."""
@@ -59,17 +60,18 @@ class Conversation:
     async def go_on_after_all(self) -> None:
         """Say one more thing, compact what there is, and say another: each must be answered."""
         self.transport.skip_to_the_end()
-        for text in ("still there?", "and still?"):
-            await self._prompt(text)
-            assert self.listener.events[-2:] == [TurnEnd("end_turn"), Done()]
-            await self._compact()
+        await self._prompt("still there?")
+        assert self.listener.events[-2:] == [TurnEnd("end_turn"), Done()]
+        await self._compact()
+        await self._prompt("and still?")
+        assert self.listener.events[-2:] == [TurnEnd("end_turn"), Done()]
 
     def check(self) -> None:
         """Every job ended once and in order, and every request was acceptable."""
         self.grammar.finish()
         assert self.grammar.runs == self.starts == sum(isinstance(event, Done) for event in self.listener.events)
         bodies = self.transport.bodies
-        assert [self.spoken.problems(body) for body in bodies] == [[] for _ in bodies]
+        assert [_problems(self.spoken.problems, body) for body in bodies] == [[] for _ in bodies]
 
     async def _prompt(self, text: str, *images: ImageBlock) -> None:
         self.session.prompt(text, images, started=self.accepted)
@@ -102,6 +104,12 @@ class Conversation:
     async def _break(self, args: dict[str, Any], context: ToolContext) -> Output:
         await self.points.reach()
         raise ToolFailed("it broke")
+
+
+@cache
+def _problems(find: Callable[[bytes], list[str]], body: bytes) -> list[str]:
+    """Return what is wrong with a request. Until the trouble, each conversation is the one before it again."""
+    return find(body)
 
 
 def _script(words: Words) -> list[Answer | list[bytes]]:
@@ -167,23 +175,27 @@ async def test_the_undisturbed_conversation_has_everything_in_it(api: ApiName) -
     assert b"a word in between" in conversation.transport.bodies[1]
 
 
-#: What is done about trouble is the same for every API; what it leaves behind is not.
+#: What is done about trouble is the same for every API; what it leaves behind is not. And one error is like another: so
+#: those of a kind share the moments between them, each taking every third or every second.
 @pytest.mark.parametrize(
-    ("api", "trouble", "holds"),
+    ("api", "trouble", "holds", "first", "step"),
     [
-        *(("anthropic", name, False) for name in TROUBLES),
-        ("anthropic", "abort", True),
-        ("anthropic", "a broken stream", True),
-        *((api, "abort", False) for api in APIS if api != "anthropic"),
-        *((api, "a broken stream", True) for api in APIS if api != "anthropic"),
+        ("anthropic", "abort", False, 1, 1),
+        ("anthropic", "abort", True, 1, 1),
+        ("anthropic", "a broken stream", False, 1, 1),
+        ("anthropic", "an overload", False, 1, 3),
+        ("anthropic", "a failing tool", False, 2, 3),
+        ("anthropic", "a bug", False, 3, 3),
+        *((api, "abort", False, 1, 2) for api in APIS if api != "anthropic"),
+        *((api, "a broken stream", True, 2, 2) for api in APIS if api != "anthropic"),
     ],
 )
 async def test_trouble_at_any_moment_leaves_a_conversation_that_goes_on(
-    api: ApiName, trouble: str, *, holds: bool
+    api: ApiName, trouble: str, *, holds: bool, first: int, step: int
 ) -> None:
     last = await _points_of_a_quiet_talk(api, holds=holds)
     assert last > 90
-    for at in range(1, last + 1):
+    for at in range(first, last + 1, step):
         conversation = Conversation(api, Points(at), holds=holds)
         conversation.points.act = lambda chosen=conversation: TROUBLES[trouble](chosen)  # type: ignore[misc]
         await conversation.go_on()

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
-import gemini_validator
 import msgspec
 import pytest
-import responses_validator
 from apis import APIS
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,19 +15,11 @@ from fakes import NOON, PATIENCE_S, PNG, FakeTool, no_sleep, open_session, read_
 from zot.agent.relief import AutoCompact
 from zot.messages import CallBlock, ImageBlock, Message, ResultBlock, TextBlock, ThinkingBlock
 from zot.providers.base import Api, Deadlines, HttpRequest, HttpResponse
-from zot.providers.gemini import GeminiGenerateContent
 from zot.providers.lab.script import demo
 from zot.providers.lab.transport import LabTransport
-from zot.providers.openai_responses import OpenAIResponses
 from zot.providers.service import Service
+from zot.providers.vendors import ApiName
 from zot.tools.base import Output, ToolContext
-
-_WHERE: dict[str, Any] = {"base_url": "http://lab.test", "origin": "lab"}
-SERVICES: dict[str, tuple[Callable[[], Api], Callable[[bytes], list[str]]]] = {
-    **{name: (spoken.api, spoken.problems) for name, spoken in APIS.items()},
-    "responses": (lambda: OpenAIResponses(**_WHERE), responses_validator.problems),
-    "gemini": (lambda: GeminiGenerateContent(**_WHERE), gemini_validator.problems),
-}
 
 
 class Recording:
@@ -95,13 +84,13 @@ def _turn(ids: list[str], output: tuple[TextBlock | ImageBlock, ...]) -> list[Me
     ]
 
 
-@pytest.mark.parametrize("name", SERVICES)
+@pytest.mark.parametrize("name", APIS)
 @settings(max_examples=25, deadline=None)
 @given(_parts, st.integers(20, 6000))
-def test_every_request_is_accepted(name: str, parts: list[Part], limit: int) -> None:
-    api, problems = SERVICES[name]
-    bodies = asyncio.run(converse(api(), messages_of(parts), limit))
-    assert [problem for body in bodies for problem in problems(body)] == []
+def test_every_request_is_accepted(name: ApiName, parts: list[Part], limit: int) -> None:
+    spoken = APIS[name]
+    bodies = asyncio.run(converse(spoken.api(), messages_of(parts), limit))
+    assert [problem for body in bodies for problem in spoken.problems(body)] == []
 
 
 async def converse(api: Api, messages: list[Message], limit: int) -> list[bytes]:
@@ -125,7 +114,7 @@ async def converse(api: Api, messages: list[Message], limit: int) -> list[bytes]
 
 async def test_it_is_made_shorter_in_this_test_and_still_has_what_it_needs() -> None:
     parts = [Part("turn", 2, 9000, has_image=True) for _ in range(8)]
-    bodies = await converse(SERVICES["anthropic"][0](), messages_of(parts), 5000)
+    bodies = await converse(APIS["anthropic"].api(), messages_of(parts), 5000)
     kinds = ["summary" if b"hand-over notes" in body else "answer" for body in bodies]
     assert kinds.count("summary") >= 1
     assert kinds.count("answer") >= 3

@@ -20,6 +20,7 @@ from zot.errors import (
     ConnectionFailed,
     ContentRefused,
     ContextTooLong,
+    NoCredit,
     NotFound,
     Overloaded,
     ProviderError,
@@ -88,10 +89,10 @@ SCENES: dict[str, str] = {
 #: Scenes that end in an error: what happens, which error it is, and how often the service was asked.
 FAULTS: dict[str, tuple[str, type[ProviderError], int]] = {
     "!refusal": (HALF, ContentRefused, 1),
-    "!status 300": (REFUSED, BadRequest, 1),
+    "!status 300": (REFUSED, NotFound, 1),
     "!status 400": (REFUSED, BadRequest, 1),
     "!status 401": (REFUSED, AuthFailed, 1),
-    "!status 402": (REFUSED, AuthFailed, 1),
+    "!status 402": (REFUSED, NoCredit, 1),
     "!status 403": (REFUSED, AuthFailed, 1),
     "!status 404": (REFUSED, NotFound, 1),
     "!status 408": (TRIED, BadRequest, 3),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-import msgspec
+import asking
 import pytest
+from asking import CALL, RESULT, results, user
 from gemini_validator import problems
 from inline_snapshot import snapshot
 
@@ -21,7 +22,7 @@ from zot.messages import (
     ToolSpec,
     TranscriptBlock,
 )
-from zot.providers.base import EncodedMessages, Reasoning, Request
+from zot.providers.base import EncodedMessages, Reasoning
 from zot.providers.gemini import GeminiGenerateContent
 
 OLD, NEW = "gemini-2.5-flash", "gemini-3-flash"
@@ -40,11 +41,7 @@ TOOLS = (
 )
 
 
-def ask(*messages: Message, **changes: Any) -> Request:
-    plain = Request(
-        model=OLD, system="", messages=messages, tools=(), max_tokens=1000, reasoning="off", encoded=EncodedMessages()
-    )
-    return msgspec.structs.replace(plain, **changes)
+ask = partial(asking.ask, model=OLD)
 
 
 def api(base_url: str = "https://api.test") -> GeminiGenerateContent:
@@ -63,24 +60,7 @@ def contents(*messages: Message, **changes: Any) -> Any:
     return body_of(*messages, **changes)["contents"]
 
 
-def user(*blocks: TranscriptBlock | str) -> Message:
-    return Message("user", _blocks(blocks), "t")
-
-
-def assistant(*blocks: TranscriptBlock | str, origin: str = "gemini") -> Message:
-    return Message("assistant", _blocks(blocks), "t", origin=origin)
-
-
-def results(*blocks: TranscriptBlock) -> Message:
-    return Message("tool", blocks, "t")
-
-
-def _blocks(blocks: Sequence[TranscriptBlock | str]) -> tuple[TranscriptBlock, ...]:
-    return tuple(TextBlock(block) if isinstance(block, str) else block for block in blocks)
-
-
-CALL = CallBlock("c1", "t", {})
-RESULT = results(ResultBlock("c1", False, (TextBlock("ok"),)))
+assistant = partial(asking.assistant, origin="gemini")
 
 
 def test_the_least_request() -> None:

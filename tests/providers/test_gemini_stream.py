@@ -4,53 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path
 
-import msgspec
 import pytest
+from decoding import Outcome, cut, decoded, fed, said
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zot.errors import ContentRefused, ProviderError, ServiceFailed
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
-from zot.messages import CallBlock, Counters, Stop, TextBlock, ThinkingBlock, TranscriptBlock
-from zot.providers.base import Reply, StreamEvent
+from zot.messages import CallBlock, Counters, Stop, TextBlock, ThinkingBlock
+from zot.providers.base import StreamEvent
 from zot.providers.calls import CallIds
 from zot.providers.gemini_stream import GeminiDecoder
 
 STREAMS = Path(__file__).parent / "streams" / "gemini"
-USED = Counters(100, 20, 0, 0, 0.0)
 HALF = Counters(100, 0, 0, 0, 0.0)
 NONE = Counters(0, 0, 0, 0, 0.0)
 DEEP = '{"a":' + "[" * 100 + "]" * 100 + "}"
 
 
-class Outcome(msgspec.Struct):
-    """What a stream came to."""
-
-    events: list[StreamEvent]
-    reply: Reply
-    error: str | None = None
-
-
 def outcome(pieces: Iterable[bytes], calls: CallIds | None = None) -> Outcome:
-    """Feed a decoder as a service does."""
-    decoder = GeminiDecoder(calls or CallIds())
-    events: list[StreamEvent] = []
-    try:
-        for piece in pieces:
-            events += decoder.feed(piece)
-            if decoder.failure is not None:
-                raise decoder.failure
-        events += decoder.finish()
-    except ProviderError as problem:
-        return Outcome(events, decoder.reply(), f"{type(problem).__name__}: {problem}")
-    return Outcome(events, decoder.reply())
-
-
-def said(*blocks: TranscriptBlock, stop: Stop = "end_turn", counters: Counters = USED) -> Reply:
-    return Reply(blocks, counters, stop)
+    return decoded(GeminiDecoder(calls or CallIds()), pieces)
 
 
 def called(call_id: str, name: str, args: str = "") -> list[StreamEvent]:
@@ -189,21 +164,15 @@ def test_every_golden_stream_has_its_meaning_written_down() -> None:
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_a_stream_is_understood_whole(name: str) -> None:
-    assert outcome([stream(name)]) == GOLDEN[name]
-
-
-@pytest.mark.parametrize("name", GOLDEN)
-def test_a_stream_is_understood_byte_by_byte(name: str) -> None:
-    assert outcome(bytes([byte]) for byte in stream(name)) == GOLDEN[name]
+def test_a_stream_is_understood_whole_and_byte_by_byte(name: str) -> None:
+    for way in fed(stream(name)):
+        assert outcome(way) == GOLDEN[name]
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(sorted(GOLDEN)), st.lists(st.integers(0, 5000), max_size=6))
 def test_a_stream_is_understood_however_it_is_cut(name: str, places: list[int]) -> None:
-    data = stream(name)
-    bounds = [0, *sorted({place % (len(data) + 1) for place in places}), len(data)]
-    assert outcome(data[a:b] for a, b in pairwise(bounds)) == GOLDEN[name]
+    assert outcome(cut(stream(name), places)) == GOLDEN[name]
 
 
 def ending(reason: str) -> bytes:

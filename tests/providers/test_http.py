@@ -191,12 +191,12 @@ async def test_the_wait_for_an_answer_begins_when_the_request_is_written() -> No
     async def play(peer: Peer) -> None:
         for _ in range(15):
             await peer.reader.readexactly(2_000_000)
-            await asyncio.sleep(0.02)  # the slowness of the network is what this is about
+            await asyncio.sleep(0.04)  # the slowness of the network is what this is about
         await peer.send(OK)
         await peer.gone()
 
     async with serving(play) as server, networked() as transport:
-        response = await post(transport, server.url(), bytes(30_000_000), deadlines=Deadlines(headers_s=0.15))
+        response = await post(transport, server.url(), bytes(30_000_000), deadlines=Deadlines(headers_s=0.5))
         assert await body_of(response) == b"ok"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fakes import Answer, FakeTransport
-from zot.errors import AuthFailed, ConnectionFailed, NotFound, ProviderError, Stalled, StreamBroken
+from zot.errors import AuthFailed, ConnectionFailed, NoCredit, NotFound, ProviderError, Stalled, StreamBroken
 from zot.providers.listing import Dialect, Served, list_models, merged
 from zot.providers.models import Catalogue, Model, catalogue
 
@@ -111,6 +111,12 @@ async def test_a_service_that_never_ends_its_list_is_asked_ten_times() -> None:
             "acme: http 404: nope; this server does not list its models, or has another address: see --base-url",
         ),
         (
+            Answer([], status=402),
+            NoCredit,
+            "acme: http 402: no reason was given; the account has no credit left, or may not spend more: see the "
+            "provider's page for billing",
+        ),
+        (
             ConnectionFailed("connection refused"),
             ConnectionFailed,
             "acme: connection refused; is the server running, and is --base-url right?",
@@ -118,17 +124,19 @@ async def test_a_service_that_never_ends_its_list_is_asked_ten_times() -> None:
         (
             page(b"<html>"),
             StreamBroken,
-            "acme: the list of models is not what the API promises: JSON is malformed: invalid character (byte 0)",
+            "acme: the list of models is not what the API promises: JSON is malformed: invalid character (byte 0); "
+            "is --base-url right?",
         ),
         (
             page({"data": [{"id": 7}]}),
             StreamBroken,
-            "acme: the list of models is not what the API promises: Expected `str`, got `int` - at `$.data[0].id`",
+            "acme: the list of models is not what the API promises: Expected `str`, got `int` - at `$.data[0].id`; "
+            "is --base-url right?",
         ),
         (
             Answer([b" " * (1 << 20)] * 9),
             StreamBroken,
-            "acme: the list of models is longer than 8 MiB",
+            "acme: the list of models is longer than 8 MiB; is --base-url right?",
         ),
     ],
 )

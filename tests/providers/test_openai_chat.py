@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import pytest
+from asking import CALL, RESULT, TOOLS, ask, assistant, results, user
 from chat_validator import problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,17 +19,12 @@ from zot.messages import (
     ResultBlock,
     TextBlock,
     ThinkingBlock,
-    ToolSpec,
     TranscriptBlock,
 )
-from zot.providers.base import EncodedMessages, Reasoning, Request
+from zot.providers.base import EncodedMessages, Reasoning
 from zot.providers.openai_chat import ChatCompletions
 from zot.providers.vendors import COMPATIBLE, VENDORS, ChatQuirks
 
-TOOLS = (
-    ToolSpec("read", "Read a file.", {"type": "object", "properties": {"path": {"type": "string"}}}),
-    ToolSpec("bash", "Run a command.", {"type": "object"}),
-)
 QUIRKS: dict[str, ChatQuirks] = {
     **{name: vendor.chat for name, vendor in VENDORS.items() if "chat" in vendor.apis},
     "somebody": COMPATIBLE,
@@ -43,13 +37,6 @@ def api(vendor: str = "openai", base_url: str = "https://api.test") -> ChatCompl
     return ChatCompletions(base_url=base_url, origin=vendor, quirks=QUIRKS[vendor])
 
 
-def ask(*messages: Message, **changes: Any) -> Request:
-    plain = Request(
-        model="m", system="", messages=messages, tools=(), max_tokens=1000, reasoning="off", encoded=EncodedMessages()
-    )
-    return msgspec.structs.replace(plain, **changes)
-
-
 def body_of(*messages: Message, vendor: str = "openai", **changes: Any) -> dict[str, Any]:
     body = api(vendor).request(ask(*messages, **changes), "k").body
     assert problems(body, QUIRKS[vendor]) == []
@@ -60,26 +47,6 @@ def body_of(*messages: Message, vendor: str = "openai", **changes: Any) -> dict[
 def messages_of(*messages: Message, vendor: str = "openai", **changes: Any) -> list[dict[str, Any]]:
     said: list[dict[str, Any]] = body_of(*messages, vendor=vendor, **changes)["messages"]
     return said
-
-
-def _blocks(blocks: Sequence[TranscriptBlock | str]) -> tuple[TranscriptBlock, ...]:
-    return tuple(TextBlock(block) if isinstance(block, str) else block for block in blocks)
-
-
-def user(*blocks: TranscriptBlock | str) -> Message:
-    return Message("user", _blocks(blocks), "t")
-
-
-def assistant(*blocks: TranscriptBlock | str, origin: str = "") -> Message:
-    return Message("assistant", _blocks(blocks), "t", origin=origin)
-
-
-def results(*blocks: ResultBlock) -> Message:
-    return Message("tool", blocks, "t")
-
-
-CALL = CallBlock("c1", "t", {})
-RESULT = results(ResultBlock("c1", is_error=False, content=(TextBlock("ok"),)))
 
 
 def test_a_request_is_one_post_with_the_key_in_its_header() -> None:

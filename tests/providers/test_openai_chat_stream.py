@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from decoding import Outcome, decoded
+from decoding import Outcome, decoded, said
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,17 +16,12 @@ import completions as gpt
 from zot.errors import ContentRefused, Overloaded, ProviderError, RateLimited, ServiceFailed, StreamBroken
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import CallBlock, Counters, Stop, TextBlock, ThinkingBlock, TranscriptBlock
-from zot.providers.base import Reply, StreamEvent
+from zot.providers.base import StreamEvent
 from zot.providers.calls import CallIds
 from zot.providers.openai_chat_stream import ChatDecoder
 
 RECORDED = Path(__file__).parent / "streams" / "chat"
-USED = Counters(100, 20, 0, 0, 0.0)
 NOTHING = Counters(0, 0, 0, 0, 0.0)
-
-
-def said(*blocks: TranscriptBlock, stop: Stop = "end_turn", counters: Counters = USED) -> Reply:
-    return Reply(blocks, counters, stop)
 
 
 def called(call_id: str, name: str, *pieces: str) -> list[StreamEvent]:

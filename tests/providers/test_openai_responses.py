@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-import msgspec
+import asking
 import pytest
+from asking import CALL, RESULT, TOOLS, results, user
 from inline_snapshot import snapshot
 from responses_validator import problems
 
@@ -18,30 +19,15 @@ from zot.messages import (
     ResultBlock,
     TextBlock,
     ThinkingBlock,
-    ToolSpec,
     TranscriptBlock,
 )
-from zot.providers.base import EncodedMessages, Reasoning, Request
+from zot.providers.base import EncodedMessages, Reasoning
 from zot.providers.openai_responses import OpenAIResponses
 
-TOOLS = (
-    ToolSpec("read", "Read a file.", {"type": "object", "properties": {"path": {"type": "string"}}}),
-    ToolSpec("bash", "Run a command.", {"type": "object"}),
-)
 API = OpenAIResponses(base_url="https://api.test", origin="openai")
 
 
-def ask(*messages: Message, **changes: Any) -> Request:
-    plain = Request(
-        model="gpt-4.1",
-        system="",
-        messages=messages,
-        tools=(),
-        max_tokens=1000,
-        reasoning="off",
-        encoded=EncodedMessages(),
-    )
-    return msgspec.structs.replace(plain, **changes)
+ask = partial(asking.ask, model="gpt-4.1")
 
 
 def body_of(*messages: Message, **changes: Any) -> dict[str, Any]:
@@ -56,24 +42,9 @@ def items_of(*messages: Message) -> list[dict[str, Any]]:
     return items
 
 
-def user(*blocks: TranscriptBlock | str) -> Message:
-    return Message("user", _blocks(blocks), "t")
+assistant = partial(asking.assistant, origin="openai")
 
 
-def assistant(*blocks: TranscriptBlock | str, origin: str = "openai") -> Message:
-    return Message("assistant", _blocks(blocks), "t", origin=origin)
-
-
-def results(*blocks: TranscriptBlock) -> Message:
-    return Message("tool", blocks, "t")
-
-
-def _blocks(blocks: Sequence[TranscriptBlock | str]) -> tuple[TranscriptBlock, ...]:
-    return tuple(TextBlock(block) if isinstance(block, str) else block for block in blocks)
-
-
-CALL = CallBlock("c1", "t", {})
-RESULT = results(ResultBlock("c1", False, (TextBlock("ok"),)))
 THOUGHT = ThinkingBlock("hm", "sealed", id="rs_1")
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path
 
-import msgspec
 import pytest
+from decoding import Outcome, cut, decoded, fed, said
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,41 +23,17 @@ from zot.errors import (
     StreamBroken,
 )
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
-from zot.messages import CallBlock, Counters, Stop, TextBlock, ThinkingBlock, TranscriptBlock
-from zot.providers.base import Reply, StreamEvent
+from zot.messages import CallBlock, Counters, TextBlock, ThinkingBlock, TranscriptBlock
+from zot.providers.base import StreamEvent
 from zot.providers.calls import CallIds
 from zot.providers.openai_responses_stream import ResponsesDecoder
 
 STREAMS = Path(__file__).parent / "streams" / "responses"
-USED = Counters(100, 20, 0, 0, 0.0)
 NONE = Counters(0, 0, 0, 0, 0.0)
 
 
-class Outcome(msgspec.Struct):
-    """What a stream came to."""
-
-    events: list[StreamEvent]
-    reply: Reply
-    error: str | None = None
-
-
 def outcome(pieces: Iterable[bytes]) -> Outcome:
-    """Feed a decoder as a service does."""
-    decoder = ResponsesDecoder(CallIds())
-    events: list[StreamEvent] = []
-    try:
-        for piece in pieces:
-            events += decoder.feed(piece)
-            if decoder.failure is not None:
-                raise decoder.failure
-        events += decoder.finish()
-    except ProviderError as problem:
-        return Outcome(events, decoder.reply(), f"{type(problem).__name__}: {problem}")
-    return Outcome(events, decoder.reply())
-
-
-def said(*blocks: TranscriptBlock, stop: Stop = "end_turn", counters: Counters = USED) -> Reply:
-    return Reply(blocks, counters, stop)
+    return decoded(ResponsesDecoder(CallIds()), pieces)
 
 
 def texts(*pieces: str) -> list[StreamEvent]:
@@ -392,30 +367,17 @@ def test_every_recorded_stream_is_understood() -> None:
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_a_stream_is_understood_event_by_event(name: str) -> None:
+def test_a_stream_is_understood_event_by_event_whole_and_byte_by_byte(name: str) -> None:
     pieces, expected = GOLDEN[name]
-    assert outcome(pieces) == expected
-
-
-@pytest.mark.parametrize("name", GOLDEN)
-def test_a_stream_is_understood_whole(name: str) -> None:
-    pieces, expected = GOLDEN[name]
-    assert outcome([b"".join(pieces)]) == expected
-
-
-@pytest.mark.parametrize("name", GOLDEN)
-def test_a_stream_is_understood_byte_by_byte(name: str) -> None:
-    pieces, expected = GOLDEN[name]
-    assert outcome(bytes([byte]) for byte in b"".join(pieces)) == expected
+    for way in fed(*pieces):
+        assert outcome(way) == expected
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(sorted(GOLDEN)), st.lists(st.integers(0, 20000), max_size=6))
 def test_a_stream_is_understood_however_it_is_cut(name: str, places: list[int]) -> None:
     pieces, expected = GOLDEN[name]
-    stream = b"".join(pieces)
-    bounds = [0, *sorted({place % (len(stream) + 1) for place in places}), len(stream)]
-    assert outcome(stream[a:b] for a, b in pairwise(bounds)) == expected
+    assert outcome(cut(b"".join(pieces), places)) == expected
 
 
 @settings(max_examples=200, deadline=None)

@@ -30,6 +30,12 @@ REFUSED_BY_GEMINI = json.dumps({"error": {"code": 400, "details": [{"reason": "A
         (403, b"", Probed("refused", "it refuses the key (http 403)")),
         (400, REFUSED_BY_GEMINI, Probed("refused", "it refuses the key (http 400)")),
         (400, b'{"error": {"details": [{"reason": 7}]}}', Probed("unclear", "it answers http 400")),
+        (
+            400,
+            b'{"code": "invalid-argument", "error": "Incorrect API key provided: k."}',
+            Probed("refused", "it refuses the key (http 400)"),
+        ),
+        (402, b"", Probed("unclear", "it answers http 402")),
         (404, b"<html>", Probed("unclear", "it answers http 404")),
         (429, b"", Probed("unclear", "it answers http 429")),
         (503, b"k", Probed("unreachable", "it has a problem of its own (http 503)")),
@@ -39,6 +45,21 @@ async def test_an_answer_is_judged_by_its_status(status: int, body: bytes, probe
     transport = FakeTransport([Answer([body], status)])
     assert await ask(transport) == probed
     assert [response.closed for response in transport.responses] == [True]
+
+
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [
+        ("http://here:8000", "http://here:8000/v1/models"),
+        ("http://here:8000/v1/", "http://here:8000/v1/models"),
+        ("https://here/api/paas/v4", "https://here/api/paas/v4/models"),
+        ("https://here/v1/chat/completions", "https://here/v1/models"),
+    ],
+)
+async def test_a_server_of_ones_own_is_asked_where_it_is(address: str, url: str) -> None:
+    transport, vendor = FakeTransport([Answer([b""])]), VENDORS["openai"]
+    await probe(vendor, endpoint(vendor, api=None, base_url=address, env={}), "", transport)
+    assert [request.url for request in transport.requests] == [url]
 
 
 async def test_without_a_key_there_is_none_to_refuse() -> None:

@@ -16,6 +16,7 @@ from fakes import PATIENCE_S
 from harness import Zot, serving
 from zot.errors import ConfigError
 from zot.events import AgentEvent, Error, encode
+from zot.providers import retry
 from zot.providers.base import Deadlines, HttpRequest
 from zot.providers.lab.script import Script
 from zot.providers.lab.transport import LabTransport
@@ -123,9 +124,11 @@ async def test_a_key_that_a_refusal_quotes_is_not_kept(tmp_path: Path, work: Pat
     "fault",
     ["refuse", 'say "Hel"\ncut', 'say "Hel"\nerror overloaded_error "Too much"', "status 500", 'raw "nonsense"'],
 )
-async def test_a_fault_is_replayed_as_it_was(tmp_path: Path, work: Path, fault: str) -> None:
+async def test_a_fault_is_replayed_as_it_was(
+    tmp_path: Path, work: Path, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry, "_FIRST_DELAY_S", 0.01)
     file = tmp_path / "run.jsonl"
-
     script = tmp_path / "fault.lab"
     script.write_text(f"{fault}\n---\n{fault}\n---\n{fault}\n")
     first = await say(["hi"], provider="lab", cwd=str(work), script=str(script), record=str(file))

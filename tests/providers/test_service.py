@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from apis import APIS
 
 import claude
-from fakes import FINE, PATIENCE_S, Answer, FakeTransport, Piece, Points, service
+from fakes import FINE, PATIENCE_S, Answer, FakeTransport, Piece, Points, read_key, service
 from zot.errors import (
     AuthFailed,
     ConnectionFailed,
@@ -27,6 +28,8 @@ from zot.errors import (
 from zot.events import TextDelta
 from zot.messages import Message, TextBlock
 from zot.providers.base import Deadlines, EncodedMessages, ReplyStream, Request, StreamEvent
+from zot.providers.service import Service
+from zot.providers.vendors import ApiName
 
 REQUEST = Request(
     model="claude-sonnet-4-5",
@@ -98,7 +101,8 @@ async def test_a_passing_failure_is_tried_three_times_with_growing_waits(status:
     with pytest.raises(ProviderError) as caught:
         await everything(call(transport, heard))
     reason = f"anthropic: http {status}: No."
-    assert (str(caught.value), caught.value.status) == (reason, status)
+    assert str(caught.value).startswith(f"{reason} (try again")
+    assert caught.value.status == status
     assert heard.retries == [(reason, 1, 0.5), (reason, 2, 1.0)]
     assert heard.slept == [0.5, 1.0]
     assert [response.closed for response in transport.responses] == [1, 1, 1]
@@ -131,6 +135,7 @@ async def test_every_retry_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 UNREADABLE = b"data: []\n\n"
 LONG_EVENT = itertools.repeat(b"x" * 1_000_000)
+LATER = "(try again later, or ask another --model)"
 FAULT = claude.event("error", error={"type": "overloaded_error", "message": "No."})
 
 
@@ -138,16 +143,19 @@ FAULT = claude.event("error", error={"type": "overloaded_error", "message": "No.
     ("answer", "text"),
     [
         (ConnectionImpossible("refused"), "refused"),
-        (Stalled("no answer"), "no answer"),
+        (Stalled("no answer"), "no answer (try again)"),
         (refused(403), "http 403: No. (check ANTHROPIC_API_KEY, or run `zot login anthropic`)"),
-        (Answer([StreamBroken("cut")]), "cut"),
+        (Answer([StreamBroken("cut")]), "cut (try again)"),
         (Answer([claude.start(), ConnectionFailed("reset")]), "reset"),
-        (Answer([claude.start()]), "the answer ended without its final event"),
-        (Answer([UNREADABLE]), "the service sent an event that cannot be read: Expected `object`, got `array`"),
-        (Answer(LONG_EVENT), "one event of the stream is longer than 16777216 bytes"),
-        (Answer([claude.start(), FAULT]), "overloaded_error: No."),
-        (Answer([claude.start() + b"".join(claude.text("a")(0)) + FAULT]), "overloaded_error: No."),
-        (claude.reply(ends="refusal"), "the model refused to answer this"),
+        (Answer([claude.start()]), "the answer ended without its final event (try again)"),
+        (
+            Answer([UNREADABLE]),
+            "the service sent an event that cannot be read: Expected `object`, got `array` (try again)",
+        ),
+        (Answer(LONG_EVENT), "one event of the stream is longer than 16777216 bytes (try again)"),
+        (Answer([claude.start(), FAULT]), f"overloaded_error: No. {LATER}"),
+        (Answer([claude.start() + b"".join(claude.text("a")(0)) + FAULT]), f"overloaded_error: No. {LATER}"),
+        (claude.reply(ends="refusal"), "the model refused to answer this (say it differently, or ask another --model)"),
     ],
 )
 async def test_every_failure_says_once_whose_it_is(answer: Answer | list[bytes] | Exception, text: str) -> None:
@@ -157,20 +165,110 @@ async def test_every_failure_says_once_whose_it_is(answer: Answer | list[bytes] 
     assert (str(caught.value), caught.value.provider) == (f"anthropic: {text}", "anthropic")
 
 
+HTML = b"<html>\n\n<title>Welcome, sk-test-1234</title>" + b"x" * 200
+WHERE = "(check --base-url, and whether --api is what is spoken there)"
+
+
+@pytest.mark.parametrize(
+    ("kind", "pieces", "text"),
+    [
+        (
+            "text/html; charset=utf-8",
+            [HTML[:30], HTML[30:]],
+            "http 200: not a stream of events but text/html, which begins: <html> <title>Welcome, [key]</title>"
+            f"{'x' * 164} {WHERE}",
+        ),
+        (
+            "application/json",
+            [b"data: 1\n\n"],
+            f"http 200: not a stream of events but application/json, which begins: data: 1 {WHERE}",
+        ),
+        ("text/html", [], f"http 200: not a stream of events but text/html, which is empty {WHERE}"),
+        (
+            "application/json",
+            [b'{"error":{"message":"no', b' such key","code":"invalid_api_key"}}'],
+            "invalid_api_key: no such key (check ANTHROPIC_API_KEY, or run `zot login anthropic`)",
+        ),
+    ],
+)
+async def test_what_is_no_answer_at_all_is_shown(kind: str, pieces: list[bytes], text: str) -> None:
+    transport = FakeTransport([Answer(pieces, headers={"content-type": kind})])
+    with pytest.raises(ProviderError) as caught:
+        await everything(call(transport))
+    assert str(caught.value) == f"anthropic: {text}"
+    assert len(transport.requests) == 1
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("page", [b"<h1>Welcome</h1>", b"data: welcome\n\n", b"{}"])
+async def test_a_page_is_no_answer_through_any_api(api: ApiName, page: bytes) -> None:
+    transport = FakeTransport([Answer([page], headers={"content-type": "text/html"})])
+    stream = Service("test", APIS[api].api(), transport, key=read_key).call(REQUEST, Heard())
+    with pytest.raises(StreamBroken, match=r"^test: http 200: not a stream of events but text/html, which begins: "):
+        await everything(stream)
+    assert len(transport.requests) == 1
+
+
+async def test_trouble_that_is_told_instead_of_a_stream_is_met_like_any_other() -> None:
+    busy = Answer(
+        [b'{"error":{"type":"overloaded_error","message":"m"}}'], headers={"content-type": "application/json"}
+    )
+    heard, transport = Heard(), FakeTransport([busy, FINE])
+    assert await everything(call(transport, heard)) == [TextDelta("fine")]
+    assert heard.retries == [("anthropic: overloaded_error: m", 1, 0.5)]
+
+
+async def test_a_stream_under_a_wrong_name_is_read_all_the_same() -> None:
+    assert await everything(call(FakeTransport([Answer(FINE, headers={"content-type": "text/plain"})]))) == [
+        TextDelta("fine")
+    ]
+
+
+async def test_a_service_that_asks_for_more_patience_than_we_have_is_quoted() -> None:
+    heard, transport = Heard(), FakeTransport([Answer([], status=429, headers={"retry-after": "3600"})])
+    with pytest.raises(ProviderError, match=r"^anthropic: http 429: no reason was given \(try again in 3600 s\)$"):
+        await everything(call(transport, heard))
+    assert heard.retries == []
+
+
+WRONG_KEY = Answer([b'{"code":"invalid-argument","error":"Incorrect API key provided: k."}'], 400)
+NO_CREDIT = Answer([b'{"error":{"message":"Your credit balance is too low to access the Anthropic API."}}'], 400)
+
+
+@pytest.mark.parametrize(
+    ("answer", "asked"), [(refused(401), 2), (WRONG_KEY, 2), (refused(400), 1), (refused(403), 1), (NO_CREDIT, 1)]
+)
+async def test_another_key_is_tried_where_the_key_was_wrong(answer: Answer, asked: int) -> None:
+    keys, transport = iter(["old", "new"]), FakeTransport([answer, FINE])
+
+    async def key() -> str:
+        return next(keys)
+
+    stream = call(transport, key=key, renew=lambda _: True)
+    if asked == 1:
+        with pytest.raises(ProviderError):
+            await everything(stream)
+    else:
+        assert await everything(stream) == [TextDelta("fine")]
+    assert [request.headers["x-api-key"] for request in transport.requests] == ["old", "new"][:asked]
+
+
 async def test_a_failure_that_is_raised_again_says_it_still_only_once() -> None:
     stream = call(FakeTransport([Answer([claude.start() + b"".join(claude.text("a")(0)) + FAULT])]))
     async with asyncio.timeout(PATIENCE_S):
         await stream.open()
         await stream.read()
         for _ in range(2):
-            with pytest.raises(Overloaded, match=r"^anthropic: overloaded_error: No\.$"):
+            with pytest.raises(
+                Overloaded, match=r"^anthropic: overloaded_error: No\. \(try again later, or ask another --model\)$"
+            ):
                 await stream.read()
 
 
 async def test_a_reply_has_a_limit() -> None:
     ping = claude.event("ping", padding="x" * 1_000_000)
     transport = FakeTransport([Answer(itertools.chain([claude.start()], itertools.repeat(ping)))])
-    with pytest.raises(StreamBroken, match=r"^anthropic: the answer is longer than 64 MiB$"):
+    with pytest.raises(StreamBroken, match=r"^anthropic: the answer is longer than 64 MiB \(try again\)$"):
         await everything(call(transport))
     assert transport.responses[0].reads == 69
 
@@ -178,7 +276,7 @@ async def test_a_reply_has_a_limit() -> None:
 async def test_a_long_message_is_shortened() -> None:
     with pytest.raises(ProviderError) as caught:
         await everything(call(FakeTransport([Answer([b"x" * 3000], status=400)])))
-    assert str(caught.value) == f"anthropic: http 400: {'x' * 1990} ..."
+    assert str(caught.value) == f"anthropic: http 400: {'x' * 1990} ... (another --model or --api may take it)"
 
 
 async def test_a_key_at_the_place_where_a_message_is_shortened_is_not_shown_by_half() -> None:
@@ -190,7 +288,9 @@ async def test_a_key_at_the_place_where_a_message_is_shortened_is_not_shown_by_h
 
 async def test_a_key_that_is_quoted_inside_a_stream_is_not_repeated_either() -> None:
     fault = claude.event("error", error={"type": "api_error", "message": "bad sk-test-1234"})
-    with pytest.raises(ServiceFailed, match=r"^anthropic: api_error: bad \[key\]$"):
+    with pytest.raises(
+        ServiceFailed, match=r"^anthropic: api_error: bad \[key\] \(try again later, or ask another --model\)$"
+    ):
         await everything(call(FakeTransport([Answer([claude.start(), fault])])))
 
 
@@ -323,7 +423,9 @@ def test_silence_ends_a_call_even_while_pings_flow() -> None:
     async def main(loop: Clockwork) -> None:
         pings = itertools.repeat(later(loop, 50, claude.event("ping")))
         stream = call(FakeTransport([Answer(itertools.chain([claude.start()], pings))]))
-        with pytest.raises(Stalled, match=r"^anthropic: the answer stalled: nothing new for 120 s$") as caught:
+        with pytest.raises(
+            Stalled, match=r"^anthropic: the answer stalled: nothing new for 120 s \(try again\)$"
+        ) as caught:
             await everything(stream, AGES_S)
         assert caught.value.provider == "anthropic"
         assert 120 <= loop.ahead_s <= 200

@@ -84,6 +84,22 @@ def test_the_rules_of_the_format(stream: bytes, expected: list[bytes]) -> None:
     assert _fed(bytes([byte]) for byte in stream) == expected
 
 
+@pytest.mark.parametrize("name", [b"", b"event: delta\n"])
+@pytest.mark.parametrize(
+    ("stranger", "data"),
+    [(b": ping", []), (b"event: end\ndata: z", [b"z"]), (b"data: y\ndata: z", [b"y\nz"]),
+     (b"event: delta\ndata:z", [b"z"]),
+     (b"event: delta\nid: 1\ndata: z", [b"z"]), (b"\n\n\n", []), (b"event: delta\ndata: y\n\nz", [b"y"])],
+)  # fmt: skip
+def test_one_that_is_unlike_all_others_is_understood_wherever_the_stream_is_cut(
+    name: bytes, stranger: bytes, data: list[bytes]
+) -> None:
+    usual = [name + b"data: %d\n\n" % number for number in range(4)]
+    stream, expected = b"".join([*usual[:2], stranger, b"\n\n", *usual[2:]]), [b"0", b"1", *data, b"2", b"3"]
+    for place in range(len(stream)):
+        assert _fed([usual[0], stream[:place], stream[place:]]) == [b"0", *expected]
+
+
 @pytest.mark.parametrize("eol", [b"\n", b"\r\n", b"\r"])
 def test_an_event_is_out_as_soon_as_its_last_line_ends(eol: bytes) -> None:
     # A CRLF that has only half arrived has ended its line already.

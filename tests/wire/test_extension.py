@@ -247,6 +247,14 @@ def test_half_a_character_is_read_and_written_as_a_replacement() -> None:
     assert wire.encode_frame(wire.CommandInvoked("1", "x", "a\ud83d")).endswith('"args":"a�"}\n'.encode())
 
 
+def test_a_long_result_with_half_a_character_is_read() -> None:
+    content = [{"type": "text", "text": "x" * 200_000}, {"type": "text", "text": "\udc80"}]
+    line = json.dumps({"type": "tool_result", "id": "1", "content": content}).encode()
+    assert wire.decode_from_extension(line) == wire.ToolResult(
+        "1", (wire.ContentBlock("text", "x" * 200_000), wire.ContentBlock("text", "�"))
+    )
+
+
 def test_what_is_written_is_always_json() -> None:
     line = wire.encode_frame(wire.ToolCall("1", "x", {"a": float("nan"), "b": "\u2028\n"}))
     assert line.count(b"\n") == 1

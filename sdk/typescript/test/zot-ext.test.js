@@ -1,6 +1,8 @@
 // @ts-check
 import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
 import { test } from "node:test";
+import { fileURLToPath } from "node:url";
 
 import { Extension, ToolError, allow, block, display, framesOf, image, insert, modify, noop, prompt, replace } from "../zot-ext.js";
 import { Client } from "../testing.js";
@@ -82,6 +84,14 @@ test("a tool returns text, pictures or JSON", async () => {
     assert.deepEqual((await client.call("go", { what: "picture" })).content, [picture]);
     assert.deepEqual((await client.call("go", { what: "both" })).content[1], { ...picture, mime_type: "image/gif" });
     assert.deepEqual((await client.call("go", { what: "none" })).content, []);
+  });
+});
+
+test("a result that zot would not read is an error", async () => {
+  const extension = new Extension("x").tool("long", "", {}, () => "x".repeat(5_000_000));
+  await withClient(extension, async (client) => {
+    const { isError, text } = await client.call("long");
+    assert.deepEqual([isError, /^the result is too long: 50000\d\d bytes/.test(text)], [true, true]);
   });
 });
 
@@ -167,6 +177,7 @@ test("what zot would refuse is refused where it is declared", () => {
   assert.throws(() => extension.intercept(/** @type {any} */ ("turn_end"), () => {}), /no event to intercept turn_end/);
   assert.throws(() => extension.notify("m", /** @type {any} */ ("warning")), /no level warning/);
   assert.throws(() => new Extension("no/name"), /no good name/);
+  assert.throws(() => new Extension("x", "", { onFailure: /** @type {any} */ ("Block") }), /no onFailure Block/);
   assert.throws(() => prompt(" "), /must not be empty/);
 });
 
@@ -180,3 +191,18 @@ test("lines are cut at LF alone, however they come", quiet(async () => {
     assert.deepEqual(frames, [{ type: "shutdown", x: "\u2028é" }, { type: "event" }]);
   }
 }));
+
+test("as a process it answers, prints to the log, and ends with shutdown or with its input", () => {
+  const program = `
+    import { Extension } from ${JSON.stringify(fileURLToPath(new URL("../zot-ext.js", import.meta.url)))};
+    const extension = new Extension("x").command("hi", "say hi", () => { console.log("printed"); return "hi"; });
+    await extension.atEnd(() => console.log("bye")).run();`;
+  const said = ['{"type":"hello_ack"}', '{"type":"sing"}', '{"type":"command_invoked","id":"1","name":"hi","args":""}'];
+  for (const input of [said.join("\n") + "\n", [...said, '{"type":"shutdown"}', ""].join("\n")]) {
+    const done = spawnSync(process.execPath, ["--input-type=module", "-e", program], { input, encoding: "utf8" });
+    assert.deepEqual(done.stdout.trim().split("\n").map((line) => JSON.parse(line).type), [
+      "hello", "register_command", "ready", "command_response", "shutdown_ack",
+    ]);
+    assert.deepEqual([done.stderr, done.status], ["zot-ext: unknown frame sing\nprinted\nbye\n", 0]);
+  }
+});

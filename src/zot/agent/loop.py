@@ -14,6 +14,7 @@ from zot.agent.relief import AutoCompact, Relief
 from zot.agent.run import Run
 from zot.agent.transcript import Transcript
 from zot.errors import ContextTooLong, PromptTooLong, ProviderError, StepsExhausted, TurnBlocked
+from zot.events import Usage
 from zot.messages import Counters, Message, ToolSpec, text_of
 from zot.providers.base import Catalogue, EncodedMessages, Model, Provider, Reasoning, Reply, ReplyStream, Request
 from zot.tools.base import Tool
@@ -70,6 +71,12 @@ class Agent:
     def charge(self, counters: Counters) -> Counters:
         """Return ``counters`` with their cost at the prices of the model that was asked last."""
         return self.asked.charge(counters)
+
+    def measured(self, usage: Usage, transcript: Transcript) -> None:
+        """Know what the service counted for a reply, the newest message then, that another process has heard."""
+        counters = Counters(usage.input, usage.output, usage.cache_read, usage.cache_write, usage.cost_usd)
+        specs = [tool.spec for tool in self._offered().values()]
+        self.gauge.measured(counters, self.system, specs, transcript.messages)
 
     async def run(self, run: Run, steer: Callable[[Run], bool]) -> Question | None:
         """Answer the newest user message. Return what a person must be asked before it can go on; None when done.

@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 
 from zot.errors import ConfigError, NoSuchSession, UserError
-from zot.events import encode
-from zot.journal.journal import Journal
+from zot.journal.look import Look
 from zot.journal.tables import SessionRecord
 from zot.readable import one_line
 
@@ -43,8 +42,15 @@ def write_bytes(data: bytes) -> None:
 
 
 def write_json(value: object) -> None:
-    """Write a line of JSON."""
-    write_bytes(encode(value) + b"\n")
+    """Write a line of JSON. What is no character, as in an id that is no UTF-8, is an escape that can be read back."""
+    try:
+        line = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        import json
+
+        text = json.dumps(msgspec.to_builtins(value), ensure_ascii=False, separators=(",", ":"))
+        line = text.encode("utf-8", "backslashreplace")
+    write_bytes(line + b"\n")
 
 
 def remark(text: str) -> None:
@@ -74,7 +80,7 @@ def confirmed(question: str, request: Request) -> bool:
     return answer.strip().lower() in ("y", "yes")
 
 
-async def chosen(journal: Journal, name: str) -> SessionRecord:
+async def chosen(journal: Look, name: str) -> SessionRecord:
     """Return the session with this id, or the only one whose id begins so. Raise NoSuchSession, UserError."""
     sessions = await journal.sessions()
     found = [session for session in sessions if session.id == name]

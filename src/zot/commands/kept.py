@@ -11,6 +11,7 @@ import msgspec
 
 from zot.config import Config
 from zot.errors import ConfigError, NoSuchSession, StoreFailed
+from zot.readable import one_line
 from zot.runtime import HOSTED, journal_path, open_recorded, open_session
 
 if TYPE_CHECKING:
@@ -30,9 +31,12 @@ async def open_kept(config: Config, given: Collection[str], *, own_process: bool
     else:
         try:
             new = msgspec.structs.replace(config, session=new_session_id())
-            return await open_recorded(new, given, own_process=own_process)
+            session = await open_recorded(new, given, own_process=own_process)
         except StoreFailed as problem:
             reason = problem
+        else:
+            _tell(new.session or "")
+            return session
     # Nobody asked for it, so nobody must go without an answer for it.
     sys.stderr.write(f"zot: this session is not kept: {reason}\n")
     return open_session(config, own_process=own_process)
@@ -46,7 +50,15 @@ async def open_earlier(config: Config, given: Collection[str], name: str) -> Ses
     """
     session_id = await _earlier(config, name)
     found = msgspec.structs.replace(config, session=session_id)
-    return await open_recorded(found, given, own_process=True)
+    session = await open_recorded(found, given, own_process=True)
+    _tell(session_id)
+    return session
+
+
+def _tell(session_id: str) -> None:
+    """Say which session it is, to a person who has not named it. Programs that want to know it name it themselves."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        sys.stderr.write(f"zot: session {one_line(session_id, 60)}\n")
 
 
 async def _earlier(config: Config, name: str) -> str:

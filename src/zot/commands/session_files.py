@@ -79,8 +79,14 @@ async def rewind(journal: Journal, asked: Asked) -> int:
 async def _owned(journal: Journal, session_id: str) -> AsyncIterator[tuple[Record, History]]:
     """Be the only writer of a session, and know its past; a run that was cut off has then been brought to its end."""
     record, past = await journal.resume(session_id, create=False)
-    history = History(record, charge=lambda used: used, observe=lambda events: None, on_failure=lambda problem: None)
-    history.learn(row for _, row in past.changes)
+    history = History(
+        record,
+        charge=lambda used: used,
+        measured=lambda usage, transcript: None,
+        observe=lambda events: None,
+        on_failure=lambda problem: None,
+    )
+    history.learn(past.changes)
     history.learn(row for _, row in await record.begin())
     try:
         history.run = record.last_run

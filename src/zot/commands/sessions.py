@@ -22,8 +22,10 @@ from zot.runtime import journal_path
 
 if TYPE_CHECKING:
     from zot.journal.journal import Journal
+    from zot.journal.look import Look
 
 Action: TypeAlias = Callable[["Journal", Request], Awaitable[int]]
+Glance: TypeAlias = Callable[["Look", Request], Awaitable[int]]
 
 _HELP = Flag("--help", "this text", short="-h")
 _JSON = Flag("--json", "one JSON object a line, for programs")
@@ -97,6 +99,10 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
 }  # fmt: skip
 
 
+#: What can be done where nothing can be written.
+GLANCES: Mapping[str, Glance] = {"list": list_, "show": show, "search": search, "export": export}
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code: 0 done, 1 failed, 2 wrong usage."""
     name, rest = (argv[0], argv[1:]) if argv else ("", argv)
@@ -129,6 +135,7 @@ async def _run(name: str, subcommand: Subcommand, request: Request) -> int:
     import asyncio
 
     from zot.journal.journal import Journal
+    from zot.journal.look import can_be_written, look
 
     path = journal_path(Config())
     if name != "import" and not await asyncio.to_thread(os.path.exists, path):
@@ -138,6 +145,12 @@ async def _run(name: str, subcommand: Subcommand, request: Request) -> int:
         return 0
     if subcommand.action is None:
         return await check(path, request)
+    if (glance := GLANCES.get(name)) is not None and not await asyncio.to_thread(can_be_written, path):
+        seen = await look(path)
+        try:
+            return await glance(seen, request)
+        finally:
+            await seen.close()
     journal = await Journal.open(path)
     try:
         return await subcommand.action(journal, request)

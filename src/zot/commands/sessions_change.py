@@ -44,7 +44,7 @@ async def delete(journal: Journal, request: Request) -> int:
 
 async def _delete(journal: Journal, sessions: list[SessionRecord], request: Request) -> int:
     for session in sessions:
-        if journal.leases.is_taken(session.number):
+        if journal.is_running(session):
             raise busy(session)
     rows = ([one_line(one.id, 60), when(one.updated)[:16], one_line(one.title)] for one in sessions)
     count = f"these {len(sessions)} sessions" if len(sessions) > 1 else "this session"
@@ -89,7 +89,7 @@ async def _point(journal: Journal, session: SessionRecord, request: Request) -> 
 
 async def gc(journal: Journal, request: Request) -> int:
     """Remove what nobody shows, and sessions that nobody used for long; give the space back."""
-    running = [one for one in await journal.sessions() if journal.leases.is_taken(one.number)]
+    running = [one for one in await journal.sessions() if journal.is_running(one)]
     if running:
         # Making the file smaller locks it, for as long as that takes: a run must not fail for it.
         raise SessionBusy(f"{busy(running[0])}; while a session runs, no space can be given back")

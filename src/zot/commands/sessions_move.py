@@ -13,6 +13,7 @@ from typing import BinaryIO
 from zot.commands.asked import Request, chosen, directory, remark, write, write_bytes, write_json
 from zot.errors import UserError
 from zot.journal.journal import Journal
+from zot.journal.look import Look
 from zot.journal.portable import MAX_LINE_BYTES, Header, checked
 from zot.journal.tables import SessionRecord
 from zot.journal.transfer import exported, imported
@@ -24,7 +25,7 @@ _PIECE = 1 << 20
 _MAX_PROBLEM = 400
 
 
-async def export(journal: Journal, request: Request) -> int:
+async def export(journal: Look, request: Request) -> int:
     """Write a session, as it is at this moment."""
     session = await chosen(journal, request.words[0])
     path = request.settings.get("output")

@@ -13,7 +13,7 @@ from zot.commands.asked import Request, aligned, chosen, directory, remark, writ
 from zot.errors import UsageError
 from zot.events import Error, TurnEnd
 from zot.journal.check import look_at
-from zot.journal.journal import Journal
+from zot.journal.look import Look
 from zot.journal.tables import SessionRecord, rows_after
 from zot.messages import Message, ThinkingBlock
 from zot.messages import show as shown
@@ -25,7 +25,7 @@ _PAGE = 1024
 _LIMIT = 50
 
 
-async def list_(journal: Journal, request: Request) -> int:
+async def list_(journal: Look, request: Request) -> int:
     """Show which sessions there are."""
     everywhere = bool(request.settings.get("all"))
     if everywhere and "cwd" in request.settings:
@@ -46,9 +46,9 @@ async def list_(journal: Journal, request: Request) -> int:
     return 0
 
 
-def told(journal: Journal, session: SessionRecord) -> dict[str, Any]:
+def told(journal: Look, session: SessionRecord) -> dict[str, Any]:
     """Return what programs are told of a session."""
-    running = journal.leases.is_taken(session.number)
+    running = journal.is_running(session)
     return {
         "id": session.id,
         "title": session.title,
@@ -64,18 +64,18 @@ def told(journal: Journal, session: SessionRecord) -> dict[str, Any]:
     }
 
 
-def _listed(journal: Journal, sessions: list[SessionRecord], *, everywhere: bool) -> Iterator[list[str]]:
+def _listed(journal: Look, sessions: list[SessionRecord], *, everywhere: bool) -> Iterator[list[str]]:
     counts = [str(session.messages) for session in sessions]
     width = max(map(len, ["messages", *counts]))
     yield ["id", "used (UTC)", "messages".rjust(width), *(["directory"] if everywhere else []), "title"]
     for session, count in zip(sessions, counts, strict=True):
         title = one_line(session.title) or "(nothing was said)"
-        mark = "(running) " if journal.leases.is_taken(session.number) else ""
+        mark = "(running) " if journal.is_running(session) else ""
         where = [one_line(session.cwd) or "-"] if everywhere else []
         yield [name(session.id, 60), when(session.updated)[:16], count.rjust(width), *where, f"{mark}{title}"]
 
 
-async def show(journal: Journal, request: Request) -> int:
+async def show(journal: Look, request: Request) -> int:
     """Show what was said in a session, from its beginning, also what was compacted or cleared since."""
     session = await chosen(journal, request.words[0])
     full = bool(request.settings.get("full"))
@@ -96,7 +96,7 @@ async def show(journal: Journal, request: Request) -> int:
     return 0
 
 
-async def _rows(journal: Journal, session: SessionRecord) -> AsyncIterator[tuple[int, Row]]:
+async def _rows(journal: Look, session: SessionRecord) -> AsyncIterator[tuple[int, Row]]:
     after = 0
     while page := await journal.reading(partial(rows_after, number=session.number, after=after, limit=_PAGE)):
         for seq, row in page:
@@ -104,12 +104,12 @@ async def _rows(journal: Journal, session: SessionRecord) -> AsyncIterator[tuple
         after = page[-1][0]
 
 
-def _headed(journal: Journal, session: SessionRecord) -> Iterator[str]:
+def _headed(journal: Look, session: SessionRecord) -> Iterator[str]:
     yield f"session    {name(session.id)}"
     yield f"title      {one_line(session.title) or '(nothing was said)'}"
     yield f"directory  {one_line(session.cwd) or '-'}"
     yield f"begun      {when(session.created)} UTC"
-    yield f"used       {when(session.updated)} UTC{', and running' if journal.leases.is_taken(session.number) else ''}"
+    yield f"used       {when(session.updated)} UTC{', and running' if journal.is_running(session) else ''}"
     if session.parent is not None:
         yield f"forked     from {one_line(session.parent)}, after row {session.fork_seq}"
     totals = session.totals
@@ -180,7 +180,7 @@ def _thought(message: Message) -> list[Any]:
     return found
 
 
-async def search(journal: Journal, request: Request) -> int:
+async def search(journal: Look, request: Request) -> int:
     """Show where something was said."""
     limit = request.settings.get("limit", _LIMIT)
     hits = await journal.search(" ".join(request.words), limit=limit)
@@ -204,10 +204,11 @@ async def check(path: str, request: Request) -> int:
     if request.json:
         write_json(report)
     else:
-        for problem in report.problems:
+        for problem in (*report.problems, *report.repaired):
             write(f"{one_line(problem)}\n")
         found = f"{counted(report.sessions, 'session')}, {counted(report.rows, 'row')}"
-        write("" if report.problems else f"{found}: everything is as it was written\n")
+        verdict = "all that was saved" if report.repaired else "everything"
+        write("" if report.problems else f"{found}: {verdict} is as it was written\n")
     if report.problems:
         remark(f"{counted(len(report.problems), 'problem')}; the next session that is opened saves what is readable")
     return 1 if report.problems else 0

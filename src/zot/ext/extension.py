@@ -36,6 +36,7 @@ class Extension:
         #: For whoever runs it: `zot.ext.service`.
         self.declared = Declared()
         _checked(wire.Hello(name, version))
+        _checked(wire.Subscribe(on_failure=on_failure))
 
     # What an author declares.
 

@@ -19,6 +19,10 @@ from zot.wire import extension as wire
 
 #: Runs a coroutine to its end and returns what it returned.
 Await: TypeAlias = Callable[[Coroutine[Any, Any, Any]], Any]
+#: The author's code: whatever it raises is the answer. One that exits would only end the thread that called it.
+_FAILURES = (Exception, SystemExit)
+#: How many bytes a character may become: `\u0000` has six.
+_LONGEST_CHARACTER = 6
 _EVERYTHING = ("commands", "tools", "events", "panels")
 
 
@@ -56,17 +60,17 @@ class Service:
         try:
             handler = self._declared.commands[frame.name].handler
             response = _response(self._call(handler, *((frame.args,) if parameters(handler) else ())))
-        except Exception as problem:  # The author's code: whatever it is, it is the answer.
+        except _FAILURES as problem:
             return wire.CommandResponse(frame.id, error=_told(f"/{frame.name}", problem))
         return msgspec.structs.replace(response.frame, id=frame.id)
 
     def tool_result(self, frame: wire.ToolCall) -> wire.ToolResult:
         """Return what a tool answers."""
         try:
-            return wire.ToolResult(frame.id, content_of(self._call_tool(frame)))
+            return _short_enough(wire.ToolResult(frame.id, content_of(self._call_tool(frame))))
         except ToolError as problem:
             return wire.ToolResult(frame.id, content_of(str(problem)), is_error=True)
-        except Exception as problem:
+        except _FAILURES as problem:
             return wire.ToolResult(frame.id, content_of(_told(frame.name, problem)), is_error=True)
 
     def decision(self, frame: wire.EventIntercept) -> wire.EventInterceptResponse:
@@ -75,7 +79,7 @@ class Service:
             decided = self._call(self._declared.interceptors[frame.event], frame)
             if not isinstance(decided, Decision | None):
                 raise TypeError(f"an interceptor returns a decision or None, not {decided!r}")
-        except Exception as problem:
+        except _FAILURES as problem:
             reason = _told(f"the interceptor of {frame.event} in {self._extension.name}", problem)
             return wire.EventInterceptResponse(frame.id, block=True, reason=reason)
         decision = decided.frame if decided is not None else wire.EventInterceptResponse(frame.id)
@@ -92,16 +96,17 @@ class Service:
                     self._press(frame)
                 case wire.PanelClose(panel_id=panel_id):
                     self._close_panel(panel_id)
-        except Exception as problem:
+        except _FAILURES as problem:
             _told(wire.name_of(frame), problem)
 
     def finish(self) -> None:
-        """Let handlers know that it is over."""
+        """Let handlers know that it is over. What they say after that is not sent."""
         for handler in self._declared.at_end:
             try:
                 self._call(handler)
-            except Exception as problem:
+            except _FAILURES as problem:
                 _told("at_end", problem)
+        self._declared.send = None
 
     def _capabilities(self) -> tuple[str, ...]:
         declared = self._declared
@@ -161,7 +166,15 @@ def _response(returned: Any) -> Response:
             raise TypeError(f"a command returns a response, a text or None, not {returned!r}")
 
 
-def _told(who: str, problem: Exception) -> str:
+def _short_enough(result: wire.ToolResult) -> wire.ToolResult:
+    """Return a result that zot will read; raise ToolError if it is too long: that would fail other calls, too."""
+    size = sum(len(block.text) + len(block.data) for block in result.content)
+    if size * _LONGEST_CHARACTER > wire.MAX_LINE_BYTES and len(wire.encode_frame(result)) > wire.MAX_LINE_BYTES:
+        raise ToolError(f"the result is too long: {size} characters; a line of more than 4 MiB is not read")
+    return result
+
+
+def _told(who: str, problem: BaseException) -> str:
     """Write a failure into the log, which standard error is, and return what is said of it."""
     import traceback
 

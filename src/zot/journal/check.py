@@ -6,26 +6,38 @@ import hashlib
 import os
 import sqlite3
 from collections.abc import Iterator
-from urllib.parse import quote
 
 import msgspec
 
 from zot.errors import JournalDamaged, StoreFailed
 from zot.journal.chunks import referred, unpack, verified
-from zot.journal.database import STEPS
-from zot.journal.tables import CHUNK, SessionRecord, listed
+from zot.journal.database import STEPS, connect_to_look, is_of_later
+from zot.journal.tables import CHUNK, SessionRecord, listed, losses
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What was looked at, and what is wrong with it, in words; nothing if all is well."""
+    """What was looked at, and what is wrong with it, in words; nothing if all is well.
+
+    ``repaired`` tells what was lost once, and when the rest of it was saved: nothing is wrong with that any more.
+    """
 
     sessions: int
     rows: int
     problems: tuple[str, ...]
+    repaired: tuple[str, ...] = ()
 
 
-class _Count:
-    rows = 0
+class _Findings:
+    def __init__(self) -> None:
+        self.rows = 0
+        self.problems: list[str] = []
+        self.repaired: list[str] = []
+
+    def missing(self, session: SessionRecord, what: str, *, repaired: str | None) -> None:
+        if repaired is None:
+            self.problems.append(f"session {session.id!r}: {what} missing")
+        else:
+            self.repaired.append(f"session {session.id!r}: {what} missing since the repair of {repaired}")
 
 
 def look_at(path: str) -> Report:
@@ -35,14 +47,16 @@ def look_at(path: str) -> Report:
     """
     os.stat(path)
     try:
-        connection = sqlite3.connect(f"file:{quote(os.path.abspath(path))}?mode=ro", uri=True, isolation_level=None)
+        connection = connect_to_look(path)
     except sqlite3.Error as problem:
         return Report(0, 0, (f"the file: {problem}",))
     try:
         connection.execute("BEGIN")
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version > len(STEPS):
+        if is_of_later(connection):
             return Report(0, 0, (f"the file: a later zot wrote it (its version is {version}): update zot",))
+        if version > len(STEPS):
+            return Report(0, 0, ("the file: its version is lost",))
         return inspect(connection) if version else Report(0, 0, ())
     except sqlite3.Error as problem:
         return Report(0, 0, (f"the file: {problem}",))
@@ -52,41 +66,43 @@ def look_at(path: str) -> Report:
 
 def inspect(connection: sqlite3.Connection) -> Report:
     """Look at every page, chunk and blob."""
-    count = _Count()
-    problems: list[str] = []
+    found = _Findings()
     sessions: list[SessionRecord] = []
     try:
         verdicts = [row[0] for row in connection.execute("PRAGMA integrity_check(20)")]
-        problems += [f"the file: {verdict}" for verdict in verdicts if verdict != "ok"]
-        problems += [f"the file: {row[0]} refers to nothing" for row in connection.execute("PRAGMA foreign_key_check")]
+        found.problems += [f"the file: {verdict}" for verdict in verdicts if verdict != "ok"]
+        dangling = connection.execute("PRAGMA foreign_key_check")
+        found.problems += [f"the file: {row[0]} refers to nothing" for row in dangling]
         sessions += listed(connection)
         for session in sessions:
-            problems += _session(connection, session, count)
-        problems += _blobs(connection)
+            _session(connection, session, found)
+        found.problems += _blobs(connection)
     except (sqlite3.Error, JournalDamaged) as problem:
-        problems.append(f"the file: {problem}")
-    return Report(len(sessions), count.rows, tuple(problems))
+        found.problems.append(f"the file: {problem}")
+    return Report(len(sessions), found.rows, tuple(found.problems), tuple(found.repaired))
 
 
-def _session(connection: sqlite3.Connection, session: SessionRecord, count: _Count) -> Iterator[str]:
-    expected = 1
+def _session(connection: sqlite3.Connection, session: SessionRecord, found: _Findings) -> None:
+    expected, known = 1, losses(connection, session.number)
     for row in connection.execute(f"SELECT {CHUNK} FROM chunks WHERE session = ? ORDER BY first", (session.number,)):
         try:
             chunk = verified(row)
             rows = unpack(chunk)
         except StoreFailed as problem:
-            yield f"session {session.id!r}: {problem}"
+            found.problems.append(f"session {session.id!r}: {problem}")
             continue
         if chunk.first > expected:
-            yield f"session {session.id!r}: rows {expected} to {chunk.first - 1} are missing"
+            repaired = known.get(("rows", expected, chunk.first - 1))
+            found.missing(session, f"rows {expected} to {chunk.first - 1} are", repaired=repaired)
         elif chunk.first < expected:
-            yield f"session {session.id!r}: row {chunk.first} is there twice"
+            found.problems.append(f"session {session.id!r}: row {chunk.first} is there twice")
         expected = max(expected, chunk.first + chunk.count)
-        count.rows += len(rows)
+        found.rows += len(rows)
         for digest in {digest for row in rows for digest in referred(row)}:
             query = "SELECT 1 FROM uses JOIN blobs USING (hash) WHERE session = ? AND hash = ?"
             if connection.execute(query, (session.number, digest)).fetchone() is None:
-                yield f"session {session.id!r}: an image or file near row {chunk.first} is missing"
+                repaired = known.get(("files", chunk.first, chunk.first + chunk.count - 1))
+                found.missing(session, f"an image or file near row {chunk.first} is", repaired=repaired)
 
 
 def _blobs(connection: sqlite3.Connection) -> Iterator[str]:

@@ -9,9 +9,10 @@ import enum
 import hashlib
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from itertools import groupby
+from itertools import chain, groupby, repeat
+from operator import add
 from typing import Any
 
 import msgspec
@@ -25,7 +26,12 @@ from zot.store import Change, Configured, Row, Said, Spliced, Wrote
 MAX_CHUNK_BYTES = 1 << 17
 
 _CHANGES = frozenset({Said, Spliced, Configured, Wrote})
+#: Where a chunk belongs: its session and kind; and where it stands there: its first row, how many there are, its run.
+_BELONGS = struct.Struct("<qq")
+_STANDS = struct.Struct("<qqq")
 _PLACE = struct.Struct("<qqqqq")
+#: What decoding raises.
+_NOT_UNDERSTOOD = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class Kind(enum.IntEnum):
@@ -108,24 +114,11 @@ def verified(row: Sequence[Any]) -> Chunk:
     return chunk
 
 
-def verified_all(rows: Sequence[Sequence[Any]]) -> list[Chunk]:
-    """Return the chunks that rows of the table hold. Raise JournalDamaged."""
-    crc32, place = zlib.crc32, _PLACE.pack
-    try:
-        # A session has thousands of them, and whoever opens it waits.
-        if all(crc32(row[5], crc32(place(*row[:5]))) == row[6] for row in rows):
-            return [Chunk(*row[:6]) for row in rows]
-    except (TypeError, struct.error):
-        pass
-    return [verified(row) for row in rows]  # to say which
-
-
 def unpack(chunk: Chunk) -> list[Row]:
     """Return the rows of a chunk, in their stored form. Raise StoreFailed if this zot does not know such rows."""
-    decoder = _changes() if chunk.kind == Kind.CHANGES else _events()
     try:
-        rows: list[Row] = decoder.decode_lines(chunk.body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+        rows = _decoded(chunk.kind, chunk.body)
+    except _NOT_UNDERSTOOD as problem:
         # The checksum is right, so this is no damage, and nothing that a repair could help.
         raise StoreFailed(f"{_named(chunk)} cannot be understood, another zot wrote them: {problem}") from problem
     if len(rows) != chunk.count:
@@ -144,15 +137,42 @@ def unpack_all(chunks: Sequence[Chunk]) -> list[tuple[int, Row]]:
         return [row for chunk in chunks for row in enumerate(unpack(chunk), chunk.first)]  # to say which
 
 
+def read_all(session: int, kind: Kind, table: Sequence[tuple[Any, ...]]) -> tuple[Sequence[int], list[Row]]:
+    """Return the rows of chunks of a session and kind, verified, in their stored form: their numbers, and the rows.
+
+    ``table`` has first, count, run, checksum and body of each chunk. The same as `verified` and `unpack_all`, without
+    an object for each: a session has thousands, and whoever opens it waits. Raise JournalDamaged, StoreFailed.
+    """
+    firsts, counts, runs, crcs, bodies = zip(*table, strict=True)
+    try:
+        begun = zlib.crc32(_BELONGS.pack(session, kind))
+        places = map(zlib.crc32, map(_STANDS.pack, firsts, counts, runs), repeat(begun))
+        if tuple(map(zlib.crc32, bodies, places)) == crcs:
+            rows = _decoded(kind, b"".join(bodies))
+            numbers = firsts
+            if max(counts) > 1:  # what is said is mostly a chunk of its own
+                numbers = tuple(chain.from_iterable(map(range, firsts, map(add, firsts, counts))))
+            if len(rows) == len(numbers):
+                return numbers, rows
+    except (TypeError, struct.error, *_NOT_UNDERSTOOD):
+        pass  # What is wrong is said by who looks at each.
+    found = unpack_all([verified((session, kind, *row[:3], row[4], row[3])) for row in table])
+    return [seq for seq, _ in found], [row for _, row in found]
+
+
+def _decoded(kind: int, body: bytes | memoryview) -> list[Row]:
+    return (_changes() if kind == Kind.CHANGES else _events()).decode_lines(body)
+
+
 def cut(chunk: Chunk, count: int) -> Chunk:
     """Return the chunk with its first ``count`` rows only."""
     body = b"".join(line + b"\n" for line in chunk.body.split(b"\n", count)[:count])
     return msgspec.structs.replace(chunk, count=count, body=body)
 
 
-def may_have_images(chunks: Iterable[Chunk]) -> bool:
-    """False if no row refers to a blob: most do not, and need not be looked at one by one."""
-    return any(chunk.kind == Kind.CHANGES and b':"image"' in chunk.body for chunk in chunks)
+def may_have_images(body: bytes) -> bool:
+    """False if none of these changes shows an image: most do not, and need not be looked at one by one."""
+    return b':"image"' in body
 
 
 def referred(row: Row) -> list[bytes]:

@@ -8,6 +8,7 @@ import sqlite3
 from contextlib import closing
 from functools import cache
 from typing import NoReturn
+from urllib.parse import quote
 
 from zot.errors import JournalDamaged, StoreFailed
 
@@ -19,7 +20,8 @@ PAGE_BYTES = 4096
 #: No zot will ever write a version above this.
 _PLAUSIBLE = 1000
 
-#: Each step brings a file from the version that is its index to the next. Written once, never edited.
+#: Each step brings a file from the version that is its index to the next. Written once, never edited. Each of them must
+#: change the tables: that is how a file of a later zot is told from one whose version is damaged.
 STEPS: tuple[tuple[str, ...], ...] = (
     (
         # Numbers are never used again: locks and marks in the lock file go by them.
@@ -72,6 +74,17 @@ STEPS: tuple[tuple[str, ...], ...] = (
         ) WITHOUT ROWID""",
         "CREATE INDEX answers_by_time ON answers (began)",
     ),
+    (
+        # What a repair could not save: rows that are missing, or images and files (what) that rows refer to.
+        """CREATE TABLE losses (
+            session INTEGER NOT NULL REFERENCES sessions (number) ON DELETE CASCADE,
+            what TEXT NOT NULL,
+            first INTEGER NOT NULL,
+            last INTEGER NOT NULL,
+            repaired TEXT NOT NULL,
+            PRIMARY KEY (session, what, first)
+        ) WITHOUT ROWID""",
+    ),
 )
 
 
@@ -93,8 +106,7 @@ def prepare(path: str) -> None:
 def connect(path: str) -> sqlite3.Connection:
     """Open the file as it is. Raise sqlite3.Error, JournalDamaged. SQLite closes its descriptors in children."""
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-    # A damaged title must not keep its session from being read.
-    connection.text_factory = lambda data: data.decode("utf-8", "replace")
+    connection.text_factory = _as_text
     try:
         connection.execute("PRAGMA foreign_keys = ON")
         # What was deleted is gone from the file, too, and cannot come back when damage is repaired.
@@ -113,10 +125,38 @@ def connect(path: str) -> sqlite3.Connection:
     return connection
 
 
+def connect_to_look(path: str) -> sqlite3.Connection:
+    """Open the file to read it, also where nothing can be written. Raise sqlite3.Error."""
+    place = f"file:{quote(os.path.abspath(path))}?mode=ro"
+    connection = _opened_to_look(place)
+    try:
+        connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
+    except sqlite3.OperationalError as problem:
+        connection.close()
+        ahead, cannot_share = f"{path}-wal", (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+        is_ahead = os.path.exists(ahead) and os.path.getsize(ahead) > 0
+        if problem.sqlite_errorcode & 0xFF not in cannot_share or is_ahead:
+            raise
+        # Nobody has it open, and we cannot make what those share who have: then nobody changes it, either.
+        return _opened_to_look(f"{place}&immutable=1")
+    return connection
+
+
+def _opened_to_look(place: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(place, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    connection.text_factory = _as_text
+    return connection
+
+
+def _as_text(data: bytes) -> str:
+    # A damaged title must not keep its session from being read.
+    return data.decode("utf-8", "replace")
+
+
 def migrate(connection: sqlite3.Connection, path: str) -> None:
     """Bring the file to our version. Raise StoreFailed if it is of a later one, JournalDamaged if it is of none."""
     if (version := _version(connection)) > len(STEPS):
-        _refuse(version, path)
+        _refuse(connection, version, path)
     if version < len(STEPS):
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -143,7 +183,8 @@ def explained(problem: sqlite3.Error, path: str) -> StoreFailed:
     match code:
         case sqlite3.SQLITE_FULL:
             return StoreFailed(
-                f"the disk is full: nothing more can be recorded in {path}; free some space, then resume"
+                f"the disk is full: nothing more can be recorded in {path}; free some space elsewhere, for removing"
+                " sessions needs some, too; then resume"
             )
         case sqlite3.SQLITE_IOERR:
             return StoreFailed(f"{path} cannot be written ({problem}): look at the disk and its limits, then resume")
@@ -166,8 +207,13 @@ def _version(connection: sqlite3.Connection) -> int:
     return int(version)
 
 
-def _refuse(version: int, path: str) -> NoReturn:
-    if version > _PLAUSIBLE:
+def is_of_later(connection: sqlite3.Connection) -> bool:
+    """True if a later zot has changed the tables; one flipped bit of the version makes no later file."""
+    return len(STEPS) < _version(connection) <= _PLAUSIBLE and _tables(connection) != _expected_tables()
+
+
+def _refuse(connection: sqlite3.Connection, version: int, path: str) -> NoReturn:
+    if not is_of_later(connection):
         raise JournalDamaged(f"{path} is damaged: its version is lost")
     raise StoreFailed(
         f"{path} was written by a later zot (its version is {version}, this zot knows {len(STEPS)}): update zot"

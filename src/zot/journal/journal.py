@@ -18,10 +18,10 @@ from zot.journal import tables
 from zot.journal.check import Report, inspect
 from zot.journal.database import connect, explained, migrate, prepare
 from zot.journal.lease import Leases
+from zot.journal.look import Look
 from zot.journal.readers import Readers
 from zot.journal.record import Past, Record, busy, checked_epoch
-from zot.journal.salvage import salvage
-from zot.journal.search import Hit, matches
+from zot.journal.salvage import finish, is_ready, salvage
 from zot.journal.tables import SessionRecord
 from zot.journal.writer import Writer
 from zot.messages import timestamp
@@ -43,7 +43,7 @@ _open: dict[str, Journal] = {}
 os.register_at_fork(after_in_child=_open.clear)
 
 
-class Journal:
+class Journal(Look):
     """Sessions on disk. Made by `open`. Whatever takes long is done in other threads."""
 
     def __init__(self, path: str) -> None:
@@ -112,17 +112,9 @@ class Journal:
         record = await self.record(session_id, cwd=cwd, create=create)
         return record, await record.past()
 
-    async def sessions(self, *, cwd: str | None = None) -> list[SessionRecord]:
-        """Return all sessions, or those of a directory, the newest first."""
-        return await self.reading(lambda connection: tables.listed(connection, cwd=cwd))
-
-    async def newest(self, cwd: str, *, but: str) -> SessionRecord | None:
-        """Return the session of a directory that was used last, of those whose id does not begin with ``but``."""
-        return await self.reading(lambda connection: tables.newest(connection, cwd, but=but))
-
-    async def find(self, session_id: str) -> SessionRecord:
-        """Return what is known of a session. Raise NoSuchSession."""
-        return await self.reading(lambda connection: tables.get(connection, session_id))
+    def is_running(self, session: SessionRecord) -> bool:
+        """True if somebody runs a session, here or elsewhere."""
+        return self.leases.is_taken(session.number)
 
     async def create(self, session_id: str, *, cwd: str = "", title: str = "") -> SessionRecord:
         """Make a session. Raise UserError if it exists."""
@@ -152,10 +144,6 @@ class Journal:
     async def fork(self, session_id: str, new_id: str, *, at: int) -> SessionRecord:
         """Make ``new_id`` from the rows of a session up to number ``at``. Raise NoSuchSession, UserError."""
         return await self.writing(lambda connection: tables.fork(connection, session_id, at, new_id))
-
-    async def search(self, text: str, *, limit: int = 50) -> list[Hit]:
-        """Return where ``text`` was said, in any case of letters, in the newest sessions first."""
-        return await self.reading(lambda connection: matches(connection, text, limit))
 
     # The file.
 
@@ -218,6 +206,7 @@ class Journal:
 
     def _start(self) -> None:
         try:
+            self._finish_salvage()
             try:
                 self._look()
             except sqlite3.Error as problem:
@@ -238,6 +227,17 @@ class Journal:
             tables.listed(connection, limit=1)
         finally:
             connection.close()
+
+    def _finish_salvage(self) -> None:
+        """Somebody may have died while the file was replaced. Raise StoreFailed if others use it."""
+        if not is_ready(self.path):
+            return
+        if not self.leases.own():
+            raise StoreFailed(f"{self.path} is being replaced by another process: wait for its end")
+        try:
+            finish(self.path)
+        finally:
+            self.leases.share()
 
     def _salvage(self, problem: StoreFailed) -> None:
         """Replace the file by what is readable of it. Raise StoreFailed if others use it."""

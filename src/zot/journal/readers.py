@@ -21,8 +21,9 @@ _THREADS = 2
 class Readers:
     """Threads that read one file. They start when they are first needed."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, opened: Callable[[str], sqlite3.Connection] = connect) -> None:
         self._path = path
+        self._opened = opened
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="zot journal reader")
         self._own = threading.local()
         self._guard = threading.Lock()
@@ -64,7 +65,7 @@ class Readers:
     def _connection(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = getattr(self._own, "connection", None)
         if connection is None:
-            connection = self._own.connection = connect(self._path)
+            connection = self._own.connection = self._opened(self._path)
             connection.execute("PRAGMA query_only = ON")
             with self._guard:
                 self._connections.append(connection)

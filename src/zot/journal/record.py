@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
@@ -16,7 +17,7 @@ from zot.journal.chunks import pack
 from zot.journal.lease import Leases
 from zot.journal.owner import Owner, boot_id, host_name, ourselves
 from zot.journal.summary import summarise
-from zot.journal.tables import SessionRecord, all_changes, find, last_run, last_seq, rows_after
+from zot.journal.tables import SessionRecord, all_changes, find, last_run, last_seq, newest_count, rows_after
 from zot.journal.ticket import Ticket
 from zot.journal.writer import Parcel, Writer
 from zot.messages import timestamp
@@ -51,11 +52,14 @@ class Files(Protocol):
 
 
 class Past(msgspec.Struct, frozen=True):
-    """What a session needs in order to go on: all changes of its transcript, and everything of its newest run."""
+    """What a session needs in order to go on: all changes of its transcript, and everything of its newest run.
 
-    changes: Sequence[tuple[int, Row]]
+    Among the changes is what the service counted for the newest reply, and how that ended, in their places.
+    """
+
+    changes: Sequence[Row]
     run: int
-    rows: Sequence[tuple[int, Row]]
+    rows: Sequence[Row]
 
 
 class Record:
@@ -269,8 +273,8 @@ class Record:
 
     async def changes(self) -> Sequence[tuple[int, Change]]:
         """Return all changes of the transcript, whoever made them. Raise JournalDamaged."""
-        rows = await self._files.reading(lambda connection: all_changes(connection, self.number))
-        return [(seq, row) for seq, row in rows if isinstance(row, Change)]
+        numbers, rows = await self._files.reading(lambda connection: all_changes(connection, self.number))
+        return [(seq, row) for seq, row in zip(numbers, rows, strict=True) if isinstance(row, Change)]
 
     async def content(self, digest: str) -> bytes | None:
         """Return the content of a file that a row refers to; None if it is lost."""
@@ -285,12 +289,14 @@ class Record:
         upto = self.last_seq
 
         def look(connection: sqlite3.Connection) -> Past:
-            changes = all_changes(connection, self.number)
+            numbers, changes = all_changes(connection, self.number)
             run, first = last_run(connection, self.number)
             rows = rows_after(connection, self.number, first - 1, _ALL) if first else []
-            if rows and rows[-1][0] > upto:  # others go on writing
-                changes, rows = [row for row in changes if row[0] <= upto], [row for row in rows if row[0] <= upto]
-            return Past(changes, run, rows)
+            del changes[bisect_right(numbers, upto) :]  # others may go on writing
+            counted, events = newest_count(connection, self.number, upto)
+            at = bisect_right(numbers, counted)
+            changes[at:at] = events
+            return Past(changes, run, [row for seq, row in rows if seq <= upto])
 
         past = await self._files.reading(look)
         self.last_run = past.run

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Set
 
 import msgspec
 
@@ -16,7 +16,7 @@ from zot.errors import JournalDamaged, StoreFailed
 from zot.journal.chunks import Chunk, referred, unpack, verified
 from zot.journal.pages import Found
 from zot.journal.summary import Summary
-from zot.journal.tables import SessionRecord, key_of, put, record_of, summed_up, used
+from zot.journal.tables import SessionRecord, key_of, lose, put, record_of, summed_up, used
 from zot.store import Row
 
 
@@ -25,6 +25,7 @@ class Wreck(msgspec.Struct):
 
     sessions: dict[int, SessionRecord] = {}
     chunks: dict[tuple[int, int, int], Chunk] = {}
+    losses: dict[tuple[int, str, int, int], str] = {}
     blobs: dict[bytes, bytes] = {}
 
     def take(self, found: Found) -> None:
@@ -36,6 +37,8 @@ class Wreck(msgspec.Struct):
                 except JournalDamaged:
                     return  # the hole is reported when all is there
                 self.chunks[session, kind, first] = chunk
+            case 0, [int(session), str(what), int(first), int(last), str(repaired)]:
+                self.losses[session, what, first, last] = repaired
             case _, [bytes(digest), bytes(data)] if hashlib.sha256(data).digest() == digest:
                 self.blobs[digest] = data
             case number, [None, bytes(), *rest] if len(rest) == 10:
@@ -47,44 +50,64 @@ class Wreck(msgspec.Struct):
                 return
 
 
-def rescue(found: Iterable[Found], new: sqlite3.Connection) -> list[str]:
-    """Write what was found into a fresh file; return what was lost, in words."""
+def rescue(found: Iterable[Found], new: sqlite3.Connection, *, now: str) -> list[str]:
+    """Write what was found into a fresh file; return what was lost, in words, and was not lost before."""
     wreck = Wreck()
     for row in found:
         wreck.take(row)
     lost: list[str] = []
     new.executemany("INSERT INTO blobs (hash, data) VALUES (?, ?)", wreck.blobs.items())
     for number in sorted({*wreck.sessions, *(session for session, _, _ in wreck.chunks)}):
-        lost += _write_session(new, wreck, number)
+        lost += _write_session(new, wreck, number, now)
     return lost
 
 
-def _write_session(new: sqlite3.Connection, wreck: Wreck, number: int) -> list[str]:
+def _write_session(new: sqlite3.Connection, wreck: Wreck, number: int, now: str) -> list[str]:
     session = wreck.sessions.get(number)
     lost = []
     if session is None:
         session = SessionRecord(number, f"recovered-{number}", "", "", "", "", None, 0)
         lost.append(f"session {session.id!r}: what it was called was lost")
     _put_session(new, session)
-    summary = Summary()
-    hashes: set[bytes] = set()
-    expected, holes = 1, []
+    summary, losses = Summary(), _Losses(wreck, number)
+    expected = 1
     for chunk in sorted((c for c in wreck.chunks.values() if c.session == number), key=lambda chunk: chunk.first):
         put(new, chunk)
         rows = _rows(chunk)
         summary.add(rows)
         own = {digest for row in rows for digest in referred(row)}
         used(new, number, chunk.first, own)
-        hashes |= own
         if chunk.first > expected:
-            holes.append(str(expected) if chunk.first == expected + 1 else f"{expected}-{chunk.first - 1}")
+            losses.add("rows", expected, chunk.first - 1)
+        if gone := own - wreck.blobs.keys():
+            losses.add("files", chunk.first, chunk.first + chunk.count - 1, gone)
         expected = chunk.first + chunk.count
     summed_up(new, number, summary.assignments(session.updated))
-    if holes:
-        lost.append(f"session {session.id!r}: rows were lost: {', '.join(holes)}")
-    if gone := hashes - wreck.blobs.keys():
-        lost.append(f"session {session.id!r}: {len(gone)} of its images and files were lost")
-    return lost
+    for place, repaired in losses.all.items():
+        lose(new, number, place, repaired or now)
+    return [*lost, *losses.told(session)]
+
+
+class _Losses:
+    """What of a session is not there, and when that was met: "" for what is met now."""
+
+    def __init__(self, wreck: Wreck, number: int) -> None:
+        self._wreck = wreck
+        self._number = number
+        self._files: set[bytes] = set()
+        self.all: dict[tuple[str, int, int], str] = {}
+
+    def add(self, what: str, first: int, last: int, files: Set[bytes] = frozenset()) -> None:
+        repaired = self.all[what, first, last] = self._wreck.losses.get((self._number, what, first, last), "")
+        self._files |= files if not repaired else set()
+
+    def told(self, session: SessionRecord) -> Iterator[str]:
+        holes = [place for place, repaired in self.all.items() if place[0] == "rows" and not repaired]
+        if holes:
+            places = (str(first) if first == last else f"{first}-{last}" for _, first, last in holes)
+            yield f"session {session.id!r}: rows were lost: {', '.join(places)}"
+        if self._files:
+            yield f"session {session.id!r}: {len(self._files)} of its images and files were lost"
 
 
 def _rows(chunk: Chunk) -> list[Row]:

@@ -6,11 +6,13 @@ import os
 import sqlite3
 import time
 from contextlib import closing, suppress
+from glob import escape, glob
 
 from zot.errors import StoreFailed
 from zot.journal.database import connect, explained, migrate, prepare
 from zot.journal.pages import read_pages, rows_in
 from zot.journal.rescue import rescue
+from zot.messages import timestamp
 
 
 def salvage(path: str) -> list[str]:
@@ -23,7 +25,9 @@ def salvage(path: str) -> list[str]:
         _remove(fresh)
         lost = _refill(path, fresh)
         aside = _free_name(f"{path}.damaged-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}")
-        _swap(path, fresh, aside)
+        os.link(path, aside)
+        os.rename(fresh, _ready(path))
+        finish(path)
     except OSError as problem:
         raise StoreFailed(f"{path} is damaged, and what is readable cannot be saved: {problem}") from problem
     except sqlite3.Error as problem:
@@ -33,13 +37,43 @@ def salvage(path: str) -> list[str]:
     return [f"{path} was damaged; what could be read is in a new file, the old one is {aside}", *lost]
 
 
+def finish(path: str) -> None:
+    """Put the new file, if one is ready, in the place of the damaged one. Whoever calls this has it alone.
+
+    A process that dies here leaves the rest to the next one, which must not open the old file: what was written ahead
+    of it may be elsewhere already. Raise StoreFailed.
+    """
+    ready = _ready(path)
+    if not os.path.exists(ready):
+        return
+    try:
+        for aside in glob(f"{escape(path)}.damaged-*"):
+            if os.path.samefile(path, aside):
+                with suppress(FileNotFoundError):  # it would be taken for the new file's
+                    os.rename(f"{path}-wal", f"{aside}-wal")
+        with suppress(FileNotFoundError):
+            os.unlink(f"{path}-shm")
+        os.replace(ready, path)
+    except OSError as problem:
+        raise StoreFailed(f"{path} is damaged, and what is readable cannot take its place: {problem}") from problem
+
+
+def is_ready(path: str) -> bool:
+    """True if somebody died while a damaged file was replaced."""
+    return os.path.exists(_ready(path))
+
+
+def _ready(path: str) -> str:
+    return f"{path}.salvaged"
+
+
 def _refill(path: str, fresh: str) -> list[str]:
     pages = read_pages(_contents(path), _contents(f"{path}-wal"))
     prepare(fresh)
     with closing(connect(fresh)) as new:
         migrate(new, fresh)
         new.execute("BEGIN")
-        lost = rescue(rows_in(pages), new)
+        lost = rescue(rows_in(pages), new, now=timestamp())
         new.execute("COMMIT")
         new.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return lost
@@ -51,15 +85,6 @@ def _contents(path: str) -> bytes:
             return file.read()
     except FileNotFoundError:
         return b""
-
-
-def _swap(path: str, fresh: str, aside: str) -> None:
-    os.link(path, aside)
-    with suppress(FileNotFoundError):  # it would be taken for the new file's
-        os.rename(f"{path}-wal", f"{aside}-wal")
-    with suppress(FileNotFoundError):
-        os.unlink(f"{path}-shm")
-    os.replace(fresh, path)
 
 
 def _free_name(name: str) -> str:

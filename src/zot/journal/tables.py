@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from zot.errors import JournalDamaged, NoSuchSession, UserError
+from zot.events import AssistantStart, TurnEnd, Usage
 from zot.journal.chunks import (
     Chunk,
     Kind,
@@ -19,10 +20,10 @@ from zot.journal.chunks import (
     fetched,
     images,
     may_have_images,
+    read_all,
     unpack,
     unpack_all,
     verified,
-    verified_all,
 )
 from zot.journal.owner import Owner
 from zot.journal.summary import Summary, titled
@@ -34,6 +35,8 @@ _COLUMNS = "number, id, created, updated, cwd, title, parent, fork_seq, messages
 CHUNK = "session, kind, first, count, run, body, crc"
 #: Rows are read in pieces of this many chunks, so that a reader who wants few does not pay for many.
 _FETCH = 64
+#: The version of the file that first had a table of losses.
+_LOSSES_SINCE = 3
 _DECODE_BYTES = 1 << 18
 
 
@@ -140,6 +143,10 @@ def fork(connection: sqlite3.Connection, source_id: str, at: int, new_id: str) -
         "INSERT INTO uses SELECT ?, hash, seq FROM uses WHERE session = ? AND seq <= ?",
         (made.number, source.number, at),
     )
+    connection.execute(
+        "INSERT INTO losses SELECT ?, what, first, last, repaired FROM losses WHERE session = ? AND last <= ?",
+        (made.number, source.number, at),
+    )
     parent = "UPDATE sessions SET parent = ?, fork_seq = ? WHERE number = ?"
     connection.execute(parent, (key_of(source_id), at, made.number))
     summed_up(connection, made.number, summary.assignments(made.created))
@@ -164,6 +171,20 @@ def used(connection: sqlite3.Connection, number: int, seq: int, hashes: Iterable
     """Remember that a session refers to blobs, from the row ``seq`` on."""
     query = "INSERT OR IGNORE INTO uses (session, hash, seq) VALUES (?, ?, ?)"
     connection.executemany(query, [(number, digest, seq) for digest in hashes])
+
+
+def losses(connection: sqlite3.Connection, number: int) -> dict[tuple[str, int, int], str]:
+    """Return what repairs could not save of a session, from which row to which, and when that was."""
+    if connection.execute("PRAGMA user_version").fetchone()[0] < _LOSSES_SINCE:
+        return {}  # whoever only looks does not bring the file to our version
+    query = "SELECT what, first, last, repaired FROM losses WHERE session = ?"
+    return {(what, first, last): repaired for what, first, last, repaired in connection.execute(query, (number,))}
+
+
+def lose(connection: sqlite3.Connection, number: int, place: tuple[str, int, int], repaired: str) -> None:
+    """Remember that a repair could not save something of a session: what, from which row to which (`losses`)."""
+    query = "INSERT OR REPLACE INTO losses (session, what, first, last, repaired) VALUES (?, ?, ?, ?, ?)"
+    connection.execute(query, (number, *place, repaired))
 
 
 def last_seq(connection: sqlite3.Connection, number: int) -> int:
@@ -196,6 +217,30 @@ def rows_of(connection: sqlite3.Connection, number: int, run: int) -> list[tuple
     return [] if first is None else rows_after(connection, number, first - 1, behind - first)
 
 
+def newest_count(connection: sqlite3.Connection, number: int, upto: int) -> tuple[int, list[Row]]:
+    """Return what the service counted for the newest reply that came to its end, not behind row ``upto``, and that end;
+    with the number of the first. Nothing, and 0, if there is none. Raise JournalDamaged.
+    """
+    query = (
+        f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? AND first <= ?"
+        """ AND (instr(body, CAST('"usage"' AS BLOB)) OR instr(body, CAST('"turn_end"' AS BLOB))) ORDER BY first DESC"""
+    )
+    end: TurnEnd | None = None
+    with closing(connection.execute(query, (number, Kind.EVENTS, upto))) as found:  # it is not read to its end
+        for chunk in map(verified, found):
+            for seq, row in reversed(list(enumerate(unpack(chunk), chunk.first))):
+                match row:
+                    case TurnEnd():
+                        end = row if row.stop in ("end_turn", "tool_use", "length") and seq <= upto else None
+                    case Usage() if end is not None:
+                        return seq, [row, end]
+                    case AssistantStart():
+                        end = None
+                    case _:
+                        pass
+    return 0, []
+
+
 def _last_chunks(connection: sqlite3.Connection, number: int) -> Iterator[Chunk]:
     query = f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? ORDER BY first DESC LIMIT 1"
     for kind in Kind:
@@ -217,7 +262,7 @@ def chunks_after(
     values = [value for kind in kinds for value in (number, kind, number, kind, after + 1)]
     with closing(connection.execute(query, values)) as cursor:
         while found := cursor.fetchmany(_FETCH):
-            for chunk in verified_all(found):
+            for chunk in map(verified, found):
                 if chunk.first + chunk.count - 1 > after:
                     yield chunk
 
@@ -231,27 +276,30 @@ def rows_after(
         for _, group in groupby(every, lambda chunk: chunk.kind):
             while limit > len(found) and (chunks := _some(group)):
                 rows = unpack_all(chunks)
-                if may_have_images(chunks):
-                    rows = _with_blobs(connection, rows)
+                if chunks[0].kind == Kind.CHANGES and any(may_have_images(chunk.body) for chunk in chunks):
+                    numbers, stored = zip(*rows, strict=True)
+                    rows = list(zip(numbers, _with_blobs(connection, stored), strict=True))
                 found += rows[max(0, after + 1 - chunks[0].first) :]
             if len(found) >= limit:
                 break
     return found[:limit] if len(found) > limit else found
 
 
-def all_changes(connection: sqlite3.Connection, number: int) -> list[tuple[int, Row]]:
-    """Return all changes of a session's transcript, with their numbers. Raise JournalDamaged.
+def all_changes(connection: sqlite3.Connection, number: int) -> tuple[list[int], list[Row]]:
+    """Return all changes of a session's transcript: their numbers, and the changes. Raise JournalDamaged.
 
     The same as `rows_after`, without what makes that fit for readers who want little: whoever opens a session waits.
     """
-    query = f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? ORDER BY first"
-    chunks = iter(verified_all(connection.execute(query, (number, Kind.CHANGES)).fetchall()))
-    has_blobs = connection.execute("SELECT 1 FROM uses WHERE session = ? LIMIT 1", (number,)).fetchone() is not None
-    found: list[tuple[int, Row]] = []
-    while some := _some(chunks):
-        rows = unpack_all(some)
-        found += _with_blobs(connection, rows) if has_blobs and may_have_images(some) else rows
-    return found
+    shows = connection.execute("SELECT 1 FROM uses WHERE session = ? LIMIT 1", (number,)).fetchone() is not None
+    numbers: list[int] = []
+    changes: list[Row] = []
+    query = "SELECT first, count, run, crc, body FROM chunks WHERE session = ? AND kind = ? ORDER BY first"
+    cursor = connection.execute(query, (number, Kind.CHANGES))
+    while table := cursor.fetchmany(_FETCH):
+        more, rows = read_all(number, Kind.CHANGES, table)
+        numbers += more
+        changes += _with_blobs(connection, rows) if shows and any(may_have_images(row[4]) for row in table) else rows
+    return numbers, changes
 
 
 def _some(chunks: Iterator[Chunk]) -> list[Chunk]:
@@ -266,13 +314,13 @@ def _some(chunks: Iterator[Chunk]) -> list[Chunk]:
     return some
 
 
-def _with_blobs(connection: sqlite3.Connection, rows: list[tuple[int, Row]]) -> list[tuple[int, Row]]:
+def _with_blobs(connection: sqlite3.Connection, rows: Sequence[Row]) -> list[Row]:
     blobs: dict[bytes, bytes] = {}
-    for digest in {digest for _, row in rows for digest in images(row)}:
+    for digest in {digest for row in rows for digest in images(row)}:
         data = blob(connection, digest)
         if data is not None:
             blobs[digest] = data
-    return [(seq, fetched(row, blobs)) for seq, row in rows]
+    return [fetched(row, blobs) for row in rows]
 
 
 def blob(connection: sqlite3.Connection, digest: bytes) -> bytes | None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from zot.errors import ConnectionImpossible
+
+COMPLETIONS = "/chat/completions"
+_VERSIONED = re.compile(r"/v\d+[a-z]*(/openai)?$")
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -83,3 +88,11 @@ def _is_plain(url: str) -> bool:
 
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
+
+
+def api_base(base_url: str) -> str:
+    """Return what the path of a request is added to: bases are given with a version, without one, and even whole."""
+    base = base_url.rstrip("/")
+    if base.endswith(COMPLETIONS):
+        return base.removesuffix(COMPLETIONS)
+    return base if _VERSIONED.search(base) else f"{base}/v1"

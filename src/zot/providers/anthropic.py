@@ -55,7 +55,7 @@ class AnthropicMessages:
 
     def decoder(self, request: Request) -> Decoder:
         """Return a decoder for the reply to a request."""
-        return AnthropicDecoder(CallIds(request.messages))
+        return AnthropicDecoder(CallIds(request.messages, request.encoded.calls))
 
     def _body(self, request: Request) -> bytes:
         """Return the request body, made of the parts that were encoded before and those that are new."""

@@ -12,6 +12,7 @@ from zot.errors import ProviderError
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import CallBlock, Counters, Message, Stop, ThinkingBlock, ToolSpec, TranscriptBlock
 from zot.providers.images import ShownImages
+from zot.providers.known_calls import KnownCalls
 from zot.providers.models import Catalogue as Catalogue  # noqa: PLC0414
 from zot.providers.models import Model as Model  # noqa: PLC0414 -- the agent sees no other file of ours
 from zot.providers.models import Price as Price  # noqa: PLC0414
@@ -97,8 +98,9 @@ class EncodedMessages:
         self._after: list[tuple[int, str]] = []
         self._text = bytearray()
         self._encode: EncodeMessage | None = None
-        #: Which images of it are still sent.
+        #: Which images of it are still sent, and which calls it has.
         self.images = ShownImages()
+        self.calls = KnownCalls()
 
     def text(self, messages: Sequence[Message], encode: EncodeMessage) -> tuple[bytearray, str]:
         """Return what ``encode`` makes of the messages, joined, and the role left open. The text is ours: copy it."""

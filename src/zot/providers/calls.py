@@ -12,6 +12,7 @@ from zlib import crc32
 import msgspec
 
 from zot.messages import CallBlock, Message
+from zot.providers.known_calls import KnownCalls
 from zot.surrogates import without_half_escapes
 
 #: Deeper arguments are no use to any tool, and whoever encodes them again would run out of stack.
@@ -27,15 +28,16 @@ class CallIds:
     Some services number the calls of each reply anew, and every API refuses a request in which two have one id.
     """
 
-    def __init__(self, messages: Sequence[Message] = ()) -> None:
+    def __init__(self, messages: Sequence[Message] = (), known: KnownCalls | None = None) -> None:
+        """``known`` has the ids of the messages of earlier requests, so that they need not be looked for again."""
         self._messages = messages
+        self._known = known or KnownCalls()
         self._taken: set[str] | None = None
 
     def take(self, given: str) -> str:
         """Return the id under which a call is known: as the service gave it, or a made-up one if that cannot be."""
         if self._taken is None:  # Most replies call nothing, and then nobody need look.
-            blocks = (block for message in self._messages for block in message.content)
-            self._taken = {block.id for block in blocks if isinstance(block, CallBlock)}
+            self._taken = self._known.of(self._messages)
         call_id, number = given, len(self._taken)
         while not call_id or call_id in self._taken:
             number += 1

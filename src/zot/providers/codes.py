@@ -9,6 +9,7 @@ from zot.errors import (
     BadRequest,
     ContentRefused,
     ContextTooLong,
+    NoCredit,
     NotFound,
     Overloaded,
     ProviderError,
@@ -19,7 +20,7 @@ from zot.errors import (
 BY_STATUS: Mapping[int, type[ProviderError]] = {
     400: BadRequest,
     401: AuthFailed,
-    402: AuthFailed,
+    402: NoCredit,
     403: AuthFailed,
     404: NotFound,
     413: ContextTooLong,
@@ -29,12 +30,15 @@ BY_STATUS: Mapping[int, type[ProviderError]] = {
     529: Overloaded,
 }
 
-#: Said of an account that has used up what was paid for: waiting does not help.
-UNPAID = ("insufficient_quota", "exceeded_current_quota_error", "billing_not_active", "billing_hard_limit_reached")
-
 _BY_KIND: Mapping[type[ProviderError], tuple[str, ...]] = {
+    NoCredit: (
+        "insufficient_quota",
+        "exceeded_current_quota_error",
+        "billing_not_active",
+        "billing_hard_limit_reached",
+        "billing_error",
+    ),
     AuthFailed: (
-        *UNPAID,
         "authentication_error",
         "permission_error",
         "invalid_api_key",

@@ -146,7 +146,7 @@ class Connection(asyncio.Protocol):
         except TimeoutError:
             if answer.progress is Progress.HEAD and transport.get_write_buffer_size() >= unsent:
                 raise Stalled(
-                    f"no answer from {self.label} within {within_s:g} s: the service may be overloaded; try again"
+                    f"no answer from {self.label} within {within_s:g} s: the service may be overloaded"
                 ) from None
 
     async def _wait(self) -> None:

@@ -1,17 +1,21 @@
-"""What a model service's refusal means: one table from HTTP status and vendor code to error types."""
+"""What a model service's refusal means, by its HTTP status and the vendor's words for it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from zot.errors import AuthFailed, BadRequest, ContextTooLong, NotFound, ProviderError, ServiceFailed
-from zot.providers.codes import BY_CODE, BY_STATUS, UNPAID, VAGUE
-from zot.providers.vendors import VENDORS
+from zot.errors import BadRequest, NotFound, ProviderError, ServiceFailed, StreamBroken
+from zot.providers.codes import BY_CODE, BY_STATUS, VAGUE
 
 _MAX_MESSAGE = 2000
+_MAX_OPENING = 200
+_HOST = re.compile(r"[A-Za-z0-9._-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
+#: By which a request is called bad, and nothing else is said of it.
+_MALFORMED = (400, 422)
 
 
 class _Hint(msgspec.Struct, rename="camel"):
@@ -61,20 +65,27 @@ class _Body(msgspec.Struct):
 
 
 class _Told(msgspec.Struct, frozen=True):
-    """What a body says. ``words`` are those by which a service names the kind of error, the most telling first."""
+    """What a body says. ``words`` are those by which a service names the kind of error, the most telling first.
+
+    ``behind`` is what the service behind the service had told it: without that, many say nothing at all.
+    """
 
     text: str
     words: tuple[str, ...] = ()
     request_id: str = ""
     delay_s: float | None = None
+    behind: _Told | None = None
 
 
 def refusal(status: int, headers: Mapping[str, str], body: bytes, *, now: float) -> ProviderError:
     """Return the error for a response with a status that is not a success. ``now`` is in seconds since the epoch."""
+    if 300 <= status < 400:
+        return NotFound(f"http {status}: the address has moved{_whither(headers)}", status=status)
     told, asked_s = _read(body), _retry_after(headers, now)
     usual = BY_STATUS.get(status) or (ServiceFailed if status >= 500 else BadRequest)
-    return (_by_words(told.words) or usual)(
-        f"http {status}: {told.text}",
+    kind = _by_words(told.words) or usual
+    return (_closer(told) if kind is BadRequest and status in _MALFORMED else kind)(
+        f"http {status}: {told.text or 'no reason was given'}",
         status=status,
         code=next(iter(told.words), ""),
         request_id=told.request_id or headers.get("request-id", "") or headers.get("x-request-id", ""),
@@ -82,11 +93,8 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes, *, now: float)
     )
 
 
-def sign(error: ProviderError, *, provider: str, mask: Callable[[str], str], hint: str | None = None) -> None:
-    """Say whose error it is, in few words, without what ``mask`` hides; and what to do: ``hint``, or what is usual.
-
-    Once: it may be raised again.
-    """
+def sign(error: ProviderError, *, provider: str, mask: Callable[[str], str]) -> None:
+    """Say whose error it is, in few words, without what ``mask`` hides. Once: it may be raised again."""
     if error.provider:
         return
     error.provider = provider
@@ -94,42 +102,48 @@ def sign(error: ProviderError, *, provider: str, mask: Callable[[str], str], hin
     text = mask(str(error))
     error.code, error.request_id = mask(error.code), mask(error.request_id)
     short = text if len(text) <= _MAX_MESSAGE else f"{text[:_MAX_MESSAGE]} ..."
-    todo = advice(error, provider) if hint is None else hint
-    error.args = (f"{provider}: {short} ({todo})" if todo else f"{provider}: {short}",)
+    error.args = (f"{provider}: {short}",)
+
+
+def not_a_stream(kind: str, opening: bytes, mask: Callable[[str], str]) -> ProviderError:
+    """Return the error for an answer that should have been a stream of events and is ``kind``, beginning so."""
+    try:
+        told = msgspec.json.decode(opening, type=_Body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        told = _Body()
+    if told.error is not None:
+        return reported(opening)  # Some say 200, and then what is wrong.
+    shown = mask(_words(opening))  # All of it, before it is shortened: half a key would not be recognised.
+    begins = f", which begins: {shown[:_MAX_OPENING]}" if shown else ", which is empty"
+    return StreamBroken(f"http 200: not a stream of events but {kind}{begins}", status=200)
 
 
 def in_stream(code: str, text: str) -> ProviderError:
     """Return the error for an error event inside a stream that had begun well."""
-    return _in_stream((code,), text)
+    return _in_stream(_Told(text, _named(code)))
 
 
 def reported(body: bytes) -> ProviderError:
     """Return the error for an event inside a stream that has the form of an error's body."""
-    told = _read(body)
-    return _in_stream(told.words, told.text)
+    return _in_stream(_read(body))
 
 
-def advice(error: ProviderError, provider: str) -> str:
-    """Return what a person can do about an error of ``provider``; "" if nobody knows."""
-    match error:
-        case AuthFailed() if error.status == 402 or error.code in UNPAID:
-            return "the account has no credit left"
-        case AuthFailed() if error.status and provider in VENDORS and VENDORS[provider].key_names:
-            return f"check {' or '.join(VENDORS[provider].key_names)}, or run `zot login {provider}`"
-        case NotFound():
-            return f"`zot models --provider {provider}` lists the models"
-        case ContextTooLong():
-            return "compact or clear the conversation"
-        case _:
-            return ""
-
-
-def _in_stream(words: tuple[str, ...], text: str) -> ProviderError:
-    code = next(iter(words), "")
+def _in_stream(told: _Told) -> ProviderError:
+    code = next(iter(told.words), "")
     by_status = BY_STATUS.get(int(code)) if code.isascii() and code.isdecimal() and len(code) == 3 else None
-    vague = BadRequest if VAGUE.intersection(words) else None
-    kind = _by_words(words) or by_status or vague or ServiceFailed
-    return kind(f"{code}: {text}" if code else text, code=code)
+    vague = BadRequest if VAGUE.intersection(told.words) else None
+    kind = _by_words(told.words) or by_status or vague or ServiceFailed
+    text = f"{code}: {told.text}" if code else told.text
+    return (_closer(told) if kind is BadRequest else kind)(text, code=code, retry_after_s=told.delay_s)
+
+
+def _closer(told: _Told) -> type[ProviderError]:
+    """Return what is meant by a request being called bad: some services call everything so."""
+    from zot.providers.wordings import meant  # Few requests are refused, and fewer so vaguely.
+
+    source = told.behind or told
+    by_words = _by_words(source.words) if told.behind is not None else None
+    return by_words or meant((*told.words, *source.words), source.text) or BadRequest
 
 
 def _by_words(words: tuple[str, ...]) -> type[ProviderError] | None:
@@ -147,10 +161,10 @@ def _read(body: bytes) -> _Told:
         parsed = parsed[0] if parsed else _Body()
     request_id = parsed.request_id or ""
     match parsed.error:
-        case _Detail(message=message) as detail:
-            return _Told(_explained(message or _words(body), detail), detail.words, request_id, detail.delay_s)
+        case _Detail() as detail:
+            return _explained(detail, body, request_id)
         case str(text):
-            return _Told(text, (), request_id)
+            return _Told(text, _named(parsed.code, parsed.type), request_id)
         case None:
             text = parsed.message if isinstance(parsed.message, str) and parsed.message else _words(body)
             return _Told(text, _named(parsed.code, parsed.type), request_id)
@@ -160,14 +174,28 @@ def _named(*words: str | int | None) -> tuple[str, ...]:
     return tuple(str(word) for word in words if word)
 
 
-def _explained(text: str, detail: _Detail) -> str:
-    """Return the text with what the service behind the service said: without that, many say nothing at all."""
-    raw = (detail.metadata or {}).get("raw")
-    return f"{text}: {' '.join(raw.split())}" if isinstance(raw, str) and raw.strip() else text
+def _explained(detail: _Detail, body: bytes, request_id: str) -> _Told:
+    text, raw = detail.message or _words(body), (detail.metadata or {}).get("raw")
+    behind = _read(raw.encode(errors="replace")) if isinstance(raw, str) and raw.strip() else None
+    said = f"{text}: {behind.text}" if behind is not None else text
+    return _Told(said, detail.words, request_id, detail.delay_s, behind)
 
 
 def _words(body: bytes) -> str:
     return " ".join(body.decode("utf-8", "replace").split())
+
+
+def _whither(headers: Mapping[str, str]) -> str:
+    """Return which host a redirect names. Not more of it: the rest may have secrets in it."""
+    from urllib.parse import urlsplit
+
+    try:
+        target = urlsplit(headers.get("location", ""), scheme="https")
+        _ = target.port  # Raises, too, if it is none.
+    except ValueError:
+        return ""
+    host = target.netloc.rpartition("@")[2]
+    return f" to {target.scheme}://{host}" if _HOST.fullmatch(host) and target.scheme in ("http", "https") else ""
 
 
 def _retry_after(headers: Mapping[str, str], now: float) -> float | None:

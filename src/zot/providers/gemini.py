@@ -61,7 +61,7 @@ class GeminiGenerateContent:
 
     def decoder(self, request: Request) -> Decoder:
         """Return a decoder for the reply to a request."""
-        return GeminiDecoder(CallIds(request.messages))
+        return GeminiDecoder(CallIds(request.messages, request.encoded.calls))
 
     def _body(self, request: Request) -> bytes:
         """Return the request body, made of the parts that were encoded before and those that are new."""

@@ -10,7 +10,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from zot.errors import AuthFailed, ConnectionFailed, NotFound, ProviderError, Stalled, StreamBroken
+from zot.errors import AuthFailed, ConnectionFailed, NoCredit, NotFound, ProviderError, Stalled, StreamBroken
+from zot.providers.address import api_base
+from zot.providers.advice import advice
 from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
 from zot.providers.failures import refusal, sign
 from zot.providers.mask import Mask
@@ -38,17 +40,37 @@ async def list_models(
     provider: str, dialect: Dialect, transport: Transport, *, base_url: str, key: str, within_s: float = _WITHIN_S
 ) -> tuple[Served, ...]:
     """Return the models that are served, in the service's order. Raise ProviderError, which says what to do."""
-    first = _request(dialect, base_url, key, "")
+    first = models_request(dialect, base_url, key)
     try:
         async with asyncio.timeout(within_s):
             return tuple([served async for served in _pages(dialect, transport, first, base_url=base_url, key=key)])
     except TimeoutError:
-        error: ProviderError = Stalled(f"the list of models did not arrive within {within_s:g} s; try again")
+        error: ProviderError = Stalled(f"the list of models did not arrive within {within_s:g} s")
     except ProviderError as problem:
         error = problem
-    sign(error, provider=provider, mask=Mask(first.secrets()), hint="")
-    error.args = (f"{error}{_advice(error)}",)
+    sign(error, provider=provider, mask=Mask(first.secrets()))
+    if todo := _advice(error, provider):
+        error.args = (f"{error}; {todo}",)
     raise error
+
+
+def models_request(dialect: Dialect, base_url: str, key: str, *, mark: str = "", count: int = 1000) -> HttpRequest:
+    """Return the request for one page of models, with ``count`` at most; ``mark`` says which, "" for the first."""
+    base = base_url.rstrip("/").removesuffix("/v1").removesuffix("/v1beta")
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    page = quote(mark, safe="")
+    match dialect:
+        case "anthropic":
+            url = f"{base}/v1/models?limit={count}{f'&after_id={page}' if mark else ''}"
+            headers = {"x-api-key": key, "anthropic-version": "2023-06-01"}
+        case "gemini":
+            url = f"{base}/v1beta/models?pageSize={count}{f'&pageToken={page}' if mark else ''}"
+            headers = {"x-goog-api-key": key} if key else {}
+        case "ollama":
+            url = f"{base}/api/tags"
+        case "responses" | "chat":
+            url = f"{api_base(base_url)}/models"
+    return HttpRequest(url, {**headers, "accept": "application/json"}, b"", method="GET")
 
 
 async def _pages(
@@ -62,7 +84,7 @@ async def _pages(
             yield served
         if not mark:
             return
-        http = _request(dialect, base_url, key, mark)
+        http = models_request(dialect, base_url, key, mark=mark)
 
 
 def merged(listed: Catalogue, served: Sequence[Served]) -> list[tuple[Model, bool]]:
@@ -93,36 +115,20 @@ def _undated(model_id: str) -> str:
     return model_id
 
 
-def _advice(error: ProviderError) -> str:
+def _advice(error: ProviderError, provider: str) -> str:
     match error:
-        case AuthFailed():
-            return "; check the key"
+        case AuthFailed() if not isinstance(error, NoCredit):
+            return "check the key"
         case NotFound():
-            return "; this server does not list its models, or has another address: see --base-url"
+            return "this server does not list its models, or has another address: see --base-url"
         case ConnectionFailed():
-            return "; is the server running, and is --base-url right?"
+            return "is the server running, and is --base-url right?"
+        case Stalled():
+            return "try again"
+        case StreamBroken():
+            return "is --base-url right?"
         case _:
-            return ""
-
-
-def _request(dialect: Dialect, base_url: str, key: str, mark: str) -> HttpRequest:
-    """Return the request for one page; ``mark`` says which, "" for the first."""
-    base = base_url.rstrip("/").removesuffix("/v1")
-    bearer = {"authorization": f"Bearer {key}"} if key else {}
-    page = quote(mark, safe="")
-    match dialect:
-        case "anthropic":
-            url = f"{base}/v1/models?limit=1000{f'&after_id={page}' if mark else ''}"
-            headers = {"x-api-key": key, "anthropic-version": "2023-06-01"}
-        case "gemini":
-            base = base.removesuffix("/v1beta")
-            url = f"{base}/v1beta/models?pageSize=1000{f'&pageToken={page}' if mark else ''}"
-            headers = {"x-goog-api-key": key}
-        case "ollama":
-            url, headers = f"{base}/api/tags", bearer
-        case "responses" | "chat":
-            url, headers = f"{base}/v1/models", bearer
-    return HttpRequest(url, {**headers, "accept": "application/json"}, b"", method="GET")
+            return advice(error, provider)
 
 
 async def _fetch(transport: Transport, http: HttpRequest) -> bytes:

@@ -24,14 +24,13 @@ from zot.messages import (
     ToolSpec,
     TranscriptBlock,
 )
+from zot.providers.address import COMPLETIONS, api_base
 from zot.providers.base import Decoder, HttpRequest, Request, own_blocks
 from zot.providers.calls import CallIds, acceptable_id, acceptable_name
 from zot.providers.images import fits, left_out
 from zot.providers.openai_chat_stream import ChatDecoder
 from zot.providers.reasoning_details import unsealed
 from zot.providers.vendors import ChatQuirks
-
-_VERSIONED = re.compile(r"/v\d+[a-z]*(/openai)?$")
 
 _BRIDGE = b',{"role":"assistant","content":"I see."}'
 
@@ -40,7 +39,7 @@ class ChatCompletions:
     """The API, as one vendor wants it."""
 
     def __init__(self, *, base_url: str, origin: str, quirks: ChatQuirks) -> None:
-        self._url = _url(base_url)
+        self._url = f"{api_base(base_url)}{COMPLETIONS}"
         self._origin = origin
         self._quirks = quirks
         self._call_ids = re.compile(quirks.call_ids)
@@ -54,7 +53,7 @@ class ChatCompletions:
 
     def decoder(self, request: Request) -> Decoder:
         """Return a decoder for the reply to a request."""
-        return ChatDecoder(CallIds(request.messages), think_tags=self._quirks.think_tags)
+        return ChatDecoder(CallIds(request.messages, request.encoded.calls), think_tags=self._quirks.think_tags)
 
     def _body(self, request: Request) -> bytes:
         """Return the request body, made of the parts that were encoded before and those that are new."""
@@ -184,14 +183,6 @@ class ChatCompletions:
             return {"type": "text", "text": left_out(block)}
         url = f"data:{block.mime_type};base64,{b64encode(block.data).decode()}"
         return {"type": "image_url", "image_url": {"url": url}}
-
-
-def _url(base_url: str) -> str:
-    """Return where completions are asked for: bases are given with a version, without one, and even whole."""
-    base = base_url.rstrip("/")
-    if base.endswith("/chat/completions"):
-        return base
-    return f"{base}/chat/completions" if _VERSIONED.search(base) else f"{base}/v1/chat/completions"
 
 
 def _held(state: str) -> list[dict[str, Any]]:

@@ -67,7 +67,7 @@ class OpenAIResponses:
 
     def decoder(self, request: Request) -> Decoder:
         """Return a decoder for the reply to a request."""
-        return ResponsesDecoder(CallIds(request.messages))
+        return ResponsesDecoder(CallIds(request.messages, request.encoded.calls))
 
     def _body(self, request: Request) -> bytes:
         """Return the request body, made of the parts that were encoded before and those that are new."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Literal, TypeAlias, TypeVar
 
 from zot.errors import ContentRefused, ProviderError, StreamBroken
+from zot.events import TextDelta
 from zot.messages import CallBlock, Counters, Stop
 from zot.providers import openai_responses_frames as f
 from zot.providers.base import Reply, StreamEvent
 from zot.providers.calls import CallIds
 from zot.providers.decoding import StreamDecoder
 from zot.providers.failures import in_stream
-from zot.providers.openai_responses_items import OpenCall, OpenMessage, OpenThought
+from zot.providers.openai_responses_items import OpenCall, OpenMessage, OpenThought, Part
 
 _Open: TypeAlias = OpenMessage | OpenThought | OpenCall
 _O = TypeVar("_O", OpenMessage, OpenThought, OpenCall)
@@ -23,6 +24,9 @@ class ResponsesDecoder(StreamDecoder):
     def __init__(self, ids: CallIds) -> None:
         super().__init__()
         self._open: dict[int, _Open] = {}
+        self._item: int | None = None
+        self._part: int | None = None
+        self._say = Part().add
         self._call_ids = ids
         self._usage = f.Usage()
         self._begun = False
@@ -60,12 +64,20 @@ class ResponsesDecoder(StreamDecoder):
                     continue
                 frame = f.frames.decode_with_care(payload)
             if type(frame) is f.TextDelta:
-                self._at(frame.output_index, OpenMessage).say(frame.content_index, frame.delta, events)
+                if frame.output_index != self._item or frame.content_index != self._part:
+                    self._turn_to(frame.output_index, frame.content_index)
+                if text := self._say(frame.delta):
+                    events.append(TextDelta(text))
             elif frame is not None:
                 if self._is_idle(frame):
                     continue
                 self._take(frame, events)
             self.progress += 1
+
+    def _turn_to(self, item: int, part: int) -> None:
+        """Find where a text belongs; nearly always the next one belongs there, too."""
+        self._say = self._at(item, OpenMessage).parts[part].add
+        self._item, self._part = item, part
 
     def _is_idle(self, frame: f.Frame) -> bool:
         """Whether an event only says that somebody is there. That work has begun is news once."""

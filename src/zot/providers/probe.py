@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 import msgspec
 
-from zot.errors import ProviderError
+from zot.errors import AuthFailed, ProviderError
 from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
-from zot.providers.vendors import ApiName, Endpoint, Vendor
+from zot.providers.failures import refusal
+from zot.providers.listing import models_request
+from zot.providers.vendors import Endpoint, Vendor
 
 #: How long all of it may take.
 WITHIN_S = 8.0
@@ -43,28 +44,16 @@ async def probe(vendor: Vendor, where: Endpoint, key: str, transport: Transport)
         return Probed("unreachable", str(problem))
 
 
-#: What lists models, by API; and who needs another question, because its list is open to everybody.
-_PATHS: Mapping[ApiName, str] = {
-    "anthropic": "/v1/models?limit=1",
-    "responses": "/v1/models",
-    "chat": "/v1/models",
-    "gemini": "/v1beta/models?pageSize=1",
-}
+#: Whose list of models is open to everybody, so that another question is needed.
 _OTHER_PATHS = {"openrouter": "/v1/key"}
 
 
 def _request(vendor: Vendor, where: Endpoint, key: str) -> HttpRequest:
-    base = where.base_url.rstrip("/").removesuffix("/v1").removesuffix("/v1beta")
-    path = _PATHS[where.api] if where.foreign else _OTHER_PATHS.get(vendor.name, _PATHS[where.api])
-    return HttpRequest(base + path, {"accept": "application/json", **_authorization(where.api, key)}, b"", "GET")
-
-
-def _authorization(api: ApiName, key: str) -> dict[str, str]:
-    if api == "anthropic":
-        return {"x-api-key": key, "anthropic-version": "2023-06-01"}
-    if not key:
-        return {}
-    return {"x-goog-api-key": key} if api == "gemini" else {"authorization": f"Bearer {key}"}
+    request = models_request(where.api, where.base_url, key, count=1)
+    if where.foreign or vendor.name not in _OTHER_PATHS:
+        return request
+    base = where.base_url.rstrip("/").removesuffix("/v1")
+    return msgspec.structs.replace(request, url=base + _OTHER_PATHS[vendor.name])
 
 
 async def _body(response: HttpResponse) -> bytes:
@@ -77,29 +66,9 @@ async def _body(response: HttpResponse) -> bytes:
 def _judged(status: int, body: bytes, key: str) -> Probed:
     if status == 200:
         return Probed("accepted", "it takes the key" if key else "it answers")
-    if status in (401, 403) or _is_bad_key(body):
+    # Some call a wrong key a bad request; that an account has no credit says nothing against its key.
+    if status in (401, 403) or type(refusal(status, {}, body, now=0.0)) is AuthFailed:
         return Probed("refused", f"it {'refuses the' if key else 'wants a'} key (http {status})")
     if status >= 500:
         return Probed("unreachable", f"it has a problem of its own (http {status})")
     return Probed("unclear", f"it answers http {status}")
-
-
-class _Reason(msgspec.Struct, frozen=True):
-    reason: str = ""
-
-
-class _Error(msgspec.Struct, frozen=True):
-    details: tuple[_Reason, ...] = ()
-
-
-class _Body(msgspec.Struct, frozen=True):
-    error: _Error = _Error()
-
-
-def _is_bad_key(body: bytes) -> bool:
-    """Tell if it is Gemini's way of refusing a key, which has the status of a bad request."""
-    try:
-        parsed = msgspec.json.decode(body, type=_Body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False
-    return any(detail.reason == "API_KEY_INVALID" for detail in parsed.error.details)

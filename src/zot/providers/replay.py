@@ -140,7 +140,7 @@ def _failure(exchange: Exchange) -> ProviderError:
     """Return the error that ended the exchange when it was recorded."""
     ended = exchange.ended
     if ended is None or ended.error == "closed":
-        return StreamBroken("the recording ends here: it was not read any further when it was made")
+        return StreamBroken("the recording ends here: it was not read any further when it was made", code="recording")
     return _KINDS.get(ended.error, StreamBroken)(ended.message)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from zot.errors import ProviderError, Stalled, StreamBroken
+from zot.errors import AuthFailed, ProviderError, Stalled, StreamBroken
 from zot.providers.base import (
     Api,
     Deadlines,
@@ -24,7 +24,7 @@ from zot.providers.base import (
     StreamEvent,
     Transport,
 )
-from zot.providers.failures import refusal, sign
+from zot.providers.failures import not_a_stream, refusal, sign
 from zot.providers.mask import Mask
 from zot.providers.retry import IN_PASSING, retry_delay
 
@@ -32,6 +32,10 @@ log = logging.getLogger("zot")
 
 _MAX_REPLY_BYTES = 64 * 1024 * 1024
 _MAX_ERROR_BODY = 64 * 1024
+#: So much of an answer is kept, to be shown if it is none.
+_OPENING_BYTES = 4096
+_EVENTS = "text/event-stream"
+_BAD_REQUEST = 400
 _UNAUTHORIZED = 401
 
 
@@ -129,6 +133,7 @@ class _Call:
         self._decoder = api.decoder(request)
         self._heard: list[StreamEvent] = []
         self._failure: ProviderError | None = None
+        self._opening = b""
         self._received_bytes = 0
         self._ended = False
         self._quiet_since = 0.0
@@ -142,12 +147,13 @@ class _Call:
                 await self._begin(http)
             except ProviderError as error:
                 self._sign(error)
-                if may_renew and error.status == _UNAUTHORIZED and (renewed := await self._renewed(key)):
+                if may_renew and _is_about_the_key(error) and (renewed := await self._renewed(key)):
                     log.warning("%s (once more, with a new key)", error)
                     http, may_renew = self._prepared(renewed), False
                     continue
                 delay_s = retry_delay(error, attempt=attempt, jitter=self._jitter())
                 if delay_s is None or delay_s >= self._left_s():
+                    self._advise(error)
                     raise
                 log.warning("%s (attempt %d; the next one in %.2f s)", error, attempt, delay_s)
                 self._on_retry(str(error), attempt=attempt, delay_s=delay_s)
@@ -162,7 +168,9 @@ class _Call:
         try:
             return await self._next_events(self._response)
         except ProviderError as error:
-            self._sign(error)
+            if not error.provider:  # Who reads on after it is told the same again.
+                self._sign(error)
+                self._advise(error)
             raise
 
     def reply(self) -> Reply:
@@ -177,6 +185,12 @@ class _Call:
     def _sign(self, error: ProviderError) -> None:
         """Say whose error it is, without keys and in few words."""
         sign(error, provider=self._name, mask=self._mask)
+
+    def _advise(self, error: ProviderError) -> None:
+        """Say what helps, now that nothing more is tried."""
+        from zot.providers.advice import advise
+
+        advise(error, self._name)
 
     async def _read_key(self) -> str:
         try:
@@ -211,14 +225,23 @@ class _Call:
     async def _begin(self, http: HttpRequest) -> None:
         """Ask, and wait for the first sign of an answer: some services say 200, and then that they are overloaded."""
         self._decoder = self._api.decoder(self._request)
+        self._opening, self._received_bytes, self._ended = b"", 0, False
         self._response = await self._attempt(http)
         try:
             self._heard = await self._listen(self._response, until_begun=True)
-        except ProviderError as error:
+        except ProviderError as problem:
+            error = self._explained(problem, self._response)
             if isinstance(error, IN_PASSING) and not self._decoder.progress:
                 self._response.close()
-                raise
+                raise error from None
             self._failure = error  # Like any other failure of an answer that has begun, it is met by who reads.
+
+    def _explained(self, problem: ProviderError, response: HttpResponse) -> ProviderError:
+        """Return why an answer was not understood, if it never was one. Its type alone is no proof: some are wrong."""
+        kind = response.headers.get("content-type", "").partition(";")[0].strip()
+        if not isinstance(problem, StreamBroken) or self._decoder.progress or kind.lower() in ("", _EVENTS):
+            return problem
+        return not_a_stream(kind, self._opening, self._mask)
 
     async def _next_events(self, response: HttpResponse) -> list[StreamEvent]:
         if self._heard:
@@ -252,6 +275,8 @@ class _Call:
                 data = await response.read()
         except TimeoutError:
             raise Stalled(f"the answer stalled: nothing new for {self._deadlines.silence_s:g} s") from None
+        if len(self._opening) < _OPENING_BYTES:
+            self._opening += data[:_OPENING_BYTES]
         self._received_bytes += len(data)
         if self._received_bytes > _MAX_REPLY_BYTES:
             raise StreamBroken(f"the answer is longer than {_MAX_REPLY_BYTES // 1024**2} MiB")
@@ -267,6 +292,11 @@ class _Call:
         except (TimeoutError, ProviderError):
             pass  # The status says enough; a missing explanation must not hide it.
         return body[:_MAX_ERROR_BODY]
+
+
+def _is_about_the_key(error: ProviderError) -> bool:
+    """Tell if another key may be taken: that of an account which may not do this, or has no credit, is no better."""
+    return error.status == _UNAUTHORIZED or (type(error) is AuthFailed and error.status == _BAD_REQUEST)
 
 
 def _random() -> float:

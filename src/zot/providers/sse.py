@@ -5,10 +5,13 @@ Event names, ids and retry hints are not returned: the model APIs repeat the nam
 
 from __future__ import annotations
 
+import re
+
 from zot.errors import StreamBroken
 
 _BOM = b"\xef\xbb\xbf"
 _LF = 0x0A  # `in` is several times faster for a number than for bytes.
+_BEGINNING = re.compile(rb"(event: [^\n]*\n)?data: ")
 _MAX_EVENT_BYTES = 16 * 1024 * 1024
 
 
@@ -20,6 +23,8 @@ class SseParser:
         self._size = 0
         self._at_start = True
         self._after_cr = False
+        #: How the event before began, up to its data.
+        self._usual = b"data: "
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the data of the events that ``data`` completes; events without data are skipped."""
@@ -30,10 +35,23 @@ class SseParser:
         if not self._may_complete(data):
             self._keep(data)
             return []
-        *blocks, rest = b"".join([*self._pieces, data]).split(b"\n\n")
+        whole, _, rest = b"".join([*self._pieces, data]).rpartition(b"\n\n")
         self._pieces, self._size = [], 0
         self._keep(rest)
-        return [payload for block in blocks if (payload := _payload(block)) is not None]
+        return self._payloads(whole)
+
+    def _payloads(self, whole: bytes) -> list[bytes]:
+        """Return the data of whole events. Nearly always one is like the other: then all are cut at once."""
+        usual = self._usual
+        if whole.startswith(usual):
+            alike = whole[len(usual) :].split(b"\n\n" + usual)
+            # No more line ends than stand around the data: it has none in it, and nothing else is in between.
+            if whole.count(b"\n") == len(alike) * (usual.count(b"\n") + 2) - 2:
+                return alike
+        *blocks, last = whole.split(b"\n\n")
+        if (begun := _BEGINNING.match(last)) is not None:
+            self._usual = begun[0]
+        return [payload for block in (*blocks, last) if (payload := _payload(block)) is not None]
 
     def _may_complete(self, data: bytes) -> bool:
         return b"\n\n" in data or (data.startswith(b"\n") and bool(self._pieces) and self._pieces[-1].endswith(b"\n"))

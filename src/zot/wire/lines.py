@@ -119,6 +119,8 @@ def refuse_repeated_type(line: bytes, *, noun: str) -> None:
 
 def _type_stands_once(line: bytes) -> bool:
     """True if all that looks like another type is inside the values of a frame; False if that cannot be told."""
+    # Half characters keep it from being read, and which ones they are does not matter here.
+    line = line.replace(b"\\ud", b"\\u0").replace(b"\\uD", b"\\u0")
     try:
         values = [bytes(value) for value in msgspec.json.decode(line, type=dict[str, msgspec.Raw]).values()]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -12,7 +12,8 @@ from zot.providers.lab.directives import Usage
 
 Kind: TypeAlias = Literal["text", "thinking", "redacted", "call"]
 
-_STATUSES = {
+#: The status that goes with an error, by the word for it.
+STATUSES: Mapping[str, int] = {
     "invalid_request_error": 400,
     "authentication_error": 401,
     "permission_error": 403,
@@ -102,7 +103,7 @@ class Api(Protocol):
 
 def status_of(code: str) -> int:
     """Return the HTTP status that goes with the code of an error."""
-    return _STATUSES.get(code, 500)
+    return STATUSES.get(code, 500)
 
 
 def next_call(ids: Iterable[str]) -> int:

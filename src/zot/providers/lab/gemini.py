@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from zot.providers.lab.api import Ask, Block, encode, next_call
+from zot.providers.lab.api import STATUSES, Ask, Block, encode, next_call
 from zot.providers.lab.directives import Usage
 
 _PATH = re.compile(r"/v1(?:beta|alpha)?/models/([^/]+):(generateContent|streamGenerateContent)")
@@ -29,19 +29,7 @@ _STATUSES: Mapping[int, str] = {
     529: "UNAVAILABLE",
 }
 #: What Google calls the errors that scripts name in the words of others, and the status that it gives them.
-_CODES: Mapping[str, int] = {
-    "invalid_request_error": 400,
-    "authentication_error": 401,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "rate_limit_exceeded": 429,
-    "api_error": 500,
-    "server_error": 500,
-    "overloaded_error": 503,
-    "timeout_error": 504,
-}
+_CODES: Mapping[str, int] = {**STATUSES, "overloaded_error": 503}
 #: Deltas are most of a stream, so they are filled in rather than encoded.
 _DELTA = b'data: {"candidates":[{"content":{"parts":[{"text":%b%b}],"role":"model"},"index":0}],%b\n\n'
 

@@ -1,0 +1,76 @@
+"""Extensions of the real `zot rpc`: what a client sees of them, and that they end with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from extensions.stage import Extension
+from extensions.test_host import PANEL, TOOL
+from harness import PATIENCE_S, Zot
+from tools.shells import MARK, left
+
+NOTICE = (
+    'hello("tools"); say("notify", level="warn", message="mind this"); say("ready")\nfor frame in frames():\n    pass\n'
+)
+
+
+def test_a_client_sees_of_extensions_what_it_asked_for(zot: Callable[..., Zot], tmp_path: Path) -> None:
+    where = [str(Extension(tmp_path, name, script).directory) for name, script in (("a", NOTICE), ("b", TOOL))]
+    plain, curious = (zot("--provider", "lab", "--ext", where[0], "--ext", where[1]) for _ in range(2))
+    curious.ask({"type": "hello", "features": ["extensions"]})
+    for process in (plain, curious):
+        process.send({"type": "prompt", "message": '!script call lookup {"q": "it"} ;; --- ;; say done'})
+        process.until(type="done")
+    results = [[frame for frame in process.frames if frame["type"] == "tool_result"] for process in (plain, curious)]
+    assert [result.get("details") for [result] in results] == [None, {"extension": "b"}]
+    notices = [[frame for frame in process.frames if frame["type"] == "ext_notify"] for process in (plain, curious)]
+    assert notices == [[], [{"type": "ext_notify", "extension": "a", "level": "warn", "message": "mind this"}]]
+    assert [process.finish() for process in (plain, curious)] == [[], []]
+
+
+def test_a_command_that_wants_a_prompt_is_answered_and_then_prompts(zot: Callable[..., Zot], tmp_path: Path) -> None:
+    process = zot("--provider", "lab", "--ext", str(Extension(tmp_path, "menu", PANEL).directory))
+    assert process.ask({"type": "run_command", "name": "ask"})["data"] == {
+        "extension": "menu", "action": "prompt", "prompt": "!script say asked",
+    }  # fmt: skip
+    frames = process.until(type="done")
+    assert [frame["delta"] for frame in frames if frame["type"] == "text_delta"] == ["asked"]
+    assert process.ask({"type": "run_command", "name": "fail"})["error"] == "cannot"
+    assert process.finish() == []
+
+
+def test_no_extension_is_started_before_the_token_was_shown(zot: Callable[..., Zot], tmp_path: Path) -> None:
+    extension = Extension(tmp_path, "finder", TOOL)
+    env = {"ZOTCORE_RPC_TOKEN": "secret", "ZOT_HOME": str(tmp_path)}
+    stranger = zot("--provider", "lab", "--ext", str(extension.directory), env=env)
+    assert not stranger.ask({"type": "get_commands"})["success"]
+    assert stranger.process.wait(PATIENCE_S) == 1
+    assert not (tmp_path / "logs").exists()
+    friend = zot("--provider", "lab", "--ext", str(extension.directory), env=env)
+    assert friend.ask({"type": "hello", "token": "secret"})["success"]
+    assert friend.ask({"type": "get_commands"})["success"]
+    assert (tmp_path / "logs" / "ext-finder.log").exists()
+    assert friend.finish() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_extensions_end_with_the_process_however_that_ends(
+    zot: Callable[..., Zot], tmp_path: Path, number: signal.Signals
+) -> None:
+    mark, stubborn = uuid.uuid4().hex, "import signal; signal.signal(15, signal.SIG_IGN)\n" + TOOL
+    process = zot("--provider", "lab", "--ext", str(Extension(tmp_path, "x", stubborn).directory), env={MARK: mark})
+    process.ask({"type": "get_commands"})
+    assert any("run.py" in line for line in left(mark))
+    os.kill(process.pid, number)
+    process.process.wait(PATIENCE_S)
+    deadline = time.monotonic() + PATIENCE_S
+    while left(mark) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert left(mark) == []
