@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Sequence
-from time import perf_counter
+from time import perf_counter, perf_counter_ns
 from types import TracebackType
 
 from subject import Subject
@@ -75,3 +75,14 @@ def streaming_rpc(subject: Subject, url: str, api: str = "anthropic") -> list[st
     """Return the command line of a `zot rpc` whose model is at ``url`` and speaks ``api``."""
     provider = {"responses": "openai", "chat": "openai"}.get(api, api)
     return rpc(subject, "--provider", provider, "--api", api, "--base-url", url)
+
+
+def telling_host(subject: Subject, url: str) -> list[str]:
+    """Return the command line of a `zot host` that tells its events, and whose model is at ``url``."""
+    flags = ["--single-request", "false", "--events", "--provider", "anthropic", "--base-url", url]
+    return [subject.zot, "host", *flags]
+
+
+def request() -> bytes:
+    """Return a request to `zot host` in a session of its own."""
+    return b'{"request_id":"r","session_id":"%d","prompt":"go"}\n' % perf_counter_ns()

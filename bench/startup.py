@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from measure import Row, Samples, interleave, median, spread
-from process import HELLO, PROMPT, Process, rpc, streaming_rpc
+from process import HELLO, PROMPT, Process, request, rpc, streaming_rpc, telling_host
 from service import Service
 from subject import Subject
 
@@ -40,7 +40,7 @@ def bad_request(subjects: Sequence[Subject], rounds: int) -> list[Row]:
 
 
 def first_delta(subjects: Sequence[Subject], rounds: int) -> list[Row]:
-    """`zot rpc` printing its first delta against a program that imports what that takes and writes a line."""
+    """`zot rpc` and `zot host` printing their first delta against a program that imports what that takes."""
     first = subjects[0]
     program = [first.python, "-c", _program("asyncio,msgspec,httptools")]
     reference = {_REFERENCE: partial(_line, program, first, b"", b"{")}
@@ -49,6 +49,9 @@ def first_delta(subjects: Sequence[Subject], rounds: int) -> list[Row]:
         commands = {subject: streaming_rpc(subject, service.url("/paced")) for subject in subjects}
         http = {subject.name: partial(_line, argv, subject, PROMPT, mark) for subject, argv in commands.items()}
         rows = _rows("start: rpc first delta, HTTP", interleave(reference | http, rounds), at_most=1.6)
+        commands = {subject: telling_host(subject, service.url("/paced")) for subject in subjects}
+        http = {subject.name: partial(_told, argv, subject, mark) for subject, argv in commands.items()}
+        rows += _rows("start: host first delta, HTTP", interleave(reference | http, rounds), at_most=1.6)
     commands = {subject: rpc(subject, "--provider", "lab") for subject in subjects}
     lab = {subject.name: partial(_line, argv, subject, PROMPT, mark) for subject, argv in commands.items()}
     return rows + _rows("start: rpc first delta, lab", interleave(reference | lab, rounds))
@@ -68,6 +71,10 @@ def _line(argv: Sequence[str], subject: Subject, said: bytes, mark: bytes) -> fl
         if said:
             process.write(said)
         return process.until(mark) - process.started
+
+
+def _told(argv: Sequence[str], subject: Subject, mark: bytes) -> float:
+    return _line(argv, subject, request(), mark)
 
 
 def _rows(name: str, samples: Samples, *, at_most: float | None = None) -> list[Row]:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from zot import events
+from zot.commands import self_test
 from zot.messages import ShownMessage
 from zot.session import State
 from zot.slash import CommandAnswer, CommandInfo
@@ -102,10 +103,17 @@ def render() -> str:
 
 def host_schema() -> dict[str, Any]:
     """Return the schema of host protocol v1."""
-    kinds = (host.Request, host.Response, host.EventLine)
+    kinds = (host.Request, host.Response, host.EventLine, self_test.Report)
     _, definitions = msgspec.json.schema_components(kinds, ref_template=_REF)
     definitions["Request"]["required"] = ["request_id"]
     definitions["Request"]["properties"]["request_id"] = {"type": "string"}
+    definitions["Request"]["properties"]["type"] = {
+        "enum": [*typing.get_args(host.RequestType), None],
+        "default": None,
+    }
+    for kind in (host.Response, host.Usage):  # What has a default is written all the same, except for one.
+        required = [name for name in kind.__struct_fields__ if name != "replayed"]
+        definitions[kind.__name__]["required"] = required
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "host protocol v1",
@@ -116,6 +124,7 @@ def host_schema() -> dict[str, Any]:
                 "description": "A line of output; events only with --events.",
                 "anyOf": [{"$ref": _REF.format(name=name)} for name in ("Response", "EventLine")],
             },
+            "SelfTest": {"description": "What --self-test prints.", "$ref": _REF.format(name="Report")},
         },
     }
 

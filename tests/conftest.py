@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from forked import Nursery
 from harness import MARK, Zot, children, eventually, living, serving
+from hosts import Hosts
 from shell import Shell
 from zot.providers.lab.script import demo
 
@@ -54,6 +56,19 @@ def zot(tmp_path: Path) -> Iterator[Callable[..., Zot]]:
 def shell(tmp_path: Path) -> Shell:
     """zot as it is used in a shell, in an empty directory and with a home of its own."""
     return Shell(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    """Where processes of `zot host` come from that need not be started from nothing."""
+    with Nursery() as started:
+        yield started
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, nursery: Nursery) -> Hosts:
+    """`zot host` as bridges start it, in an empty directory and with a home of its own."""
+    return Hosts(tmp_path, nursery)
 
 
 @pytest.fixture(scope="session")

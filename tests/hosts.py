@@ -6,12 +6,13 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from forked import Forked, Nursery
 from harness import PATIENCE_S, environment
 from zot.agent.transcript import Transcript
 from zot.journal.journal import Journal
@@ -34,26 +35,30 @@ class Told(NamedTuple):
 class Hosts:
     """Starts `zot host` in a directory and with a home of its own."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, nursery: Nursery) -> None:
         self.directory = directory
         self.home = directory / "home"
+        self._nursery = nursery
 
     def start(
         self, *flags: str, env: Mapping[str, str] | None = None, prefix: tuple[str, ...] = (), **popen: Any
     ) -> subprocess.Popen[bytes]:
-        """Start one. Its standard streams are pipes, unless ``popen`` says otherwise."""
-        provider = () if {"--provider", "--config-dir"} & {*flags} else ("--provider", "lab")
+        """Start one from nothing. Its standard streams are pipes, unless ``popen`` says otherwise."""
         given = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen}
         return subprocess.Popen(
-            [*prefix, sys.executable, "-m", "zot", "host", *provider, *flags],
+            [*prefix, sys.executable, "-m", "zot", *_words(flags)],
             cwd=self.directory,
             env=environment({"ZOT_HOME": str(self.home), **(env or {})}),
             **given,
         )
 
+    def fork(self, *flags: str) -> Forked:
+        """Start one with less trouble. Its standard streams are pipes."""
+        return self._nursery.fork(_words(flags), self.directory, environment({"ZOT_HOME": str(self.home)}))
+
     def ask(self, given: Json | bytes, *flags: str, **popen: Any) -> Told:
         """Give a request to a new process and return its answer, which is checked for what all answers are."""
-        return told(self.start(*flags, **popen), given)
+        return told(self.start(*flags, **popen) if popen else self.fork(*flags), given)
 
     def say(self, prompt: str, *flags: str, key: str | None = None, timeout_ms: float = 15_000, **more: Any) -> Told:
         """Ask for a prompt in the session `s`."""
@@ -76,6 +81,12 @@ class Hosts:
         return [(message.role, _said(block)) for message in shown for block in message.content]
 
 
+def _words(flags: Sequence[str]) -> list[str]:
+    """Return the command line; with lab, unless the flags name a provider."""
+    provider = () if {"--provider", "--config-dir"} & {*flags} else ("--provider", "lab")
+    return ["host", *provider, *flags]
+
+
 def _said(block: ShownBlock) -> str:
     match msgspec.to_builtins(block):
         case {"type": "text", "text": str(text)}:
@@ -92,7 +103,7 @@ def request(prompt: str, *, key: str | None = None, **more: Any) -> Json:
     return made if key is None else {**made, "idempotency_key": key}
 
 
-def told(process: subprocess.Popen[bytes], given: Json | bytes) -> Told:
+def told(process: subprocess.Popen[bytes] | Forked, given: Json | bytes) -> Told:
     """Give ``process`` its input and return what comes of it: one line, in the one form there is."""
     data = given if isinstance(given, bytes) else json.dumps(given).encode() + b"\n"
     try:
@@ -101,6 +112,7 @@ def told(process: subprocess.Popen[bytes], given: Json | bytes) -> Told:
         process.kill()
     assert out.endswith(b"\n"), (out, errors)
     assert out.count(b"\n") == 1, out
+    assert process.returncode is not None
     return Told(checked(json.loads(out)), process.returncode, errors.decode())
 
 

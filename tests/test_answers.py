@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from zot.answers import Answer, Once, answer_of, fingerprint
+from harness import PATIENCE_S
+from zot.agent.compaction import summary_of
+from zot.answers import Answer, Demand, Once, Standing, answer_of, fingerprint
 from zot.errors import AlreadyAnswered, SessionBusy
 from zot.events import AgentEvent, AssistantMessage, Done, Error, TurnEnd, TurnStart, Usage, UserMessage
 from zot.journal.journal import Journal
@@ -40,10 +43,13 @@ class Bench:
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.clock = Clock()
+        self.came = 0.0
 
     async def once(self, key: str | None = "k", prompt: str = "hi", *, ttl_s: float = 60.0) -> tuple[Once, Record]:
         record, _ = await self.journal.resume("s")
-        return Once(self.journal, record, key=key, prompt=prompt, agent="a", ttl_s=ttl_s, now=self.clock), record
+        self.came += 1.0
+        demand = Demand("s", "r", prompt, "a", key, ttl_s, came=self.came, deadline=0.0)
+        return Once(self.journal, record, demand, now=self.clock), record
 
     async def run(self, *events: AgentEvent, key: str | None = "k", prompt: str = "hi") -> Once:
         """Let a request run and say these events; nobody puts its answer on record."""
@@ -61,7 +67,7 @@ class Bench:
         once, record = await self.once(key, prompt)
         await record.begin()
         record.end()
-        return once.stands
+        return once.standing is Standing.LAST
 
 
 @pytest.fixture
@@ -88,7 +94,7 @@ async def test_an_answer_that_got_out_is_given_again_for_its_time(bench: Bench) 
     assert await again.kept() is None
     await record.begin()
     record.end()
-    assert again.stands is False
+    assert again.standing is Standing.NOWHERE
 
 
 async def test_one_that_did_not_is_given_again_for_longer(bench: Bench) -> None:
@@ -139,15 +145,38 @@ async def test_nothing_is_gone_on_with_that_was_never_said(bench: Bench) -> None
     assert [await bench.stands(), await bench.stands()] == [False, False]
 
 
-async def test_nothing_is_gone_on_with_behind_what_others_said_since(bench: Bench) -> None:
+async def test_what_stands_above_what_others_said_is_not_said_again(bench: Bench) -> None:
     await bench.run(TurnStart(1))
     assert await bench.stands() is True  # it may have been the second run, but never began it
     await bench.run(TurnStart(1), key=None, prompt="other")
-    assert await bench.stands() is False
+    once, record = await bench.once()
+    await record.begin()
+    record.end()
+    assert once.standing is Standing.EARLIER
+    said = [Message("user", (TextBlock(text),), NOW) for text in ("hi", "other")]
+    words = once.words(said)
+    assert words is not None
+    assert words.startswith("Your answer to an earlier message of mine was interrupted.")
+    assert once.words([summary_of("They said hi.", NOW), said[1]]) == words
+    assert once.words(said[1:]) == "hi"  # It was cleared away.
+
+
+async def test_an_answer_above_what_others_said_is_given(bench: Bench) -> None:
+    await bench.run(*said("Hello"), Done())
+    await bench.run(*said("Bye"), Done(), key=None, prompt="other")
+    _, record = await bench.once()
+    with pytest.raises(AlreadyAnswered) as caught:
+        await record.begin()
+    assert caught.value.answer == b'{"text":"Hello","prompt_tokens":3,"completion_tokens":2}'
 
 
 async def test_nothing_is_gone_on_with_after_a_long_time(bench: Bench) -> None:
     await bench.run(TurnStart(1))
+    bench.clock.now += 600
+    patient, record = await bench.once(ttl_s=601)
+    await record.begin()
+    record.end()
+    assert patient.standing is Standing.LAST
     bench.clock.now += 600
     assert await bench.stands() is False
 
@@ -160,8 +189,29 @@ async def test_a_session_that_is_in_use_is_busy_until_it_is_free(bench: Bench) -
     with pytest.raises(SessionBusy):
         await record.begin()
     holding.end()
-    await waiting.turn()
+    assert await waiting.turn() is None
     assert record.is_free is True
+
+
+async def test_whoever_came_first_has_the_first_turn(bench: Bench) -> None:
+    _, holding = await bench.once()
+    await holding.begin()
+    requests = [await bench.once(f"k{n}") for n in range(5)]
+    went: list[int] = []
+
+    async def go(n: int) -> None:
+        once, record = requests[n]
+        await once.turn()
+        await record.begin()
+        went.append(n)
+        record.end()
+
+    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
+        for n in (2, 0, 4, 1):
+            group.create_task(go(n))
+        await asyncio.sleep(0)  # They have their places.
+        holding.end()
+    assert went == [0, 1, 2, 4]
 
 
 def test_what_a_request_says_has_one_value() -> None:

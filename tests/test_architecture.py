@@ -75,7 +75,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "history": {"errors", "messages", "events", "store", "agent"},
     "job": {"errors", "surrogates", "messages", "store", "agent"},
     "outcome": {"messages", "events"},
-    "answers": {"errors", "events", "store", "journal", "outcome"},
+    "answers": {"errors", "messages", "events", "printable", "store", "journal", "agent", "outcome"},
     "past": {"errors", "messages", "events", "store", "agent"},
     "worker": {"errors", "messages", "events", "store", "agent", "history", "job"},
     "branches": {"messages", "store", "agent"},
@@ -112,8 +112,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "providers/models", "providers", "doctor", "session", "store", "agent", "history", "job", "journal", "past",
         "readable", "branches", "rewind", "tools", "schema", "answers",
     },
-    # It imports the command that was named, by name.
-    "cli": {"errors", "version"},
+    # It imports the command that was named, by name; one that must answer is not to die while it is loaded.
+    "cli": {"errors", "version", "serve"},
     "__main__": {"cli"},
     # The face of the SDK re-exports; it loads nothing until it is asked.
     "__init__": {"errors", "version", "messages", "events", "config", "rewind", "sdk", "blocking"},

@@ -139,15 +139,17 @@ def test_both_spellings_of_no_skills_mean_it(flag: str) -> None:
     [
         ("[agents", "Expected ']' at the end of a table declaration (at end of document)"),
         ("a = 1", "Object contains unknown field `a`"),
+        ("model = 'x'", "model belongs to an agent: write it below [agents.default]"),
+        ("[agents.other]\nlock = 1", "[agents.other]: Expected `bool`, got `int` - at `lock`"),
         ("agents = 1", "Expected `object`, got `int` - at `$.agents`"),
-        ("[agents.default]\nmodle = 'x'", "Object contains unknown field `modle` - at `$.agents[...]`"),
-        ("[agents.default]\nmax_steps = 'x'", "Expected `int | null`, got `str` - at `$.agents[...].max_steps`"),
-        ("[agents.default]\nmax_steps = 0", "Expected `int` >= 1 - at `$.agents[...].max_steps`"),
-        ("[agents.default]\nmax_cost = 0", "Expected `float` > 0.0 - at `$.agents[...].max_cost`"),
-        ("[agents.default]\nmax_tokens_total = 0", "Expected `int` >= 1 - at `$.agents[...].max_tokens_total`"),
-        ("[agents.default]\nreasoning = 'much'", "Invalid enum value 'much' - at `$.agents[...].reasoning`"),
-        ("[agents.default]\ntools = 'bash'", "Expected `array | null`, got `str` - at `$.agents[...].tools`"),
-        ("[agents.default]\ntools = [1]", "Expected `str`, got `int` - at `$.agents[...].tools[0]`"),
+        ("[agents.default]\nmodle = 'x'", "[agents.default]: Object contains unknown field `modle`"),
+        ("[agents.default]\nmax_steps = 'x'", "[agents.default]: Expected `int`, got `str` - at `max_steps`"),
+        ("[agents.default]\nmax_steps = 0", "[agents.default]: Expected `int` >= 1 - at `max_steps`"),
+        ("[agents.default]\nmax_cost = 0", "[agents.default]: Expected `float` > 0.0 - at `max_cost`"),
+        ("[agents.default]\nmax_tokens_total = 0", "[agents.default]: Expected `int` >= 1 - at `max_tokens_total`"),
+        ("[agents.default]\nreasoning = 'much'", "[agents.default]: Invalid enum value 'much' - at `reasoning`"),
+        ("[agents.default]\ntools = 'bash'", "[agents.default]: Expected `array`, got `str` - at `tools`"),
+        ("[agents.default]\ntools = [1]", "[agents.default]: Expected `str`, got `int` - at `tools[0]`"),
         (b"\xff", "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
     ],
 )
@@ -156,6 +158,11 @@ def test_a_wrong_file_is_named_with_what_is_wrong(tmp_path: Path, text: str | by
     with pytest.raises(ConfigError) as caught:
         resolve({}, {"ZOT_HOME": str(tmp_path)})
     assert str(caught.value) == f"{path}: {problem}"
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    write(tmp_path, b"\xef\xbb\xbf[agents.default]\nmax_steps = 3")
+    assert resolve({}, {"ZOT_HOME": str(tmp_path)}).max_steps == 3
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

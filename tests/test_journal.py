@@ -97,12 +97,12 @@ async def test_the_list_says_what_a_person_wants_to_know(journal: Journal) -> No
 
 
 async def test_the_newest_of_a_directory_is_found(journal: Journal) -> None:
-    assert await journal.newest("/w") is None
-    for session_id, cwd in (("a", "/w"), ("b", "/w"), ("c", "/x"), ("d", "/half \udcff")):
+    assert await journal.newest("/w", but="not:") is None
+    for session_id, cwd in (("a", "/w"), ("b", "/w"), ("c", "/x"), ("d", "/half \udcff"), ("not:e", "/w")):
         await journal.create(session_id, cwd=cwd)
-    newest = [await journal.newest(cwd) for cwd in ("/w", "/x", "/half \udcff", "/nowhere")]
+    newest = [await journal.newest(cwd, but="not:") for cwd in ("/w", "/x", "/half \udcff", "/nowhere")]
     assert [found and found.id for found in newest] == ["b", "c", "d", None]
-    assert [found.id for found in await journal.sessions(cwd="/w")] == ["b", "a"]
+    assert [found.id for found in await journal.sessions(cwd="/w")] == ["not:e", "b", "a"]
 
 
 async def test_what_is_not_there_is_said(journal: Journal) -> None:

@@ -208,6 +208,19 @@ def test_events_are_shown_as_before(shell: Shell) -> None:
     ]  # fmt: skip
 
 
+def test_a_chat_of_strangers_is_continued_only_by_its_name(shell: Shell) -> None:
+    asked = b'{"request_id":"1","session_id":"s","prompt":"!echo theirs"}'
+    for _ in range(2):
+        assert shell.run("host", "--provider", "lab", typed=asked).code == 0
+        said = shell.ask("!echo mine", "--continue")
+        assert (said.out, said.code) == ("", 1)
+    shell.ask("!echo mine")
+    assert shell.run("host", "--provider", "lab", typed=asked).code == 0
+    assert shell.ask("!echo on we go", "-c") == ("on we go\n", "", 0)
+    assert shell.ask("!echo to them", "--resume", "host:s") == ("to them\n", "", 0)
+    assert [row["messages"] for row in sorted(shell.told("list"), key=lambda row: row["id"])] == [4, 8]
+
+
 def test_a_person_is_told_which_session_it_is_and_a_program_is_not(shell: Shell) -> None:
     assert shell.ask("!echo Yes").err == ""
     [session] = shell.told("list")

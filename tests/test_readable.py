@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zot.messages import CallBlock, ImageBlock, Message, ResultBlock, TextBlock, ThinkingBlock
-from zot.readable import calls_of, described, escaped, one_line, size
+from zot.readable import calls_of, described, escaped, name, one_line, size
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,13 @@ from zot.readable import calls_of, described, escaped, one_line, size
 )
 def test_what_a_terminal_would_obey_is_escaped(text: str, seen: str) -> None:
     assert escaped(text) == seen
+
+
+def test_names_that_differ_in_white_space_look_different() -> None:
+    names = ["a b", "a b ", " a b", "a  b", "a b\n", "a b\n\u2028", "a\xa0b"]
+    seen = ["a b", "a b\\x20", "\\x20a b", "a \\x20b", "a b\\x0a", "a b\\x0a\\u2028", "a\\xa0b"]
+    assert [name(one) for one in names] == seen
+    assert name("x" * 61, 60) == "x" * 59 + "…"
 
 
 @given(st.text())

@@ -6,38 +6,25 @@ import subprocess
 import sys
 import uuid
 
-TIMEOUT_S = float(os.environ.get("BRIDGE_TIMEOUT_S", "30"))
-AGAIN = {"TIMEOUT", "PROVIDER_DOWN", "PROVIDER_RATE_LIMIT"}
+AGAIN = {"TIMEOUT", "PROVIDER_DOWN"}  # after a pause also "PROVIDER_RATE_LIMIT"
+session, message, *flags = sys.argv[1:]
+timeout_ms = int(float(os.environ.get("BRIDGE_TIMEOUT_S", "30")) * 900)
+key = str(uuid.uuid4())  # better: the id of the message in its chat
 
 
-def ask(session: str, message: str, key: str, flags: list[str]) -> dict:
+def ask() -> dict:
     """Start zot for one request and return its answer. It ends by itself, in time."""
-    request = {
-        "request_id": str(uuid.uuid4()),
-        "session_id": session,
-        "prompt": message,
-        "idempotency_key": key,
-        "timeout_ms": int(TIMEOUT_S * 900),
-    }
+    request = {"request_id": str(uuid.uuid4()), "session_id": session, "prompt": message, "idempotency_key": key}
     command = [os.environ.get("ZOT", "zot"), "host", "--protocol", "v1", "--bridge-compat", "--single-request", *flags]
-    done = subprocess.run(
-        command, input=json.dumps(request).encode(), stdout=subprocess.PIPE, timeout=TIMEOUT_S, check=False
-    )
-    return json.loads(done.stdout)  # one object, whatever the exit code is
+    data = json.dumps({**request, "timeout_ms": timeout_ms}).encode()
+    try:
+        return json.loads(subprocess.run(command, input=data, stdout=subprocess.PIPE, check=False).stdout)
+    except (OSError, ValueError) as problem:
+        return {"ok": False, "error_code": "INTERNAL", "error_message": f"zot cannot be run: {problem}"}
 
 
-def main(session: str, message: str, *flags: str) -> int:
-    key = str(uuid.uuid4())  # better: the id of the message in its chat
-    answer = ask(session, message, key, list(flags))
-    if answer["error_code"] in AGAIN:  # the same key: nothing is done twice
-        answer = ask(session, message, key, list(flags))
-    if answer["ok"]:
-        print(answer["text"])
-        return 0
-    print(f"{answer['error_code']}: {answer['error_message']}", file=sys.stderr)
-    print("Sorry, I cannot answer right now.")
-    return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+answer = ask()  # one object, whatever the exit code is
+if answer["error_code"] in AGAIN:  # the same key: it goes on where it was
+    answer = ask()
+print(answer["text"] if answer["ok"] else "Sorry, I cannot answer right now.")
+sys.exit(None if answer["ok"] else f"{answer['error_code']}: {answer['error_message']}")

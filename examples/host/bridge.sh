@@ -14,8 +14,8 @@ ask() {
 }
 
 answer=$(ask "$@") # one object, whatever the exit code is
-case $(jq -r .error_code <<<"$answer") in
-  TIMEOUT | PROVIDER_DOWN | PROVIDER_RATE_LIMIT) answer=$(ask "$@") ;; # the same key: nothing is done twice
+case $(jq -r .error_code <<<"$answer") in # after a pause also PROVIDER_RATE_LIMIT
+  TIMEOUT | PROVIDER_DOWN) answer=$(ask "$@") ;; # the same key: it goes on where it was
 esac
 if [ "$(jq -r .ok <<<"$answer")" = true ]; then
   jq -r .text <<<"$answer"

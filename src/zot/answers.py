@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import hashlib
+import math
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
 
 import msgspec
 
+from zot.agent.compaction import first_new
 from zot.errors import AlreadyAnswered
 from zot.events import AgentEvent, Done, Error
 from zot.journal import answers
 from zot.journal.answers import Asked, Kept
 from zot.journal.journal import Journal
 from zot.journal.record import Record
-from zot.journal.tables import key_of, last_run, rows_after
+from zot.journal.tables import key_of, rows_of
+from zot.journal.ticket import Ticket
+from zot.messages import Message, text_of
 from zot.outcome import Outcome
+from zot.printable import one_line
 from zot.store import Change
 
 #: How long an answer is given again that got out, and one that did not, or that was not finished.
@@ -29,8 +35,11 @@ _DAY_S = 24 * 3600.0
 _FIRST_LOOK_S = 0.002
 _LAST_LOOK_S = 0.03
 _LOOKS = 4
-_ALL = 1 << 62
+#: How long a session that is free is left to those before us in the line: one that is stopped must not stop everybody.
+_POLITE_S = 5.0
 _CHARACTERS_PER_TOKEN = 4
+_MAX_NAME = 80
+_MAX_QUOTED = 120
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -61,28 +70,53 @@ def fingerprint(*parts: str) -> bytes:
     return total.digest()
 
 
-class Once:
-    """One request on its way to its answer. ``key`` is what it came with, None if it may run as often as it is sent."""
+class Demand(msgspec.Struct, frozen=True):
+    """What somebody wants of a session, since when and until when, on the clock of `time.monotonic`.
 
-    def __init__(
-        self,
-        journal: Journal,
-        record: Record,
-        *,
-        key: str | None,
-        prompt: str,
-        agent: str,
-        ttl_s: float = TTL_S,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        #: True if the prompt stands in the transcript already: said by a run that did not come to an answer.
-        self.stands = False
+    ``key`` says that it was sent before; None if it may run as often as it is sent.
+    """
+
+    session_id: str
+    request_id: str
+    prompt: str
+    agent: str
+    key: str | None
+    ttl_s: float
+    came: float
+    deadline: float
+
+    @property
+    def name(self) -> str:
+        """What it is called in the log."""
+        return f"session {_name(self.session_id)}, request {_name(self.request_id)}"
+
+    def left_s(self) -> float:
+        """Return how long the answer can still be used."""
+        return self.deadline - time.monotonic()
+
+
+class Standing(enum.Enum):
+    """Where the prompt of a request is in the transcript when it is to run."""
+
+    NOWHERE = "it was not said"
+    LAST = "it was said, and nobody has said anything since"
+    EARLIER = "it was said, and others have spoken since"
+
+
+class Once:
+    """One request on its way to its answer. Whoever makes it calls `leave` in the end."""
+
+    def __init__(self, journal: Journal, record: Record, demand: Demand, *, now: Callable[[], float] = time.time):
+        self.standing = Standing.NOWHERE
         self._journal = journal
         self._record = record
-        self._asked = None if key is None else Asked(record.number, key_of(key), fingerprint(prompt, agent))
-        self._prompt = prompt
-        self._ttl_s = ttl_s
+        request = fingerprint(demand.prompt, demand.agent)
+        self._asked = None if demand.key is None else Asked(record.number, key_of(demand.key), request)
+        self._prompt = demand.prompt
+        self._ttl_s = demand.ttl_s
+        self._came = demand.came
         self._now = now
+        self._ticket: Ticket | None = None
         record.admit = self._admit
 
     async def kept(self) -> Answer | None:
@@ -92,15 +126,40 @@ class Once:
             return None
         return self._replay(await self._journal.reading(lambda connection: answers.find(connection, asked)))
 
-    async def turn(self) -> None:
-        """Wait until the session seems to be free, or the answer is there."""
-        looks, pause_s = 0, _FIRST_LOOK_S
-        while not self._record.is_free:
-            looks += 1
-            if looks % _LOOKS == 0 and await self.kept() is not None:
-                return
-            await asyncio.sleep(pause_s)
-            pause_s = min(1.5 * pause_s, _LAST_LOOK_S)
+    async def turn(self) -> Answer | None:
+        """Wait until the session seems to be free, and for us; return the answer if that is there before.
+
+        Whoever came first is first, also among processes. Raise StoreFailed.
+        """
+        if self._ticket is None:
+            self._ticket = self._record.line_up(self._came)
+        pause_s, looks, free_since = _FIRST_LOOK_S, 0, math.inf
+        while True:
+            if looks % _LOOKS == 0 and (kept := await self.kept()) is not None:
+                return kept
+            # In this order: whoever was before us and has left runs the session by now, or is done.
+            is_first, is_free = self._ticket.is_first, self._record.is_free
+            if is_free and (is_first or time.monotonic() - free_since > _POLITE_S):
+                return None
+            looks = 0 if is_free and free_since == math.inf else looks + 1  # Somebody has just come to an end.
+            free_since = min(free_since, time.monotonic()) if is_free else math.inf
+            if looks:
+                await asyncio.sleep(pause_s)
+                pause_s = min(1.5 * pause_s, _LAST_LOOK_S)
+
+    def leave(self) -> None:
+        """Let those behind us have their turn. Any number of times."""
+        if self._ticket is not None:
+            self._ticket.leave()
+
+    def words(self, messages: Sequence[Message]) -> str | None:
+        """Return what is to be said to a conversation when the turn has come; None if the prompt has just been said.
+
+        One that was cleared away since is said anew; one that was summarised was heard.
+        """
+        if self.standing is Standing.NOWHERE or not self._is_heard(messages):
+            return self._prompt
+        return None if self.standing is Standing.LAST else _continuation(self._prompt)
 
     async def keep(self, answer: Answer) -> None:
         """Put the answer on record, before anybody is given it. Raise StoreFailed."""
@@ -119,15 +178,20 @@ class Once:
 
     def _admit(self, connection: sqlite3.Connection, newest: int) -> None:
         """In the writer's thread, as the session's only writer: say if the request must run, and from where."""
+        self.leave()  # The next one may wait for us.
         asked, now = self._asked, self._now()
         kept = None if asked is None else answers.find(connection, asked)
-        if (answer := self._replay(kept) or self._finished(connection, kept, newest)) is not None:
+        self.standing = self._stands(kept, newest)
+        if (answer := self._replay(kept) or self._finished(connection, kept)) is not None:
             raise AlreadyAnswered("the request has been answered", answer=msgspec.json.encode(answer))
-        self.stands = self._goes_on(kept, newest)
         if asked is not None:
-            first = kept.first_run if kept is not None and self.stands else newest + 1
+            first = newest + 1 if kept is None or self.standing is Standing.NOWHERE else kept.first_run
             answers.begin(connection, asked, first_run=first, latest_run=newest + 1, now=now)
             answers.forget(connection, before=now - max(_DAY_S, 2 * self._ttl_s))
+
+    def _is_heard(self, messages: Sequence[Message]) -> bool:
+        said = (text_of(message.content) for message in messages if message.role == "user")
+        return first_new(messages) > 0 or self._prompt in said
 
     def _replay(self, kept: Kept | None) -> Answer | None:
         """Return an answer that may be given again."""
@@ -138,24 +202,40 @@ class Once:
         assert since is not None
         return msgspec.json.decode(kept.answer, type=Answer) if self._now() - since < ttl_s else None
 
-    def _goes_on(self, kept: Kept | None, newest: int) -> bool:
-        """True if a run for this request did not come to an answer, and nobody has said anything since."""
-        if kept is None or kept.answer is not None or self._now() - kept.began >= LOST_TTL_S:
-            return False
-        return kept.first_run <= newest <= kept.latest_run
+    def _stands(self, kept: Kept | None, newest: int) -> Standing:
+        """Say if a run for this request said the prompt but did not come to an answer, and if others spoke since.
 
-    def _finished(self, connection: sqlite3.Connection, kept: Kept | None, newest: int) -> Answer | None:
+        What was said of runs that never began has been taken back by now.
+        """
+        if kept is None or kept.answer is not None or self._now() - kept.began >= max(LOST_TTL_S, self._ttl_s):
+            return Standing.NOWHERE
+        if kept.first_run > min(newest, kept.latest_run):
+            return Standing.NOWHERE
+        return Standing.LAST if newest <= kept.latest_run else Standing.EARLIER
+
+    def _finished(self, connection: sqlite3.Connection, kept: Kept | None) -> Answer | None:
         """Return the answer of a run that came to its end, but whose process died before it could say so."""
-        if not self._goes_on(kept, newest):
+        if kept is None or self.standing is Standing.NOWHERE:
             return None
-        _, first = last_run(connection, self._record.number)
-        rows = [row for _, row in rows_after(connection, self._record.number, first - 1, _ALL)]
+        rows = [row for _, row in rows_of(connection, self._record.number, kept.latest_run)]
         events: Sequence[AgentEvent] = [row for row in rows if not isinstance(row, Change)]
         if not any(isinstance(event, Done) for event in events) or any(isinstance(event, Error) for event in events):
             return None
         outcome = Outcome()
         outcome.take(events)
         return answer_of(outcome, self._prompt)
+
+
+def _continuation(prompt: str) -> str:
+    """Return what is said in place of a prompt whose answer was interrupted, and after which others have spoken."""
+    return (
+        "Your answer to an earlier message of mine was interrupted. That message begins with "
+        f"'{one_line(prompt, _MAX_QUOTED)}'. Answer it now. What has been done for it stands above: do not do it again."
+    )
+
+
+def _name(one: str) -> str:
+    return f"'{one_line(one, _MAX_NAME)}'"
 
 
 def _estimated(text: str) -> int:

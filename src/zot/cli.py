@@ -127,6 +127,10 @@ def _asks_once(argv: Sequence[str]) -> bool:
 
 
 def _run(command: str, argv: Sequence[str]) -> int:
+    if command == "host":
+        from zot.serve.stdio import hold_signals
+
+        hold_signals()  # Who must answer whatever happens must not die while the rest is loaded.
     from zot.errors import AgentError, UsageError
 
     try:

@@ -106,7 +106,7 @@ class _AgentTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    agents: dict[str, _AgentTable] = {}
+    agents: dict[str, dict[str, Any]] = {}
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -197,6 +197,12 @@ def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None, *
     # What the file says still holds where no flag says otherwise.
     given["policy"] = (*given.get("policy", ()), *stored.get("policy", ()))
     return Config(**{**_fitting(stored, given), **given}, env=env)
+
+
+def agent_names(settings: Mapping[str, Any], env: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return the agents that may be asked for, the default one first. Raise ConfigError."""
+    directory = settings.get("config_dir") or zot_home(os.environ if env is None else env)
+    return tuple(dict.fromkeys(("default", *({} if directory is None else _tables(directory)))))
 
 
 def _fitting(stored: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -303,6 +309,21 @@ def _tables(directory: str) -> dict[str, _AgentTable]:
     import tomllib  # Only who has a configuration file pays for reading it.
 
     try:
-        return msgspec.convert(tomllib.loads(text.decode()), _File).agents
-    except (ValueError, msgspec.ValidationError) as problem:
+        found = tomllib.loads(text.decode("utf-8-sig"))
+    except ValueError as problem:
         raise ConfigError(f"{path}: {problem}") from None
+    if misplaced := [name for name in found if name in _AgentTable.__struct_fields__]:
+        raise ConfigError(f"{path}: {misplaced[0]} belongs to an agent: write it below [agents.default]")
+    try:
+        tables = msgspec.convert(found, _File).agents
+    except msgspec.ValidationError as problem:
+        raise ConfigError(f"{path}: {problem}") from None
+    return {name: _table(path, name, table) for name, table in tables.items()}
+
+
+def _table(path: str, agent: str, table: dict[str, Any]) -> _AgentTable:
+    try:
+        return msgspec.convert(table, _AgentTable)
+    except msgspec.ValidationError as problem:
+        what = str(problem).replace(" | null`", "`").replace("`$.", "`")
+        raise ConfigError(f"{path}: [agents.{agent}]: {what}") from None

@@ -60,6 +60,18 @@ class NoSuchSession(UserError):
     """The journal has no session of that id."""
 
 
+class PromptTooLong(UserError):
+    """A prompt does not fit the model's window, even if nothing else is said.
+
+    ``needed`` is how many tokens it would take, as far as we can tell, and ``limit`` how many it may.
+    """
+
+    def __init__(self, message: str, *, needed: int, limit: int) -> None:
+        super().__init__(message)
+        self.needed = needed
+        self.limit = limit
+
+
 class EmptySummary(UserError):
     """The model was asked to summarise a conversation and said nothing, so it stayed as it was."""
 

@@ -10,7 +10,7 @@ import msgspec
 
 from zot.agent.transcript import Transcript
 from zot.errors import AgentError, UserError
-from zot.messages import ImageBlock
+from zot.messages import ImageBlock, Message
 from zot.store import Spliced
 from zot.surrogates import has_half
 
@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 #: Returns how a conversation is to be changed. Raise UserError if it cannot be.
 Edit: TypeAlias = Callable[[Transcript], Spliced]
+#: Returns what a prompt says to a conversation; None if it has been said.
+Words: TypeAlias = Callable[[Sequence[Message]], str | None]
 
 
 class Wish(msgspec.Struct, frozen=True):
@@ -57,7 +59,8 @@ class Job:
     One with an ``edit`` runs nothing: it changes the conversation, and starts when that is done. Nor does one with an
     ``errand``, which is done instead. When it is over, ``error`` says why it failed and ``aborted`` that somebody
     ended it.
-    A prompt that ``stands`` in the transcript when its turn comes is gone on with, and not said again.
+    What a prompt has to say is decided by its ``words`` when its turn comes: nothing, which is None, if it stands in
+    the transcript and is gone on with. One that ``yields`` is taken back if it does not fit the model's window.
     """
 
     def __init__(
@@ -69,7 +72,8 @@ class Job:
         dropped: Callable[[str], None],
         edit: Edit | None = None,
         errand: Callable[[], Awaitable[None]] | None = None,
-        stands: Callable[[], bool] = lambda: False,
+        words: Words | None = None,
+        yields: bool = False,
     ) -> None:
         self.text = text
         self.edit = edit
@@ -77,7 +81,8 @@ class Job:
         self.images = images
         self.started = started
         self.dropped = dropped
-        self.stands = stands
+        self.words: Words = words or (lambda messages: text)
+        self.yields = yields
         self.error: AgentError | None = None
         self.aborted = False
 

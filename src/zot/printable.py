@@ -8,6 +8,12 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(one if one.isprintable() else _escaped(one) for one in text)
 
 
+def one_line(text: str, limit: int) -> str:
+    """Return ``text`` as one printable line of at most so many characters, and a sign that there was more."""
+    text = printable(" ".join(text.split()))
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
 def _escaped(one: str) -> str:
     if "\udc80" <= one <= "\udcff":  # a byte of a file's name that is no character
         return f"\\x{ord(one) - 0xDC00:02x}"

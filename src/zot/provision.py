@@ -43,8 +43,13 @@ def credential_of(config: Config, model: Model | None = None) -> Credential | No
     return found
 
 
-def provider_of(config: Config, models: Catalogue, model_id: str) -> Provider:
-    """Return the service that is to be asked, or several, where models have addresses of their own."""
+def provider_of(
+    config: Config, models: Catalogue, model_id: str, *, left_s: Callable[[], float] | None = None
+) -> Provider:
+    """Return the service that is to be asked, or several, where models have addresses of their own.
+
+    ``left_s`` tells how long an answer can still be used.
+    """
     transport = _transport(config)
     if config.record:
         from zot.providers.recorder import RecordingTransport
@@ -53,13 +58,28 @@ def provider_of(config: Config, models: Catalogue, model_id: str) -> Provider:
         where = _endpoint(config, models.find(model_id))
         header = Header(VERSION, models.provider, where.api, model_id)
         transport = RecordingTransport(transport, config.record, header, secrets=_address_secrets(config, where))
-    usual = _service(config, models.provider, None, transport)
+    usual = _service(config, models.provider, None, transport, left_s)
     away = () if config.base_url else tuple(model for model in models.models if model.base_url)
     if not away:
         return usual
     from zot.providers.by_model import ByModel
 
-    return ByModel(usual, {model.id: _service(config, models.provider, model, transport) for model in away})
+    own = {model.id: _service(config, models.provider, model, transport, left_s) for model in away}
+    return ByModel(usual, own)
+
+
+def masked(config: Config, text: str) -> str:
+    """Return ``text`` without our keys, and those in addresses."""
+    from zot.providers.mask import Mask
+
+    open_names = keyless_environment(config.environment)
+    secrets = {value for name, value in config.environment.items() if name not in open_names}
+    try:
+        credential, where = credential_of(config), _endpoint(config)
+    except ConfigError:
+        return Mask(secrets)(text)  # Whoever opens a session hears of it.
+    key = "" if credential is None else credential.key
+    return Mask({*secrets, key, *_address_secrets(config, where)})(text)
 
 
 async def with_served(config: Config) -> list[tuple[Model, bool]]:
@@ -90,7 +110,9 @@ def _with_own(listed: Catalogue, config: Config) -> Catalogue:
     return overlaid(listed, load(path).get(listed.provider, ()))
 
 
-def _service(config: Config, name: str, model: Model | None, transport: Transport) -> Provider:
+def _service(
+    config: Config, name: str, model: Model | None, transport: Transport, left_s: Callable[[], float] | None
+) -> Provider:
     """Return the service that is asked for ``model``; for most, if that is None."""
     from zot.providers.service import Service
 
@@ -101,7 +123,7 @@ def _service(config: Config, name: str, model: Model | None, transport: Transpor
         jitter = Random(0).random  # A replay waits before its retries as the recorded run did: events tell of it.
     read, renew = _key(config, model)
     api, secrets = _APIS[where.api](name, where), _address_secrets(config, where)
-    return Service(name, api, transport, key=read, renew=renew, secrets=secrets, jitter=jitter)
+    return Service(name, api, transport, key=read, renew=renew, secrets=secrets, jitter=jitter, left_s=left_s)
 
 
 def _endpoint(config: Config, model: Model | None = None) -> Endpoint:

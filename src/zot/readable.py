@@ -20,6 +20,8 @@ _MAX_RESULT_CHARS = 800
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )  # fmt: skip
+#: White space other than one blank between other characters.
+_UNNAMED = re.compile(r"[^\S ]|(?<= ) | \Z|\A ")
 
 
 def escaped(text: str) -> str:
@@ -30,6 +32,12 @@ def escaped(text: str) -> str:
 def one_line(text: str, limit: int = 0) -> str:
     """Return ``text`` in one line, cut off at ``limit`` characters if that is given."""
     line = " ".join(text[: 8 * limit or None].split())
+    return escaped(line if not limit or len(line) <= limit else f"{line[: limit - 1]}…")
+
+
+def name(text: str, limit: int = 0) -> str:
+    """Return an id in one line, in which white space that differs looks different, cut off like `one_line`."""
+    line = _UNNAMED.sub(lambda found: _escape(found) if found[0] != " " else "\\x20", text)
     return escaped(line if not limit or len(line) <= limit else f"{line[: limit - 1]}…")
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from zot.config import RECORDED, TOOL_NAMES, Config, resumed, tool_environment, tool_names, zot_home
 from zot.errors import ConfigError
-from zot.provision import credential_of, models_of, provider_of
+from zot.provision import credential_of, masked, models_of, provider_of
 
 if TYPE_CHECKING:
+    from zot.agent.approvals import Approvals
     from zot.agent.expected import Expected
     from zot.agent.policy import Policy
-    from zot.answers import Once
+    from zot.answers import Demand, Once
     from zot.journal.journal import Journal
     from zot.journal.record import Record
     from zot.session import Past, Session
@@ -31,6 +33,12 @@ def check(config: Config) -> str:
     """
     model = models_of(config).find(config.model)
     credential_of(config, model)
+    check_settings(config)
+    return model.id
+
+
+def check_settings(config: Config) -> None:
+    """Raise ConfigError for what would make no sense with any provider."""
     _directory(config.cwd)
     tool_names(config)
     for flag, file in (("--script", config.script), ("--replay", config.replay)):
@@ -54,7 +62,6 @@ def check(config: Config) -> str:
         Policy.parse(config.policy)
     if config.frozen_time is not None:
         _clock(config.frozen_time)
-    return model.id
 
 
 #: Settings that have a say in the system prompt: without them, a session that goes on keeps the one it had.
@@ -90,41 +97,31 @@ async def open_recorded(config: Config, given: Collection[str], *, own_process: 
     return session
 
 
+#: Whose sessions strangers talk to: nobody out there can name a session of the user's.
+HOSTED = "host:"
 #: What an agent may do that strangers can talk to, unless its own policy says otherwise; and how it is told to say so.
 _HOST_POLICY = ("read=allow", "skill=allow", "*=deny")
 _HOST_ADVICE = "whoever runs zot can allow more with --policy, such as --policy '*=allow', or in config.toml"
 
 
-async def open_hosted(
-    config: Config, session_id: str, *, key: str | None, prompt: str, agent: str, ttl_s: float
-) -> tuple[Session, Once]:
-    """Return the session of a chat that is known by ``session_id``, and what sees to it that a prompt is answered once.
+async def open_hosted(config: Config, demand: Demand) -> tuple[Session, Once]:
+    """Return the session of a chat, and what sees to it that what it wants is answered once.
 
-    It has a name of its own in the journal, so that nobody out there can name a session of the user's. What is
-    configured counts, whatever the session worked with before. Raise ConfigError, StoreFailed.
+    What is configured counts, whatever the session worked with before. Raise ConfigError, StoreFailed.
     """
     import msgspec
 
     from zot.answers import Once
 
-    policy = (*config.policy, *_home_policy(config), *_HOST_POLICY)
-    hosted = msgspec.structs.replace(config, session=f"host:{session_id}", policy=policy)
+    policy = (*config.policy, *_HOST_POLICY)
+    hosted = msgspec.structs.replace(config, session=f"{HOSTED}{demand.session_id}", policy=policy)
     return await _open_recorded(
         hosted,
         {*RECORDED, *_PROMPTING},
-        lambda journal, record: Once(journal, record, key=key, prompt=prompt, agent=agent, ttl_s=ttl_s),
+        lambda journal, record: Once(journal, record, demand),
         own_process=True,
-        advice=_HOST_ADVICE,
+        demand=demand,
     )
-
-
-def _home_policy(config: Config) -> tuple[str, ...]:
-    """Return the rules that keep strangers from our keys and other conversations, but not from what is theirs."""
-    home = zot_home(config.environment)
-    if home is None:
-        return ()
-    own = (os.path.join(os.path.realpath(home), name, "*") for name in ("skills", "spill"))
-    return (*(f"read:{path}=allow" for path in own), f"read:{home}=deny")
 
 
 async def _open_recorded(
@@ -133,7 +130,7 @@ async def _open_recorded(
     attend: Callable[[Journal, Record], T],
     *,
     own_process: bool,
-    advice: str = "",
+    demand: Demand | None = None,
 ) -> tuple[Session, T]:
     """Open a session of the journal, and what ``attend`` makes of its record."""
     from zot.journal.journal import Journal
@@ -157,7 +154,7 @@ async def _open_recorded(
             own_process=own_process,
             past=Past(past.changes, past.rows, record.totals, journal.close),
             system=system,
-            advice=advice,
+            demand=demand,
         )
         await session.mend()
     except BaseException:
@@ -199,15 +196,14 @@ def open_session(
     own_process: bool = False,
     past: Past | None = None,
     system: str | None = None,
-    advice: str = "",
+    demand: Demand | None = None,
 ) -> Session:
     """Return a session that works as ``config`` says. Raise ConfigError if it makes no sense.
 
-    ``past`` is what it remembers, ``system`` a system prompt that it keeps, ``advice`` what is said with all that its
-    policy denies. In a process of our own, commands that tools run are kept out of its memory and environment; an
-    embedding program decides that for itself.
+    ``past`` is what it remembers, ``system`` a system prompt that it keeps, ``demand`` what a stranger wants of it. In
+    a process of our own, commands that tools run are kept out of its memory and environment; an embedding program
+    decides that for itself.
     """
-    from zot.agent.approvals import Approvals
     from zot.agent.budget import Budget
     from zot.agent.loop import Agent
     from zot.agent.relief import AutoCompact
@@ -219,7 +215,7 @@ def open_session(
     cwd, key = _directory(config.cwd), os.urandom(6).hex()
     toolbox = Toolbox(config, cwd=cwd, key=key, own_process=own_process)
     agent = Agent(
-        provider_of(config, models, model_id),
+        provider_of(config, models, model_id, left_s=None if demand is None else demand.left_s),
         models,
         model_id=model_id,
         system=_system(config, toolbox, cwd) if system is None else system,
@@ -232,9 +228,28 @@ def open_session(
         reasoning=config.reasoning,
         expected=_expected(config),
         auto_compact=AutoCompact(config.auto_compact is not False, config.compact_at),
-        approver=Approvals(_policy(config), cwd=cwd, timeout_s=config.approval_timeout_s, advice=advice),
+        approver=_approvals(config, cwd, key, demand),
     )
     return Session(agent, store, jobs=toolbox, key=key, now=_clock(config.frozen_time), past=past, files=toolbox.files)
+
+
+def _approvals(config: Config, cwd: str, key: str, demand: Demand | None) -> Approvals:
+    """Return who judges tool calls. What a stranger wants is never asked about, and never gets to what is ours."""
+    from zot.agent.approvals import Approvals
+
+    policy = _policy(config)
+    if demand is None:
+        return Approvals(policy, cwd=cwd, timeout_s=config.approval_timeout_s)
+    import msgspec
+
+    from zot.agent.denials import Denials
+    from zot.agent.policy import Private
+
+    if (home := zot_home(config.environment)) is not None:
+        readable = (os.path.join(home, "skills"), os.path.join(home, "spill", key))
+        policy = msgspec.structs.replace(policy, private=Private(os.path.abspath(home), readable))
+    denials = Denials(demand.name, advice=_HOST_ADVICE, mask=partial(masked, config))
+    return Approvals(policy, cwd=cwd, denials=denials)
 
 
 def _policy(config: Config) -> Policy:

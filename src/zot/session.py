@@ -14,8 +14,8 @@ from zot.agent.loop import Agent
 from zot.agent.transcript import Transcript, repaired
 from zot.errors import RunCancelled, RuntimeBusy, StoreFailed, UserError
 from zot.history import History, Subscriber
-from zot.job import Edit, Errand, Job, Wish, checked_prompt
-from zot.messages import ZERO, Counters, ImageBlock, Message, timestamp
+from zot.job import Edit, Errand, Job, Wish, Words, checked_prompt
+from zot.messages import ZERO, Counters, ImageBlock, Message, TextBlock, timestamp
 from zot.past import CONCLUSION, concluded, everything, fork_point
 from zot.slash import CommandAnswer, CommandInfo
 from zot.store import MemoryStore, Row, Spliced, Store
@@ -120,15 +120,26 @@ class Session:
         *,
         started: Callable[[], None] = lambda: None,
         dropped: Callable[[str], None] = lambda reason: None,
-        stands: Callable[[], bool] = lambda: False,
     ) -> Job:
         """Run a prompt, after those that came before. Raise UserError if it cannot be accepted.
 
-        ``started`` is called right before its first event, ``dropped`` with the reason if it will never run. If it
-        ``stands`` in the transcript already when its turn comes, it is not said again: it goes on where it ended.
+        ``started`` is called right before its first event, ``dropped`` with the reason if it will never run.
         """
-        job = Job(*checked_prompt(text, images), started=started, dropped=dropped, stands=stands)
-        return self._worker.accept(job)
+        return self._worker.accept(Job(*checked_prompt(text, images), started=started, dropped=dropped))
+
+    def request(self, text: str, words: Words) -> Job:
+        """Run a prompt that may have been said before: ``words`` decide what is said when its turn comes.
+
+        None says nothing and goes on where it ended. What the model's window does not hold is taken back.
+        """
+        text, images = checked_prompt(text, ())
+        return self._worker.accept(
+            Job(text, images, started=lambda: None, dropped=lambda reason: None, words=words, yields=True)
+        )
+
+    def check_fit(self, text: str) -> None:
+        """Raise PromptTooLong if a prompt does not fit the model's window, whatever is left out of what was said."""
+        self.agent.check_fit(Message("user", (TextBlock(text),), ""))
 
     def steer(
         self,
@@ -300,7 +311,7 @@ class Session:
         await self._release()
 
     def kill(self) -> None:
-        """Kill what tools have running, at once and from any thread. For a process that is about to end."""
+        """Kill what tools have running, at once and from any thread. They start nothing more; `close` may follow."""
         self._jobs.kill()
 
     def _edit(self, edit: Edit, started: Callable[[], None], dropped: Callable[[str], None]) -> None:

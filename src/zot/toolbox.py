@@ -66,7 +66,7 @@ class Toolbox:
             self._spills.close()
 
     def kill(self) -> None:
-        """Kill everything that commands have running, at once and from any thread: we are about to end."""
+        """Kill everything that commands have running, at once and from any thread. Nothing can be started any more."""
         if self._processes is not None:
             self._processes.kill_all()
 

@@ -14,7 +14,16 @@ from zot.agent.loop import Agent
 from zot.agent.questions import Questions
 from zot.agent.recovery import recover
 from zot.agent.run import Run
-from zot.errors import AgentError, QueueFull, RuntimeClosed, SessionBusy, StoreFailed, Unforeseen
+from zot.errors import (
+    AgentError,
+    ContextExhausted,
+    ContextTooLong,
+    QueueFull,
+    RuntimeClosed,
+    SessionBusy,
+    StoreFailed,
+    Unforeseen,
+)
 from zot.events import AgentEvent, Done, Error, TurnEnd
 from zot.history import History
 from zot.job import Job
@@ -209,10 +218,10 @@ class Worker:
             body = compact(self._agent, run)
         else:
             try:
-                if job.stands():
+                if (words := job.words(self._history.transcript.messages)) is None:
                     run.resume()
                 else:
-                    run.prompt(job.text, job.images)
+                    run.prompt(words, job.images)
                 body = self._agent.run(run, self._steer)
             except StoreFailed as problem:
                 body = _fail(problem)
@@ -354,6 +363,8 @@ class Worker:
         elif problem is not None:
             job.error = _explained(problem)
             run.failed(job.error)
+            if job.yields and job.text is not None and isinstance(problem, ContextExhausted | ContextTooLong):
+                run.take_back(job.text)
         run.done()
 
     def _steer(self, run: Run) -> bool:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import pytest
 
 from harness import PATIENCE_S, environment, serving
+from hosts import Hosts
 from optional import available
 from zot.providers.lab.script import Script
 
@@ -45,12 +46,6 @@ def run(bridge: Command, directory: Path, message: str, *flags: str) -> tuple[in
 
 
 @every_bridge
-def test_a_bridge_prints_the_answer(bridge: Command, tmp_path: Path) -> None:
-    text = 'Hi "there" \u2028 你好'
-    assert run(bridge, tmp_path, f"!echo {text}") == (0, f"{text}\n", "")
-
-
-@every_bridge
 def test_a_bridge_says_what_went_wrong_to_the_log_and_something_kind_to_the_chat(
     bridge: Command, tmp_path: Path
 ) -> None:
@@ -59,8 +54,23 @@ def test_a_bridge_says_what_went_wrong_to_the_log_and_something_kind_to_the_chat
     assert run(bridge, tmp_path, " ") == (1, SORRY, "INVALID_REQUEST: prompt is blank\n")
 
 
+@pytest.mark.parametrize("bridge", [bridge for name, bridge in BRIDGES.items() if name != "shell"])
+def test_a_bridge_without_zot_says_so(bridge: Command, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*bridge, "me", "hello"], env=environment({"ZOT": str(tmp_path / "nothing")}), capture_output=True,
+        timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.decode()) == (1, SORRY)
+    assert done.stderr.startswith(b"INTERNAL: zot cannot be run: ")
+    assert done.stderr.count(b"\n") == 1
+
+
 @every_bridge
-def test_a_bridge_tries_again_where_that_helps_and_nothing_is_said_twice(bridge: Command, tmp_path: Path) -> None:
-    with serving(Script.parse('say "half"\ncut\n---\nsay "Done."')) as url:
+def test_a_bridge_prints_the_answer_and_tries_again_where_that_helps_and_nothing_is_said_twice(
+    bridge: Command, hosts: Hosts
+) -> None:
+    question, answer = 'Hi "there" $HOME \u2028 你好', "It's \u2028 你好."
+    with serving(Script.parse(f'say "half"\ncut\n---\nsay "{answer}"')) as url:
         flags = ("--provider", "anthropic", "--api-key", "k", "--base-url", url)
-        assert run(bridge, tmp_path, "hello", *flags) == (0, "Done.\n", "")
+        assert run(bridge, hosts.directory, question, *flags) == (0, f"{answer}\n", "")
+    assert hosts.transcript("host:me") == [("user", question), ("assistant", answer)]

@@ -10,17 +10,13 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from harness import PATIENCE_S, environment, eventually, living
-from hosts import NOTHING, Hosts, checked, failure, request, told
-
-
-@pytest.fixture
-def hosts(tmp_path: Path) -> Hosts:
-    return Hosts(tmp_path)
+from hosts import NOTHING, Hosts, Json, checked, failure, request, told
 
 
 def wait_for_tool(hosts: Hosts) -> None:
@@ -64,9 +60,7 @@ def test_the_line_may_lack_its_end_and_follow_blank_ones_and_precede_others(host
 
 
 def test_it_does_not_wait_for_the_end_of_the_input(hosts: Hosts) -> None:
-    process = hosts.start()
-    assert process.stdin is not None
-    assert process.stdout is not None
+    process = hosts.fork()
     process.stdin.write(json.dumps(request("!echo Hello")).encode() + b"\n")
     process.stdin.flush()
     assert json.loads(process.stdout.read())["text"] == "Hello"
@@ -108,6 +102,8 @@ def test_the_agent_is_chosen_by_name_and_an_unknown_one_is_the_default(hosts: Ho
 
 # Who may do what.
 
+ADVICE = "whoever runs zot can allow more with --policy, such as --policy '*=allow', or in config.toml"
+
 
 def test_strangers_may_read_and_no_more_unless_an_operator_says_so(hosts: Hosts) -> None:
     (hosts.directory / "a.txt").write_text("hello")
@@ -115,7 +111,7 @@ def test_strangers_may_read_and_no_more_unless_an_operator_says_so(hosts: Hosts)
     kept = hosts.say(script)
     assert kept.answer["text"] == "done"
     assert not (hosts.directory / "made").exists()
-    assert "bash was denied: whoever runs zot can allow more with --policy, such as --policy '*=allow'" in kept.errors
+    assert kept.errors == f"session 's', request 'r': bash was denied: touch made; {ADVICE}\n"
     results = [text for _, text in hosts.transcript()]
     assert results[-3:] == ["tool_result", "tool_result", "done"]
     allowed = hosts.say(script, "--policy", "bash:touch made=allow")
@@ -130,7 +126,21 @@ def test_a_rule_that_allows_one_thing_allows_nothing_else(hosts: Hosts) -> None:
     assert (hosts.directory / "b.txt").read_text() == "x"
 
 
-def test_strangers_do_not_get_to_see_keys_and_other_conversations(hosts: Hosts) -> None:
+def test_a_denial_is_told_once_in_a_line_that_shows_no_key_and_no_control_character(hosts: Hosts) -> None:
+    command = "curl -H secret-key \\u001b[2J\\n x"
+    calls = f'call bash {{"command":"{command}"}} ;; ' * 2 + 'call write {"path":"b.txt","content":"x"}'
+    got = hosts.ask(
+        request(f"!script {calls} ;; --- ;; say done", session_id="a\nb"),
+        "--policy", "bash=ask", env={"ANTHROPIC_API_KEY": "secret-key"},
+    )  # fmt: skip
+    assert got.errors == (
+        f"session 'a b', request 'r': bash was denied: curl -H [key] \\x1b[2J x; {ADVICE}\n"
+        f"session 'a b', request 'r': write was denied: b.txt (1 bytes); {ADVICE}\n"
+    )
+
+
+@pytest.mark.parametrize("policy", [[], ["--policy", "*=allow"], ["--policy", "read=allow", "--policy", "*=ask"]])
+def test_strangers_do_not_get_to_see_keys_and_other_conversations(hosts: Hosts, policy: list[str]) -> None:
     (hosts.home / "skills" / "mine").mkdir(parents=True)
     (hosts.home / "skills" / "mine" / "notes.md").write_text("a note")
     (hosts.home / "auth.json").write_text('{"anthropic": {"key": "secret-key"}}')
@@ -138,10 +148,27 @@ def test_strangers_do_not_get_to_see_keys_and_other_conversations(hosts: Hosts) 
     (hosts.directory / "link").symlink_to(hosts.home / "auth.json")
     paths = ["home/auth.json", "link", "home/journal.db", "home/skills/mine/notes.md"]
     calls = " ;; ".join(f'call read {{"path":"{path}"}}' for path in paths)
-    got = hosts.say(f"!script {calls} ;; --- ;; say done")
-    assert (got.answer["text"], got.errors.count("read was denied")) == ("done", 3)
+    got = hosts.say(f"!script {calls} ;; --- ;; say done", *policy)
+    denied = ["home/auth.json", "home/journal.db"]
+    assert got.answer["text"] == "done"
+    assert got.errors == "".join(
+        f"session 's', request 'r': read was denied: {path}; no policy allows that\n" for path in denied
+    )
     data = b"".join(path.read_bytes() for path in hosts.home.glob("journal.db*"))
     assert (b"secret-key" in data, b"a note" in data) == (False, True)
+
+
+def test_strangers_do_not_get_to_change_what_is_ours(hosts: Hosts) -> None:
+    (hosts.home / "skills").mkdir(parents=True)
+    (hosts.home / "config.toml").write_text("")
+    calls = (
+        'call write {"path":"home/skills/new/SKILL.md","content":"x"} ;; '
+        'call write {"path":"home/auth.json","content":"x"} ;; '
+        'call edit {"path":"home/config.toml","edits":[{"oldText":"","newText":"x"}]}'
+    )
+    got = hosts.say(f"!script {calls} ;; --- ;; say done", "--policy", "*=allow")
+    assert (got.answer["text"], got.errors.count("; no policy allows that\n")) == ("done", 3)
+    assert not (hosts.home / "auth.json").exists()
 
 
 # What is wrong is said in the same form.
@@ -149,7 +176,17 @@ def test_strangers_do_not_get_to_see_keys_and_other_conversations(hosts: Hosts) 
 WRONG: dict[str, tuple[bytes, list[str], int, str, str]] = {
     "nothing": (b"", [], 2, "INVALID_REQUEST", "there is no request: the input is empty"),
     "blank lines": (b"\n \r\n", [], 2, "INVALID_REQUEST", "there is no request: the input is empty"),
-    "no JSON": (b"hello\n", [], 2, "INVALID_REQUEST", "not a request: .*"),
+    "no JSON": (b"hello\n", [], 2, "INVALID_REQUEST", "not a request: .*; it must be one JSON object, on one line"),
+    "more than one line": (
+        b'{\n"request_id":1}\n', [], 2, "INVALID_REQUEST", "not a request: .*; it must be one JSON object, on one line",
+    ),
+    "a byte order mark": (b"\xef\xbb\xbf{}", [], 2, "INVALID_REQUEST", "not a request: it begins with a byte order.*"),
+    "a number": (
+        b'{"request_id":1}', [], 2, "INVALID_REQUEST", r"not a request: Expected `str`, got `int` - at `\$.request_id`",
+    ),
+    "no time": (
+        b'{"timeout_ms":0}', [], 2, "INVALID_REQUEST", r"not a request: Expected `number` >= 1.0 - at `\$.timeout_ms`",
+    ),
     "too much": (b"x" * 300_000, ["--max-input-bytes", "100"], 2, "INVALID_REQUEST", "the request is longer than .*"),
     "another protocol": (b"", ["--protocol", "v2"], 2, "INVALID_REQUEST", ".*"),
     "a cancel": (
@@ -181,7 +218,9 @@ SETUPS: dict[str, tuple[list[str], str, str]] = {
     "an unknown flag": (["--frobnicate"], "INTERNAL", "unknown flag '--frobnicate'.*"),
     "a session": (["--session", "x"], "INTERNAL", "unknown flag '--session'.*"),
     "events of one request": (["--events"], "INTERNAL", "--events needs --single-request false.*"),
-    "a wrong spelling": (["--single-request=maybe"], "INTERNAL", "--single-request maybe: must be one of.*"),
+    "a wrong spelling": (["--single-request=maybe"], "INTERNAL", "--single-request maybe: must be one of true, false"),
+    "a wrong word": (["--single-request", "no"], "INTERNAL", "--single-request no: must be one of true, false"),
+    "a negative time": (["--idempotency-ttl", "-1"], "INTERNAL", "--idempotency-ttl -1: must be at least 0 and.*"),
 }  # fmt: skip
 
 
@@ -204,6 +243,14 @@ def test_a_request_that_does_not_come_is_not_waited_for(hosts: Hosts) -> None:
     assert process.stdout is not None
     answer = json.loads(process.stdout.read())
     assert (process.wait(PATIENCE_S), failure(answer)) == (2, ("INVALID_REQUEST", "no request within 0.05 s"))
+    process.communicate()
+    process = hosts.start("--stdin-timeout-ms", "300")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b'{"request_id":')
+    process.stdin.flush()
+    message = "no request within 0.3 s, only a part of one: a line feed ends it"
+    assert failure(json.loads(process.stdout.read())) == ("INVALID_REQUEST", message)
     process.communicate()
 
 
@@ -253,13 +300,36 @@ FAULTS: dict[str, str | None] = {
 
 def test_trouble_with_the_model_has_its_code(hosts: Hosts) -> None:
     """All of it at a time, each in a session of its own: one process is enough for that."""
-    process = hosts.start("--single-request", "false", "--max-concurrency", "50")
+    process = hosts.fork("--single-request", "false", "--max-concurrency", "50")
     times = {prompt: 2000 if code == "TIMEOUT" else 14_000 for prompt, code in FAULTS.items()}
     asked = [request(prompt, request_id=prompt, session_id=prompt, timeout_ms=ms) for prompt, ms in times.items()]
     out, _ = process.communicate(b"".join(json.dumps(one).encode() + b"\n" for one in asked), timeout=PATIENCE_S)
     answers = [checked(json.loads(line)) for line in out.decode().rstrip("\n").split("\n")]
     assert {answer["request_id"]: answer["error_code"] for answer in answers} == FAULTS
     assert (process.returncode, len(answers)) == (0, len(FAULTS))
+
+
+def test_a_service_that_wants_to_be_left_alone_beyond_the_deadline_is_said_to_at_once(hosts: Hosts) -> None:
+    before = time.monotonic()
+    got = hosts.say("!limit 30", timeout_ms=20_000)
+    assert (failure(got.answer)[0], got.code) == ("PROVIDER_RATE_LIMIT", 0)
+    assert time.monotonic() - before < 10
+
+
+def test_a_prompt_that_no_window_holds_is_refused_and_not_kept(hosts: Hosts) -> None:
+    got = hosts.say("x " * 390_000)
+    message = r"the prompt is too long: it takes about \d+ tokens, and the model has room for \d+"
+    assert (got.code, got.answer["error_code"]) == (2, "INVALID_REQUEST")
+    assert re.fullmatch(message, got.answer["error_message"])
+    assert hosts.transcript() == []
+
+
+def test_a_prompt_that_the_service_finds_too_long_is_taken_back(hosts: Hosts) -> None:
+    hosts.say("!echo hi")
+    got = hosts.say("!status 413", key="k")
+    assert (failure(got.answer)[0], got.code) == ("INTERNAL", 0)
+    assert hosts.transcript() == [("user", "!echo hi"), ("assistant", "hi")]
+    assert failure(hosts.say("!status 413", key="k").answer) == failure(got.answer)
 
 
 def test_trouble_with_the_model_is_no_failure_of_ours(hosts: Hosts) -> None:
@@ -300,14 +370,15 @@ def test_a_deadline_that_has_passed_is_said_to_have(hosts: Hosts) -> None:
 
 
 def test_a_session_that_another_process_runs_is_waited_for_until_the_deadline(hosts: Hosts) -> None:
-    first = hosts.start("--policy", "*=allow")
-    assert first.stdin is not None
+    first = hosts.fork("--policy", "*=allow")
     first.stdin.write(json.dumps(request("!bash touch begun; sleep 600", timeout_ms=60_000)).encode() + b"\n")
     first.stdin.flush()
     wait_for_tool(hosts)
-    assert failure(hosts.say("!echo hi", timeout_ms=1500).answer)[0] == "TIMEOUT"
-    waiting = hosts.start()
-    assert waiting.stdin is not None
+    assert failure(hosts.say("!echo hi", timeout_ms=1500).answer) == (
+        "TIMEOUT",
+        "request exceeded timeout_ms: until then its session was in use, or others were before it",
+    )
+    waiting = hosts.fork()
     waiting.stdin.write(json.dumps(request("!echo hi", timeout_ms=20_000)).encode() + b"\n")
     waiting.stdin.flush()
     first.send_signal(signal.SIGTERM)
@@ -315,13 +386,32 @@ def test_a_session_that_another_process_runs_is_waited_for_until_the_deadline(ho
     assert json.loads(waiting.communicate(timeout=PATIENCE_S)[0])["text"] == "hi"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_before_the_request_is_an_answer(hosts: Hosts, number: signal.Signals) -> None:
-    process = hosts.start()
+def test_a_signal_before_the_request_is_an_answer(hosts: Hosts) -> None:
+    process = hosts.fork()
     assert eventually(lambda: _catches(process.pid, signal.SIGHUP))  # the last that it learns to catch
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     got = told(process, b"")
-    message = f"zot was ended by {number.name} before there was a request"
+    message = "zot was ended by SIGINT before there was a request"
+    assert (failure(got.answer), got.code) == (("INTERNAL", message), 2)
+
+
+def test_a_signal_while_it_is_loaded_is_an_answer(hosts: Hosts) -> None:
+    """The signal comes when the first part of the command is looked for."""
+    probe = (
+        "import os, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'zot.commands.host':\n"
+        "            os.kill(os.getpid(), signal.SIGTERM)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from zot.cli import run\nrun(['host'])\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", probe], env=environment({}), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+    got = told(process, b"")
+    message = "zot was ended by SIGTERM before there was a request"
     assert (failure(got.answer), got.code) == (("INTERNAL", message), 2)
 
 
@@ -345,16 +435,13 @@ def test_a_signal_while_it_runs_is_an_answer_and_leaves_nothing_running(hosts: H
 
 
 def test_it_stops_when_nobody_reads_the_answer(hosts: Hosts) -> None:
-    process = hosts.start("--policy", "*=allow")
-    assert process.stdin is not None
-    assert process.stdout is not None
+    process = hosts.fork("--policy", "*=allow")
     process.stdin.write(json.dumps(request("!bash touch begun; sleep 600", timeout_ms=60_000)).encode() + b"\n")
     process.stdin.flush()
     wait_for_tool(hosts)
     process.stdout.close()
     assert process.wait(PATIENCE_S) == 4
     process.stdin.close()
-    assert process.stderr is not None
     process.stderr.close()
 
 
@@ -382,6 +469,54 @@ def test_an_answer_that_cannot_be_written_is_a_failure_of_ours(hosts: Hosts, tar
     assert process.returncode == 4
     expected = "zot: the answer could not be written: No space left on device\n" if target == "/dev/full" else ""
     assert errors.decode() == expected
+
+
+def test_an_answer_for_which_there_is_no_output_is_a_failure_of_ours(hosts: Hosts) -> None:
+    for flags in ([], ["--single-request", "false"]):
+        process = hosts.start("--exit-zero", *flags, prefix=("/bin/sh", "-c", 'exec "$@" >&-', "sh"))
+        assert process.communicate(json.dumps(request("!echo hi")).encode(), timeout=PATIENCE_S) == (b"", b"")
+        assert process.returncode == 4
+
+
+def test_a_report_that_cannot_be_written_is_a_failure_of_ours(hosts: Hosts) -> None:
+    with open("/dev/full", "wb") as full:
+        process = hosts.start("--self-test", stdout=full)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, errors) == (4, b"zot: the answer could not be written: No space left on device\n")
+
+
+def jammed() -> tuple[int, int]:
+    """Return the ends of a pipe that has no room, and that nobody reads."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    for size in (4096, 1):
+        with suppress(BlockingIOError):
+            while True:
+                os.write(writing, bytes(size))
+    os.set_blocking(writing, True)
+    return reading, writing
+
+
+@pytest.mark.parametrize("given", [request("!bash sleep 600", timeout_ms=700), request("!echo hi", timeout_ms=700)])
+def test_nobody_who_has_stopped_to_read_can_keep_it_from_its_end(hosts: Hosts, given: Json) -> None:
+    reading, writing = jammed()
+    mark = f"ZOT_HOST_MARK_{time.monotonic_ns()}"
+    process = hosts.start("--policy", "*=allow", "--exit-zero", stdout=writing, stderr=writing, env={mark: "1"})
+    process.communicate(json.dumps(given).encode(), timeout=PATIENCE_S)
+    assert process.returncode == 4
+    assert eventually(lambda: not living(mark), within_s=3.0)
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_log_that_nobody_reads_does_not_keep_it_from_its_answer(hosts: Hosts) -> None:
+    """What the policy denies is logged."""
+    reading, writing = jammed()
+    process = hosts.start(stderr=writing)
+    out, _ = process.communicate(json.dumps(request("!bash true", timeout_ms=700)).encode(), timeout=PATIENCE_S)
+    assert (process.returncode, json.loads(out)["error_code"]) == (0, "TIMEOUT")
+    os.close(reading)
+    os.close(writing)
 
 
 def test_no_standard_streams_at_all_are_bad_input(hosts: Hosts) -> None:
@@ -453,7 +588,7 @@ def test_bad_input_is_answered_before_the_heavy_parts_are_loaded() -> None:
 
 
 def test_the_self_test_says_if_a_request_could_be_answered(hosts: Hosts) -> None:
-    process = hosts.start("--self-test")
+    process = hosts.fork("--self-test")
     report = json.loads(process.communicate(timeout=PATIENCE_S)[0])
     assert (process.returncode, report["ok"], report["status"]) == (0, True, "PASS")
     assert [(check["name"], check["ok"]) for check in report["checks"]] == [
@@ -462,10 +597,35 @@ def test_the_self_test_says_if_a_request_could_be_answered(hosts: Hosts) -> None
 
 
 def test_the_self_test_says_what_is_missing(hosts: Hosts) -> None:
-    process = hosts.start("--self-test", "--provider", "anthropic")
+    process = hosts.fork("--self-test", "--provider", "anthropic")
     report = json.loads(process.communicate(timeout=PATIENCE_S)[0])
     assert (process.returncode, report["status"], report["missing_required_env"]) == (3, "FAIL", ["ANTHROPIC_API_KEY"])
-    process = hosts.start("--self-test", "--frobnicate")
+    process = hosts.fork("--self-test", "--frobnicate")
     report = json.loads(process.communicate(timeout=PATIENCE_S)[0])
     detail = "unknown flag '--frobnicate'; --help lists the known ones"
     assert (process.returncode, report["checks"]) == (3, [{"name": "configuration", "ok": False, "detail": detail}])
+
+
+BROKEN: dict[str, tuple[str, list[str], str, str]] = {
+    "another agent's provider": (
+        '[agents.default]\nprovider = "lab"\n[agents.x]\nprovider = "nope"', ["--config-dir", "home"], "provider",
+        "agent 'x': unknown provider 'nope'.*",
+    ),
+    "a rule": ('[agents.default]\npolicy = ["read"]', [], "configuration", "'read' is not a rule.*"),
+    "a directory": ("", ["--cwd", "/nowhere"], "configuration", "/nowhere is not a directory"),
+    "the file": ("[", [], "configuration", ".*config.toml: .*"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "flags", "where", "detail"), BROKEN.values(), ids=BROKEN)
+def test_the_self_test_says_where_something_is_wrong(
+    hosts: Hosts, config: str, flags: list[str], where: str, detail: str
+) -> None:
+    hosts.home.mkdir()
+    (hosts.home / "config.toml").write_text(config)
+    process = hosts.start("--self-test", *flags)
+    report = json.loads(process.communicate(timeout=PATIENCE_S)[0])
+    assert (process.returncode, report["status"], report["provider"]) == (3, "FAIL", "lab")
+    [wrong] = [check for check in report["checks"] if not check["ok"]]
+    assert wrong["name"] == where
+    assert re.fullmatch(detail, wrong["detail"])

@@ -8,10 +8,10 @@ import subprocess
 import time
 import uuid
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
+from forked import Forked
 from harness import PATIENCE_S, eventually
 from hosts import Hosts
 
@@ -31,7 +31,7 @@ class Bridge:
         self._timeout_s = timeout_s
         self._patience_s = timeout_s if patience_s is None else patience_s
         self.attempts = 0
-        self.left: list[subprocess.Popen[bytes]] = []
+        self.left: list[Forked] = []
 
     def send(self, prompt: str, session: str = "qq:private:1", channel: str = "qq") -> str:
         """Return the text of the answer. Raise BridgeError."""
@@ -55,13 +55,11 @@ class Bridge:
             "timeout_ms": max(1000, int(self._timeout_s * 900)),
             "idempotency_key": str(uuid.uuid5(uuid.NAMESPACE_URL, f"{session}|{channel}|{prompt}")),
         }  # fmt: skip
-        process = self._hosts.start(*self._flags)
+        process = self._hosts.fork(*self._flags)
         try:
             out, errors = process.communicate(json.dumps(payload).encode(), timeout=self._patience_s)
         except subprocess.TimeoutExpired:
             self.left.append(process)  # It is not killed, nor read any more.
-            assert process.stdout is not None
-            assert process.stderr is not None
             process.stdout.close()
             process.stderr.close()
             raise BridgeError("the command timed out") from None
@@ -88,11 +86,6 @@ def _read(line: str) -> str:
 
 def _refuse(constant: str) -> None:
     raise AssertionError(f"{constant} is no JSON")
-
-
-@pytest.fixture
-def hosts(tmp_path: Path) -> Hosts:
-    return Hosts(tmp_path)
 
 
 def test_messages_are_answered_and_the_session_goes_on(hosts: Hosts) -> None:

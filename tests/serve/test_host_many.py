@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,17 +13,19 @@ from typing import Any
 
 import pytest
 
+from forked import Forked
 from harness import PATIENCE_S, eventually, living, read_some
 from hosts import Hosts, Json, checked, failure, request
 
 MANY = ("--single-request", "false")
+FREE = ("--policy", "*=allow")
 
 
 class Many:
     """A running host with many requests."""
 
-    def __init__(self, hosts: Hosts, *flags: str, env: dict[str, str] | None = None) -> None:
-        self.process = hosts.start(*MANY, *flags, env=env)
+    def __init__(self, process: Forked | subprocess.Popen[bytes]) -> None:
+        self.process = process
         self._unread = b""
 
     def send(self, *requests: Json | bytes) -> None:
@@ -65,13 +68,8 @@ class Many:
 
 
 @pytest.fixture
-def hosts(tmp_path: Path) -> Hosts:
-    return Hosts(tmp_path)
-
-
-@pytest.fixture
 def many(hosts: Hosts) -> Iterator[Many]:
-    started = Many(hosts, "--policy", "*=allow", env={"MARK_OF_MANY": str(hosts.directory)})
+    started = Many(hosts.fork(*MANY, *FREE))
     yield started
     started.close()
 
@@ -96,6 +94,33 @@ def test_two_requests_of_one_session_follow_each_other(many: Many, hosts: Hosts)
     assert many.finish() == []
     said = hosts.transcript()
     assert [role for role, _ in said] == ["user", "assistant"] * 2
+
+
+def test_the_requests_of_one_session_run_in_the_order_in_which_they_came(many: Many, hosts: Hosts) -> None:
+    waiting = [run(f"m{n}", f"!echo {n}", session_id="s", key=f"k{n}") for n in range(6)]
+    many.send(run("a", "!bash until test -e go; do sleep 0.02; done", session_id="s", key="k"), *waiting)
+    # One that gave up does not let the others past those before it, and one that asks again is before all of them.
+    many.send({"type": "cancel", "request_id": "c", "target_request_id": "m3"})
+    assert [many.answer()["request_id"] for _ in range(2)] == ["c", "m3"]
+    many.send(run("again", "!bash until test -e go; do sleep 0.02; done", session_id="s", key="k"))
+    (hosts.directory / "go").touch()
+    answers = many.finish()
+    assert [answer["request_id"] for answer in answers if answer["request_id"] != "again"] == [
+        "a", "m0", "m1", "m2", "m4", "m5",
+    ]  # fmt: skip
+    assert [(answer["text"], answer["replayed"]) for answer in answers if answer["request_id"] == "again"] == [
+        (answers[0]["text"], True)
+    ]
+    assert [text for role, text in hosts.transcript() if role == "user"][1:] == [f"!echo {n}" for n in (0, 1, 2, 4, 5)]
+
+
+def test_requests_that_wait_for_their_session_keep_no_other_waiting(hosts: Hosts) -> None:
+    many = Many(hosts.fork(*MANY, "--max-concurrency", "2", *FREE))
+    many.send(run("a", "!bash until test -e go; do sleep 0.02; done", session_id="s"))
+    many.send(*(run(f"b{n}", "!echo hi", session_id="s") for n in range(9)), run("c", "!echo on"))
+    assert many.answer()["request_id"] == "c"
+    (hosts.directory / "go").touch()
+    assert len(many.finish()) == 10
 
 
 def test_bad_lines_cost_an_answer_and_no_more(many: Many) -> None:
@@ -149,23 +174,43 @@ def test_a_deadline_ends_one_request_and_no_other(many: Many, hosts: Hosts) -> N
     assert many.finish() == []
 
 
-def test_what_is_late_before_its_turn_has_come_never_runs(hosts: Hosts) -> None:
-    many = Many(hosts, "--max-concurrency", "1", "--policy", "*=allow")
-    many.send(run("a", "!bash until test -e go; do sleep 0.02; done"), run("b", "!bash touch ran", timeout_ms=700))
-    late = many.answer()
-    assert (late["request_id"], late["error_code"]) == ("b", "TIMEOUT")
+def test_a_deadline_ends_a_tool_also_when_the_event_loop_hangs(hosts: Hosts) -> None:
+    """It hangs in a script that is not there to be read."""
+    script = hosts.directory / "pipe.lab"
+    os.mkfifo(script)
+    many = Many(hosts.fork(*MANY, *FREE, "--script", str(script)))
+    many.send(run("a", "hi", timeout_ms=1500))
+    script.write_text('call bash {"command":"echo $$ >making; mv making pid; sleep 600"}')
+    assert eventually((hosts.directory / "pid").exists)
+    many.send(run("b", "hi"))
+    assert failure(many.answer())[0] == "TIMEOUT"
+    tool = Path("/proc") / (hosts.directory / "pid").read_text().strip()
+    assert eventually(lambda: not tool.exists(), within_s=3.0)
+    many.close()
+
+
+def test_what_is_late_or_cancelled_before_its_turn_has_come_never_runs(hosts: Hosts) -> None:
+    many = Many(hosts.fork(*MANY, "--max-concurrency", "1", *FREE))
+    many.send(run("a", "!bash until test -e go; do sleep 0.02; done"), run("b", "!bash touch ran", timeout_ms=400))
+    many.send(run("c", "!bash touch ran"), {"type": "cancel", "request_id": "d", "target_request_id": "c"})
+    ended = many.answers(3)
+    assert {name: answer["error_code"] for name, answer in ended.items()} == {
+        "b": "TIMEOUT", "c": "INTERNAL", "d": None,
+    }  # fmt: skip
+    many.send(run("c", "!echo again"))  # Its id is free again.
     (hosts.directory / "go").touch()
-    assert [answer["request_id"] for answer in many.finish()] == ["a"]
+    assert [(answer["request_id"], answer["ok"]) for answer in many.finish()] == [("a", True), ("c", True)]
     assert not (hosts.directory / "ran").exists()
 
 
 def test_what_was_accepted_is_answered_after_the_end_of_the_input(hosts: Hosts) -> None:
-    many = Many(hosts, "--max-concurrency", "2")
+    many = Many(hosts.fork(*MANY, "--max-concurrency", "2"))
     many.send(*(run(f"r{n}", f"!echo {n}") for n in range(6)), json.dumps(run("last", "!echo z")).encode())
     assert sorted(answer["request_id"] for answer in many.finish()) == ["last", *(f"r{n}" for n in range(6))]
 
 
-def test_a_signal_answers_everything(many: Many, hosts: Hosts) -> None:
+def test_a_signal_answers_everything(hosts: Hosts) -> None:
+    many = Many(hosts.start(*MANY, *FREE, env={"MARK_OF_MANY": str(hosts.directory)}))
     many.send(run("a", "!bash touch begun; sleep 600"), run("b", "!stall"))
     assert eventually((hosts.directory / "begun").exists)
     many.process.send_signal(signal.SIGTERM)
@@ -173,6 +218,7 @@ def test_a_signal_answers_everything(many: Many, hosts: Hosts) -> None:
     assert {failure(answer) for answer in answers.values()} == {("INTERNAL", "zot was ended by SIGTERM")}
     assert many.process.wait(PATIENCE_S) == 0
     assert eventually(lambda: living(f"MARK_OF_MANY={hosts.directory}") == [], within_s=3.0)
+    many.close()
 
 
 def test_it_ends_when_nobody_reads_it(many: Many) -> None:
@@ -182,7 +228,7 @@ def test_it_ends_when_nobody_reads_it(many: Many) -> None:
 
 
 def test_a_reader_that_does_not_read_does_not_keep_it_from_answering_in_time(hosts: Hosts) -> None:
-    many = Many(hosts, "--events")
+    many = Many(hosts.fork(*MANY, "--events"))
     many.send(run("a", "!flood 30000"), run("b", "!stall", timeout_ms=1500))
     lines = many.finish()
     answers = [line for line in lines if line.get("type") != "event"]
@@ -191,7 +237,7 @@ def test_a_reader_that_does_not_read_does_not_keep_it_from_answering_in_time(hos
 
 
 def test_events_come_before_their_answer_and_are_numbered(hosts: Hosts) -> None:
-    many = Many(hosts, "--events")
+    many = Many(hosts.fork(*MANY, "--events"))
     many.send(run("a", "!echo Hello"), run("b", "!echo Bye"))
     lines = many.finish()
     for name in ("a", "b"):

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import threading
-from pathlib import Path
 
 import pytest
 
 from harness import PATIENCE_S, eventually, serving
-from hosts import Hosts, Json, checked, failure, request
+from hosts import Hosts, checked, failure, request
 from zot.providers.lab.script import Script
 
 FREE = ("--policy", "*=allow")
@@ -21,11 +18,6 @@ WORK = (
     '!script call bash {"command":"echo one >>log; sleep 0.1"} ;; --- ;; '
     'call bash {"command":"echo two >>log; sleep 0.1"} ;; --- ;; pace 20ms ;; split 5 "All is done."'
 )
-
-
-@pytest.fixture
-def hosts(tmp_path: Path) -> Hosts:
-    return Hosts(tmp_path)
 
 
 def test_a_success_is_given_again_with_the_new_request_id(hosts: Hosts) -> None:
@@ -74,11 +66,22 @@ def test_a_failure_is_not_given_again_and_its_prompt_stands_once(hosts: Hosts) -
     assert hosts.transcript() == [("user", "hi"), ("assistant", "better")]
 
 
-def test_a_failed_request_is_said_anew_when_something_else_was_said_since(hosts: Hosts) -> None:
-    assert failure(hosts.say("!status 400", key="k").answer)[0] == "INTERNAL"
-    hosts.say("!echo hi")
-    hosts.say("!status 400", key="k")
-    assert [text for role, text in hosts.transcript() if role == "user"] == ["!status 400", "!echo hi", "!status 400"]
+def test_a_failed_request_is_gone_on_with_also_when_something_else_was_said_since(hosts: Hosts) -> None:
+    tape = 'call bash {"command":"echo pay >>log"}\n---\nwait 60s\n---\nsay "I am"\n---\nsay "It is paid."'
+    with serving(Script.parse(tape)) as url:
+        flags = ("--provider", "anthropic", "--base-url", url, "--api-key", "k", *FREE)
+        assert failure(hosts.say("Pay the bill.", *flags, key="k", timeout_ms=1500).answer)[0] == "TIMEOUT"
+        assert hosts.say("Are you there?", *flags, key="k2").answer["text"] == "I am"
+        again = hosts.say("Pay the bill.", *flags, key="k").answer
+        assert (again["text"], "replayed" in again) == ("It is paid.", False)
+        assert hosts.say("Pay the bill.", *flags, key="k").answer == {**again, "replayed": True}
+    assert (hosts.directory / "log").read_text() == "pay\n"
+    assert [text for role, text in hosts.transcript() if role == "user"] == [
+        "Pay the bill.",
+        "Are you there?",
+        "Your answer to an earlier message of mine was interrupted. That message begins with 'Pay the bill.'. Answer "
+        "it now. What has been done for it stands above: do not do it again.",
+    ]
 
 
 def test_fifty_at_once_are_one(hosts: Hosts) -> None:
@@ -86,19 +89,15 @@ def test_fifty_at_once_are_one(hosts: Hosts) -> None:
     with serving(Script.parse('wait 500ms\nsay "the first"\n---\nsay "the second"')) as url:
         flags = ("--provider", "anthropic", "--base-url", url, "--api-key", "k")
         asked = [json.dumps(request("hi", key="k", request_id=f"r{n}", timeout_ms=60_000)).encode() for n in range(50)]
-        processes = [hosts.start(*flags) for _ in asked]
-        answers: list[Json] = []
-
-        def talk(process: subprocess.Popen[bytes], line: bytes) -> None:
-            answers.append(checked(json.loads(process.communicate(line, timeout=60)[0])))
-
-        threads = [threading.Thread(target=talk, args=pair) for pair in zip(processes, asked, strict=True)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        processes = [hosts.fork(*flags) for _ in asked]
+        for process, line in zip(processes, asked, strict=True):
+            process.stdin.write(line)
+            process.stdin.close()
+        answers = [checked(json.loads(process.communicate(timeout=60)[0])) for process in processes]
         assert hosts.say("another", *flags).answer["text"] == "the second"
-    assert {process.returncode for process in processes} == {0}
+    assert {
+        (answer["error_message"], process.returncode) for answer, process in zip(answers, processes, strict=True)
+    } == {(None, 0)}
     assert sorted(answer["request_id"] for answer in answers) == sorted(f"r{n}" for n in range(50))
     assert sorted("replayed" in answer for answer in answers) == [False] + [True] * 49
     [same] = {json.dumps({**one, "request_id": "", "replayed": True}, sort_keys=True) for one in answers}
@@ -107,8 +106,7 @@ def test_fifty_at_once_are_one(hosts: Hosts) -> None:
 
 @pytest.mark.parametrize("moment", ["in the journal", "one", "two", "late"])
 def test_after_a_death_the_prompt_stands_once_and_no_result_is_made_twice(hosts: Hosts, moment: str) -> None:
-    process = hosts.start(*FREE)
-    assert process.stdin is not None
+    process = hosts.fork(*FREE)
     process.stdin.write(json.dumps(request(WORK, key="k", timeout_ms=30_000)).encode() + b"\n")
     process.stdin.close()
     log = hosts.directory / "log"
@@ -125,10 +123,8 @@ def test_after_a_death_the_prompt_stands_once_and_no_result_is_made_twice(hosts:
 
     assert eventually(reached)
     os.kill(process.pid, signal.SIGKILL)
-    process.wait(PATIENCE_S)
-    for pipe in (process.stdout, process.stderr):
-        assert pipe is not None
-        pipe.close()
+    assert process.wait(PATIENCE_S) == -signal.SIGKILL
+    process.communicate()
     answer = hosts.say(WORK, *FREE, key="k", timeout_ms=30_000).answer
     assert (answer["ok"], answer["text"]) == (True, "All is done.")
     said = hosts.transcript()

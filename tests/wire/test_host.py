@@ -46,6 +46,7 @@ def test_what_is_optional_may_be_missing_or_null() -> None:
     optional = ("protocol_version", "type", "channel_id", "agent", "timeout_ms", "idempotency_key")
     assert decode_request(line(**dict.fromkeys(optional))) == bare
     assert decode_request(line(metadata={"a": [1]}, stream=True)) == bare
+    assert decode_request(line(type="run", metadata={"type": "a", "b": {"type": "c"}})).type == "run"
 
 
 def test_values_are_used_as_they_are() -> None:
@@ -94,7 +95,10 @@ REFUSED = {
     "a number": (b"7", Ids(), "not a request"),
     "a byte order mark": (b"\xef\xbb\xbf" + line(), Ids(), "not a request"),
     "bytes that are no text": (b'{"request_id":"\xff"}', Ids(), "not a request"),
-    "bytes that are no text where nobody looks": (b'{"x":"\xff",' + line()[1:], Ids(), "not a request"),
+    "bytes that are no text where nobody looks": (b'{"x":"\xff",' + line()[1:], Ids("r", "s"), "not a request"),
+    "a prompt that is no text at all": (b'{"prompt":"\xff",' + line()[1:], Ids("r", "s"), "not a request"),
+    "two types": (b'{"type":"ping","type":"run",' + line()[1:], Ids("r", "s"), "more than one type"),
+    "two types, one in disguise": (b'{"type":"ping","t\\u0079pe":"run",' + line()[1:], Ids("r", "s"), "more than one"),
     "a deep one": (b"[" * 100_000, Ids(), "not a request"),
     "a huge number": (b'{"timeout_ms":1e999,' + line()[1:], Ids("r", "s"), "not a request"),
 }  # fmt: skip

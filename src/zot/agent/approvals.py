@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from typing import Any
 
 import msgspec
 
+from zot.agent.denials import Denials
 from zot.agent.hooks import Question
 from zot.agent.policy import Policy, Subject, Target, subject_of
 from zot.messages import CallBlock
-from zot.printable import printable
-
-log = logging.getLogger("zot")
+from zot.printable import one_line
 
 DEFAULT_TIMEOUT_S = 120.0
 _MAX_SUMMARY = 200
@@ -22,35 +20,42 @@ _MAX_SUMMARY = 200
 class Approvals:
     """Judges the tool calls of one session by its policy, and remembers what a person allowed for good."""
 
-    def __init__(self, policy: Policy, *, cwd: str, timeout_s: float = DEFAULT_TIMEOUT_S, advice: str = "") -> None:
-        """``advice`` says how more would be allowed: the model hears it with every denial, and so does the log."""
+    def __init__(
+        self, policy: Policy, *, cwd: str, timeout_s: float = DEFAULT_TIMEOUT_S, denials: Denials | None = None
+    ) -> None:
+        """With ``denials`` there is never anybody to ask, and they hear of all that is denied."""
         self.timeout_s = timeout_s
-        self._advice = advice
+        self._denials = denials
         self._policy = policy
         self._cwd = cwd
         self._always: set[tuple[str, Subject | str]] = set()
 
     def judge(self, call: CallBlock, args: dict[str, Any]) -> Question | str | None:
         """Return None to let a call run, why it must not, or the question that a person must answer first."""
-        if not self._policy.rules and self._policy.otherwise == "allow":
+        if self._policy.allows_all:
             return None
         subject = subject_of(args, self._cwd)
         match self._policy.action(call.name, subject):
             case "allow":
                 return None
             case "deny":
-                return self._denial(call)
+                reason = f"the policy of this session denies {call.name} here"
+                return self._denial(call, args, subject, reason)
+            case "ask" if self._denials is not None:
+                reason = "the policy of this session wants a person's approval, and there is nobody to ask"
+                return self._denial(call, args, subject, reason)
             case "ask":
                 if (call.name, _exactly(subject)) in self._always:
                     return None
                 return Question(call, args, summarise(call.name, args, subject), subject)
 
-    def _denial(self, call: CallBlock) -> str:
-        denial = f"not run: the policy of this session denies {call.name} here"
-        if not self._advice:
-            return denial
-        log.warning("%s was denied: %s", printable(call.name), self._advice)
-        return f"{denial}; {self._advice}"
+    def _denial(self, call: CallBlock, args: dict[str, Any], subject: Subject, reason: str) -> str:
+        """Return what the model is told of a call that is denied, having told whoever wants to know."""
+        if self._denials is None:
+            return f"not run: {reason}"
+        is_final = self._policy.is_private(call.name, subject)
+        advice = self._denials.note(call.name, describe(args, subject), is_final=is_final)
+        return f"not run: {reason}; {advice}"
 
     def remember(self, question: Question) -> None:
         """Let the same call run from now on: the very command, or the tool on the path that it led to when asked."""
@@ -59,20 +64,23 @@ class Approvals:
 
 def summarise(tool: str, args: dict[str, Any], subject: Subject) -> str:
     """Return one line that tells a person what a call would do, and where it really does it."""
+    return one_line(f"{tool}: {describe(args, subject)}", _MAX_SUMMARY)
+
+
+def describe(args: dict[str, Any], subject: Subject) -> str:
+    """Return what a call is about."""
     path = _place(subject) if isinstance(subject, Target) else args.get("path")
     match args:
         case {"command": str(command)}:
-            text = command
+            return command
         case {"path": str(), "edits": list(edits)}:
-            text = f"{path} ({len(edits)} replacement{'s' if len(edits) != 1 else ''})"
+            return f"{path} ({len(edits)} replacement{'s' if len(edits) != 1 else ''})"
         case {"path": str(), "content": str(content)}:
-            text = f"{path} ({len(content.encode('utf-8', 'replace'))} bytes)"
+            return f"{path} ({len(content.encode('utf-8', 'replace'))} bytes)"
         case {"path": str()}:
-            text = f"{path}"
+            return f"{path}"
         case _:
-            text = msgspec.json.encode(args).decode()
-    text = printable(" ".join(f"{tool}: {text}".split()))
-    return text if len(text) <= _MAX_SUMMARY else f"{text[:_MAX_SUMMARY]}…"
+            return msgspec.json.encode(args).decode()
 
 
 def _place(target: Target) -> str:

@@ -13,7 +13,7 @@ from zot.agent.hooks import AllowAll, Approver, Extensions, MessageDecision, NoE
 from zot.agent.relief import AutoCompact, Relief
 from zot.agent.run import Run
 from zot.agent.transcript import Transcript
-from zot.errors import ContextTooLong, ProviderError, StepsExhausted, TurnBlocked
+from zot.errors import ContextTooLong, PromptTooLong, ProviderError, StepsExhausted, TurnBlocked
 from zot.events import Usage
 from zot.messages import Counters, Message, ToolSpec, text_of
 from zot.providers.base import Catalogue, EncodedMessages, Model, Provider, Reasoning, Reply, ReplyStream, Request
@@ -143,6 +143,19 @@ class Agent:
             finally:
                 run.spent(call.reply().counters)
             return call.reply()
+
+    def check_fit(self, message: Message) -> None:
+        """Raise PromptTooLong if a message alone leaves no room in the window. Where none is made, nobody can say."""
+        if not self.auto_compact.on:
+            return
+        specs = [tool.spec for tool in self._offered().values()]
+        needed, limit = Gauge().need(self.system, specs, [message]), self.gauge.limit(self.model, self.auto_compact.at)
+        if needed > limit:
+            raise PromptTooLong(
+                f"the prompt is too long: it takes about {needed} tokens, and the model has room for {limit}",
+                needed=needed,
+                limit=limit,
+            )
 
     def need(self, transcript: Transcript, tools: Sequence[ToolSpec]) -> int:
         """Return how many tokens the next request takes, as far as we can tell."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import takewhile
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
@@ -119,11 +119,31 @@ class Rule(msgspec.Struct, frozen=True):
         return not self.pattern or subject.matches(self.pattern, loosely=self.action != "allow")
 
 
+class Private(msgspec.Struct, frozen=True):
+    """A directory that no call about a path gets to, whatever the rules say; some places below it may be read."""
+
+    directory: str
+    readable: tuple[str, ...] = ()
+
+    def covers(self, tool: str, subject: Subject) -> bool:
+        """True if a call would get to what is private, or if nobody can say where it would get to."""
+        match subject:
+            case Target(real=real, written=written):
+                if tool == "read" and any(_is_below(real, os.path.realpath(place)) for place in self.readable):
+                    return False
+                return any(_is_in(path, self.directory) for path in (real, written))
+            case Nowhere():
+                return True
+            case _:
+                return False
+
+
 class Policy(msgspec.Struct, frozen=True):
-    """Rules in order; what none of them is about gets ``otherwise``."""
+    """Rules in order; what none of them is about gets ``otherwise``. What is ``private`` is denied before all rules."""
 
     rules: tuple[Rule, ...] = ()
     otherwise: Action = "allow"
+    private: Private | None = None
 
     @staticmethod
     def parse(texts: Sequence[str]) -> Policy:
@@ -132,7 +152,48 @@ class Policy(msgspec.Struct, frozen=True):
 
     def action(self, tool: str, subject: Subject) -> Action:
         """Return what is to happen with a call."""
+        if self.is_private(tool, subject):
+            return "deny"
         return next((rule.action for rule in self.rules if rule.matches(tool, subject)), self.otherwise)
+
+    def is_private(self, tool: str, subject: Subject) -> bool:
+        """True if no rule could allow a call."""
+        return self.private is not None and self.private.covers(tool, subject)
+
+    @property
+    def allows_all(self) -> bool:
+        """True if no call needs to be looked at."""
+        return not self.rules and self.otherwise == "allow" and self.private is None
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path.startswith(os.path.join(directory, ""))
+
+
+def _is_in(path: str, directory: str) -> bool:
+    """True if ``path`` is a directory or below it, also if that goes by other letters, or is mounted elsewhere."""
+    real = os.path.realpath(directory)
+    if path == real or _is_below(path, real):
+        return True
+    try:
+        wanted = os.stat(directory)
+    except OSError:
+        return False  # It is not there, so nothing can be in it.
+    return any(_is_same(above, wanted) for above in _up_from(path))
+
+
+def _up_from(path: str) -> Iterator[str]:
+    """Yield ``path`` and all that it is in."""
+    while path != os.path.dirname(path):
+        yield path
+        path = os.path.dirname(path)
+
+
+def _is_same(path: str, wanted: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), wanted)
+    except OSError:
+        return False
 
 
 def _covers(pattern: str, path: str) -> bool:

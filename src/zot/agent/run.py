@@ -46,6 +46,7 @@ from zot.messages import (
     TranscriptBlock,
     show,
     show_result_content,
+    text_of,
     timestamp,
 )
 from zot.providers.base import Reply, StreamEvent
@@ -128,6 +129,12 @@ class Run:
         kept = next((at for at in range(len(messages), 0, -1) if messages[at - 1].role != "assistant"), 0)
         dropped = [Spliced(kept, len(messages), ())] if kept < len(messages) else []
         self.recorder.say([], *self._repairs(), *dropped)
+
+    def take_back(self, text: str) -> None:
+        """If ``text`` is what was said last, nobody could hear it: it is as if it had not been said."""
+        messages = self.recorder.transcript.messages
+        if messages and messages[-1].role == "user" and text_of(messages[-1].content) == text:
+            self.recorder.say([], Spliced(len(messages) - 1, len(messages), ()))
 
     def turn_started(self) -> None:
         """A model call is about to be made."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from zot import flags
 from zot.config import AGENT_FLAGS, Config, resolve
 from zot.errors import AgentError, ConfigError
 from zot.serve.age import process_began
-from zot.serve.stdio import claim, leave, write_all
+from zot.serve.stdio import claim, heed_signals, leave, writable, write_all, write_within
 from zot.wire.host import (
     MAX_INPUT_BYTES,
     PROTOCOL,
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 def _patience(text: str) -> float:
     """Read a number of seconds; 0 is none at all."""
-    return 0.0 if text.strip() == "0" else flags.seconds(text)
+    seconds = float(text)
+    if not 0 <= seconds <= flags.MAX_SECONDS:
+        raise ValueError(f"must be at least 0 and at most {flags.MAX_SECONDS}")
+    return seconds
 
 
 _HOST_FLAGS = (
@@ -66,6 +69,9 @@ _TTL_S = 60.0
 _AT_ONCE = 8
 #: No request is late before this, counted like its deadline: we must be able to say something.
 _SOONEST_S = 0.15
+#: How long whoever reads may take: for what nobody waits for, and at the end of our time.
+_TAKEN_S = 5.0
+_LAST_S = 0.4
 _BAD_INPUT = 2
 _NOT_SET_UP = 3
 _FAILED = 4
@@ -75,13 +81,16 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
     host = _Host(argv)
     if host.own.get("help"):
-        sys.stdout.write(flags.usage("zot host", _SUMMARY, _FLAGS) + "\n")
+        heed_signals()
+        if sys.stdout is not None:
+            sys.stdout.write(flags.usage("zot host", _SUMMARY, _FLAGS) + "\n")
         return 0
+    host.incoming, host.outgoing = claim()  # First of all: what is opened before could become a standard stream.
     if "--self-test" in argv:  # Also if other flags are wrong: it says so.
+        heed_signals()
         return host.test()
     from zot.serve.watchdog import Signals
 
-    host.incoming, host.outgoing = claim()  # First of all: what is opened before could become a standard stream.
     signals = Signals()
     try:
         if host.serves_many:
@@ -102,6 +111,7 @@ class _Host:
         self.settings: dict[str, Any] = {}
         self.problem: ConfigError | None = None
         self._exit_zero = "--exit-zero" in argv
+        self._is_mute = sys.stdout is None
         try:
             given, words = flags.parse(_spelled_out(argv), (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
             self.own = {name: value for name, value in given.items() if name in _OWN or name == "help"}
@@ -137,18 +147,21 @@ class _Host:
                 self._run(request, signals)
 
     def _read(self, signals: Signals) -> Request:
-        from zot.serve.host_input import Interrupted, read_request
+        from zot.serve.host_input import Abandoned, Interrupted, read_request
 
         try:
             line = read_request(
                 self.incoming,
                 signals.incoming,
+                self.outgoing,
                 limit=self.own.get("max_input_bytes", MAX_INPUT_BYTES),
                 patience_s=self.own.get("stdin_timeout_ms", _STDIN_TIMEOUT_MS) / 1000,
             )
             return decode_request(line)
         except Refused as problem:
             self._refuse(problem)
+        except Abandoned:
+            leave(_FAILED)
         except Interrupted:
             name = signals.taken()
             self._respond(Ids().failure("INTERNAL", f"zot was ended by {name} before there was a request"), _BAD_INPUT)
@@ -158,7 +171,7 @@ class _Host:
         from zot.serve.watchdog import Slot, Watchdog
 
         slot = Slot(request.ids, self.began + max(request.timeout_s, _SOONEST_S))
-        watchdog = Watchdog(signals, (self.incoming, self.outgoing), self._answer, stays=False, leave=self._leave)
+        watchdog = Watchdog(signals, (self.incoming, self.outgoing), self._answer_soon, stays=False, leave=self._leave)
         self._slot = slot
         watchdog.guard(slot)
         watchdog.start()
@@ -170,8 +183,8 @@ class _Host:
 
         from zot.serve.host import Answering
 
-        answering = Answering(request, lambda one: self._open(one, config))
-        slot.usage, watchdog.kill = answering.usage, answering.kill
+        answering = Answering(request, lambda one: self._open(one, config, self.began, slot.deadline))
+        slot.usage, slot.waits, watchdog.kill = answering.usage, lambda: answering.waits, answering.kill
 
         async def answer() -> NoReturn:
             reply = await answering.answer()
@@ -196,12 +209,12 @@ class _Host:
         """Say that we failed, if nobody has answered, and leave."""
         import traceback
 
-        traceback.print_exception(problem)
         slot = self._slot
         if slot is None or slot.take():
             ids = Ids() if slot is None else slot.ids
             message = f"internal error ({type(problem).__name__}); the log has the details"
             self._write_or_fail(ids.failure("INTERNAL", message), _FAILED)
+        traceback.print_exception(problem)
         self._leave(_FAILED)
 
     # Many requests.
@@ -219,12 +232,12 @@ class _Host:
         async def serve() -> NoReturn:
             output = LineThread(self.outgoing)
             watchdog = Watchdog(
-                signals, (self.incoming, self.outgoing), lambda slot, response: output.answer(
+                signals, (self.incoming, self.outgoing), lambda slot, response, _: output.answer(
                     slot, encode_response(response)
-                ), stays=True, leave=self._leave,
+                ), stays=True,
             )  # fmt: skip
             many = ManyRequests(
-                lambda request: self._open(request, self._config(request)), watchdog, output,
+                lambda request, *times: self._open(request, self._config(request), *times), watchdog, output,
                 at_once=self.own.get("max_concurrency", _AT_ONCE), tells_events=bool(self.own.get("events")),
             )  # fmt: skip
             watchdog.kill, watchdog.flush = many.kill, output.flush
@@ -247,19 +260,23 @@ class _Host:
         check(config)
         return config
 
-    async def _open(self, request: Request, config: Config) -> tuple[Session, Once]:
+    async def _open(self, request: Request, config: Config, came: float, deadline: float) -> tuple[Session, Once]:
+        from zot.answers import Demand
         from zot.runtime import open_hosted
 
         assert request.session_id is not None
         assert request.prompt is not None
-        return await open_hosted(
-            config,
+        demand = Demand(
             request.session_id,
-            key=request.key,
-            prompt=request.prompt,
-            agent=request.agent_name,
-            ttl_s=self.own.get("idempotency_ttl", _TTL_S),
+            request.ids.request_id,
+            request.prompt,
+            request.agent_name,
+            request.key,
+            self.own.get("idempotency_ttl", _TTL_S),
+            came,
+            deadline,
         )
+        return await open_hosted(config, demand)
 
     def _refuse(self, problem: Refused) -> NoReturn:
         """Answer what is no request."""
@@ -273,43 +290,56 @@ class _Host:
     def _respond(self, response: Response, code: int) -> NoReturn:
         self._leave(self._write_or_fail(response, code))
 
-    def _answer(self, slot: Slot, response: Response, code: int = 0) -> int:
-        """Write the answer of a slot that the caller has; return the exit code."""
+    def _answer(self, slot: Slot, response: Response, code: int, within_s: float | None = None) -> int:
+        """Write the answer of a slot that the caller has; return the exit code. The watchdog ends us if that hangs."""
+        outcome = _FAILED
         try:
-            return self._write_or_fail(response, code)
+            outcome = self._write_or_fail(response, code, within_s)
         finally:
-            slot.written()
+            slot.written(outcome)
+        return outcome
 
-    def _write_or_fail(self, response: Response, code: int) -> int:
+    def _answer_soon(self, slot: Slot, response: Response, code: int) -> None:
+        """The same for the watchdog, which nobody else would end."""
+        self._answer(slot, response, code, _LAST_S)
+
+    def _write_or_fail(self, response: Response, code: int, within_s: float | None = _TAKEN_S) -> int:
         """Write an answer; return the exit code: another one if it could not be written."""
+        data = encode_response(response)
         try:
-            write_all(self.outgoing, encode_response(response))
+            if within_s is None:
+                write_all(self.outgoing, data)
+            else:
+                write_within(self.outgoing, data, within_s)
         except OSError as problem:
             return self._unwritten(problem)
         return code
 
     def _unwritten(self, problem: OSError) -> int:
-        if sys.stderr is not None and not isinstance(problem, BrokenPipeError | ConnectionResetError):
-            sys.stderr.write(f"zot: the answer could not be written: {problem.strerror}\n")
+        gone = isinstance(problem, BrokenPipeError | ConnectionResetError)
+        if not gone and writable(2):  # Whoever does not read the one may not read the other.
+            os.write(2, f"zot: the answer could not be written: {problem.strerror}\n".encode())
         self._exit_zero = False  # There is no answer to go by.
         return _FAILED
 
     def _leave(self, code: int) -> NoReturn:
-        if sys.stderr is not None:
-            with suppress(OSError):  # Nobody reads what we would say.
-                sys.stderr.flush()
-        leave(0 if self._exit_zero else code)
+        # What was said on standard error is out: it has whole lines. To wait for more could take for ever.
+        # Without a standard output there was no answer to go by.
+        leave(code or _FAILED if self._is_mute else 0 if self._exit_zero else code)
 
     # No request.
 
     def test(self) -> int:
-        """Print if a request could be answered; return the exit code."""
+        """Say if a request could be answered; return the exit code."""
         import msgspec
 
         from zot.commands.self_test import examine
 
         report = examine(self.problem, self.settings)
-        sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
+        try:
+            write_within(self.outgoing, msgspec.json.encode(report) + b"\n", _TAKEN_S)
+        except OSError as problem:
+            return self._unwritten(problem)
         return 0 if report.ok or self._exit_zero else _NOT_SET_UP
 
 
@@ -317,7 +347,7 @@ def _spelled_out(argv: Sequence[str]) -> list[str]:
     """Return the words with every flag that may stand alone as `FLAG=VALUE`."""
     words: list[str] = []
     for word in argv:
-        if words and words[-1] in _BARE and word in ("true", "false"):
+        if words and words[-1] in _BARE and not word.startswith("-"):  # There are no words of other kinds.
             words[-1] += f"={word}"
         else:
             words.append(word)

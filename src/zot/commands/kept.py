@@ -12,7 +12,7 @@ import msgspec
 from zot.config import Config
 from zot.errors import ConfigError, NoSuchSession, StoreFailed
 from zot.readable import one_line
-from zot.runtime import journal_path, open_recorded, open_session
+from zot.runtime import HOSTED, journal_path, open_recorded, open_session
 
 if TYPE_CHECKING:
     from zot.session import Session
@@ -43,7 +43,11 @@ async def open_kept(config: Config, given: Collection[str], *, own_process: bool
 
 
 async def open_earlier(config: Config, given: Collection[str], name: str) -> Session:
-    """Return the session that ``name`` means, or the newest of the directory if it is "". Raise NoSuchSession."""
+    """Return the session that ``name`` means, or the newest of the directory if it is "". Raise NoSuchSession.
+
+    The newest is never one that strangers talk to: what they said must not be gone on with by accident, without the
+    policy that is theirs.
+    """
     session_id = await _earlier(config, name)
     found = msgspec.structs.replace(config, session=session_id)
     session = await open_recorded(found, given, own_process=True)
@@ -71,7 +75,7 @@ async def _earlier(config: Config, name: str) -> str:
     try:
         if name:
             return (await chosen(journal, name)).id
-        newest = await journal.newest(cwd)
+        newest = await journal.newest(cwd, but=HOSTED)
         if newest is None:
             raise nothing
         return newest.id

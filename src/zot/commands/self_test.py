@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import msgspec
 
-from zot.config import Config, resolve
-from zot.errors import AgentError, ConfigError, KeyMissing
+from zot.config import Config, agent_names, resolve
+from zot.errors import AgentError, ConfigError, KeyMissing, UserError
 from zot.providers.vendors import VENDORS
-from zot.runtime import check, check_journal
+from zot.runtime import check, check_journal, check_settings
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -34,34 +35,56 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def examine(problem: ConfigError | None, settings: Mapping[str, Any]) -> Report:
-    """Look at the configuration, the model and its key, and the journal. ``problem`` is one of the flags."""
-    config, model, missing = Config(), "", False
+    """Look at the configuration, the model and its key, and the journal. ``problem`` is one of the flags.
+
+    All agents are looked at. The report names what the default one uses.
+    """
+    agents: dict[str, Config] = {}
+    model, missing = "", ""
 
     def configured() -> str:
-        nonlocal config
         if problem is not None:
             raise problem
-        config = resolve(settings)
+        for name in agent_names(settings):
+            with _named(name):
+                config = resolve(settings, agent=name)
+                check_settings(config)
+                agents[name] = config
         return "the flags and the file make sense"
 
     def chosen() -> str:
         nonlocal model, missing
-        try:
-            model = check(config)
-        except KeyMissing:
-            missing = True
-            raise
-        return f"{config.provider}, {model}"
+        for name, config in agents.items():
+            with _named(name):
+                try:
+                    used = check(config)
+                except KeyMissing:
+                    missing = config.provider
+                    raise
+            model = model or used
+        return f"{agents['default'].provider}, {model}"
 
     def kept() -> str:
-        return asyncio.run(check_journal(config))
+        return asyncio.run(check_journal(agents["default"]))
 
     checks = [_looked("configuration", configured)]
     if checks[0].ok:
         checks += [_looked("provider", chosen), _looked("journal", kept)]
     ok = all(one.ok for one in checks)
-    needed = VENDORS[config.provider].key_names if missing else ()
-    return Report(ok, "PASS" if ok else "FAIL", config.provider, model, tuple(needed), tuple(checks))
+    provider = agents["default"].provider if "default" in agents else settings.get("provider", "")
+    needed = VENDORS[missing].key_names if missing else ()
+    return Report(ok, "PASS" if ok else "FAIL", provider, model, tuple(needed), tuple(checks))
+
+
+@contextmanager
+def _named(agent: str) -> Iterator[None]:
+    """Say whose problem it is, if it is not that of the default agent."""
+    try:
+        yield
+    except KeyMissing as problem:
+        raise problem if agent == "default" else KeyMissing(f"agent {agent!r}: {problem}") from None
+    except UserError as problem:
+        raise problem if agent == "default" else ConfigError(f"agent {agent!r}: {problem}") from None
 
 
 def _looked(name: str, look: Callable[[], str]) -> Check:

@@ -17,7 +17,7 @@ from zot.journal.look import Look
 from zot.journal.tables import SessionRecord, rows_after
 from zot.messages import Message, ThinkingBlock
 from zot.messages import show as shown
-from zot.readable import calls_of, counted, described, one_line, when
+from zot.readable import calls_of, counted, described, name, one_line, when
 from zot.store import Configured, Row, Said, Spliced
 
 #: So many rows are read at a time: what is shown may be longer than memory.
@@ -72,7 +72,7 @@ def _listed(journal: Look, sessions: list[SessionRecord], *, everywhere: bool) -
         title = one_line(session.title) or "(nothing was said)"
         mark = "(running) " if journal.is_running(session) else ""
         where = [one_line(session.cwd) or "-"] if everywhere else []
-        yield [one_line(session.id, 60), when(session.updated)[:16], count.rjust(width), *where, f"{mark}{title}"]
+        yield [name(session.id, 60), when(session.updated)[:16], count.rjust(width), *where, f"{mark}{title}"]
 
 
 async def show(journal: Look, request: Request) -> int:
@@ -105,7 +105,7 @@ async def _rows(journal: Look, session: SessionRecord) -> AsyncIterator[tuple[in
 
 
 def _headed(journal: Look, session: SessionRecord) -> Iterator[str]:
-    yield f"session    {one_line(session.id)}"
+    yield f"session    {name(session.id)}"
     yield f"title      {one_line(session.title) or '(nothing was said)'}"
     yield f"directory  {one_line(session.cwd) or '-'}"
     yield f"begun      {when(session.created)} UTC"
@@ -149,7 +149,7 @@ def _shown_row(row: Row, names: dict[str, str], *, full: bool) -> Iterator[str]:
 def _replaced(start: int, stop: int, count: int) -> str:
     if stop == start:
         return f"added before message {start + 1}: {count}" if count else "nothing changed"
-    what = f"messages {start + 1} to {stop} were"
+    what = f"messages {start + 1} to {stop} were" if stop - start > 1 else f"message {stop} was"
     return f"{what} replaced by these {count}" if count else f"{what} cleared"
 
 

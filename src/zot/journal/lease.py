@@ -17,7 +17,7 @@ import weakref
 from zot.errors import StoreFailed
 
 #: struct flock, padded to its size; its pid must be 0 for a lock that belongs to the open file.
-_FLOCK = "hhqqi0q"
+FLOCK = "hhqqi0q"
 _MARK = struct.Struct("<Q")
 _SET = getattr(fcntl, "F_OFD_SETLK", None)
 _GET = getattr(fcntl, "F_OFD_GETLK", None)
@@ -28,7 +28,7 @@ class Leases:
 
     def __init__(self, path: str) -> None:
         """Open the lock file, or make it. Raise StoreFailed."""
-        self._path = path
+        self.path = path
         self._guard = threading.Lock()
         self._held: set[int] = set()
         self._descriptor = self._open()
@@ -58,8 +58,8 @@ class Leases:
             if number in self._held:
                 return True
             if _GET is not None:
-                asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
-                answer: tuple[int, ...] = struct.unpack(_FLOCK, fcntl.fcntl(self._descriptor, _GET, asked))
+                asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
+                answer: tuple[int, ...] = struct.unpack(FLOCK, fcntl.fcntl(self._descriptor, _GET, asked))
                 return answer[0] != fcntl.F_UNLCK
             return not (self._lock(fcntl.F_WRLCK, number) and self._lock(fcntl.F_UNLCK, number))
 
@@ -83,7 +83,7 @@ class Leases:
     def mark(self, number: int, seq: int) -> None:
         """Remember that the rows of a session are safe up to ``seq``. Raise StoreFailed if others lock another file."""
         if os.fstat(self._descriptor).st_nlink == 0:
-            raise StoreFailed(f"the lock file {self._path} was removed while a session runs: nothing more is recorded")
+            raise StoreFailed(f"the lock file {self.path} was removed while a session runs: nothing more is recorded")
         os.pwrite(self._descriptor, _MARK.pack(seq), _MARK.size * number)
 
     def marked(self, number: int) -> int:
@@ -103,7 +103,7 @@ class Leases:
     def is_in_place(self) -> bool:
         """True if the lock file is still the one that others find."""
         try:
-            return os.path.samestat(os.stat(self._path), os.fstat(self._descriptor))
+            return os.path.samestat(os.stat(self.path), os.fstat(self._descriptor))
         except OSError:
             return False
 
@@ -111,12 +111,12 @@ class Leases:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         try:
             try:
-                made = os.open(self._path, flags | os.O_EXCL, 0o600)
+                made = os.open(self.path, flags | os.O_EXCL, 0o600)
             except FileExistsError:
-                return os.open(self._path, flags, 0o600)
+                return os.open(self.path, flags, 0o600)
             os.fchmod(made, 0o600)  # Whatever the umask says.
         except OSError as problem:
-            raise StoreFailed(f"the lock file {self._path} cannot be opened: {problem.strerror}") from problem
+            raise StoreFailed(f"the lock file {self.path} cannot be opened: {problem.strerror}") from problem
         return made
 
     def _follow_the_file(self) -> None:
@@ -124,7 +124,7 @@ class Leases:
         if self.is_in_place:
             return
         if self._held:
-            raise StoreFailed(f"the lock file {self._path} was removed while a session runs: wait for its end")
+            raise StoreFailed(f"the lock file {self.path} was removed while a session runs: wait for its end")
         # The new one first: a number that we have closed may soon be somebody else's.
         descriptor = self._open()
         os.close(self._descriptor)
@@ -135,13 +135,13 @@ class Leases:
         """Set a lock on one byte. False if another process is in the way."""
         try:
             if _SET is not None:
-                fcntl.fcntl(self._descriptor, _SET, struct.pack(_FLOCK, kind, os.SEEK_SET, at, 1, 0))
+                fcntl.fcntl(self._descriptor, _SET, struct.pack(FLOCK, kind, os.SEEK_SET, at, 1, 0))
             else:
                 fcntl.lockf(self._descriptor, _FLAGS[kind], 1, at)
         except OSError as problem:
             if problem.errno in (errno.EAGAIN, errno.EACCES):
                 return False
-            raise StoreFailed(f"the lock file {self._path} cannot be locked: {problem.strerror}") from problem
+            raise StoreFailed(f"the lock file {self.path} cannot be locked: {problem.strerror}") from problem
         return True
 
 

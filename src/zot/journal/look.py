@@ -34,9 +34,9 @@ class Look:
         """Return all sessions, or those of a directory, the newest first."""
         return await self.reading(lambda connection: tables.listed(connection, cwd=cwd))
 
-    async def newest(self, cwd: str) -> SessionRecord | None:
-        """Return the session of a directory that was used last."""
-        return next(iter(await self.reading(lambda connection: tables.listed(connection, cwd=cwd, limit=1))), None)
+    async def newest(self, cwd: str, *, but: str) -> SessionRecord | None:
+        """Return the session of a directory that was used last, of those whose id does not begin with ``but``."""
+        return await self.reading(lambda connection: tables.newest(connection, cwd, but=but))
 
     async def find(self, session_id: str) -> SessionRecord:
         """Return what is known of a session. Raise NoSuchSession."""

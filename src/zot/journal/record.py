@@ -18,6 +18,7 @@ from zot.journal.lease import Leases
 from zot.journal.owner import Owner, boot_id, host_name, ourselves
 from zot.journal.summary import summarise
 from zot.journal.tables import SessionRecord, all_changes, find, last_run, last_seq, newest_count, rows_after
+from zot.journal.ticket import Ticket
 from zot.journal.writer import Parcel, Writer
 from zot.messages import timestamp
 from zot.store import Change, Row
@@ -166,6 +167,10 @@ class Record:
     def is_free(self) -> bool:
         """True if nobody is the writer at this moment. Costs next to nothing, so that one can wait for it."""
         return not self._files.leases.is_taken(self.number)
+
+    def line_up(self, came: float) -> Ticket:
+        """Take a place in the line of those who want to run the session, by when they came. Raise StoreFailed."""
+        return Ticket(self._files.leases.path, self.number, came)
 
     # What is written.
 

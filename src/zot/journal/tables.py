@@ -84,6 +84,16 @@ def listed(connection: sqlite3.Connection, *, cwd: str | None = None, limit: int
     return [record_of(row) for row in connection.execute(query, (*values, limit))]
 
 
+def newest(connection: sqlite3.Connection, cwd: str, *, but: str) -> SessionRecord | None:
+    """Return the session of ``cwd`` that was used last, of those whose id does not begin with ``but``."""
+    prefix = key_of(but)
+    query = (
+        f"SELECT {_COLUMNS} FROM sessions WHERE cwd = ? AND substr(id, 1, ?) <> ? ORDER BY updated DESC, number DESC"
+    )
+    row = connection.execute(f"{query} LIMIT 1", (key_of(cwd), len(prefix), prefix)).fetchone()
+    return None if row is None else record_of(row)
+
+
 def create(connection: sqlite3.Connection, session_id: str, *, cwd: str, title: str, now: str) -> SessionRecord:
     """Make a session. Raise UserError if it exists."""
     if find(connection, session_id) is not None:
@@ -198,6 +208,13 @@ def last_run(connection: sqlite3.Connection, number: int) -> tuple[int, int]:
                 break
             begin.append(first)
     return run, min(begin, default=0)
+
+
+def rows_of(connection: sqlite3.Connection, number: int, run: int) -> list[tuple[int, Row]]:
+    """Return the rows of one run, with their numbers. Raise JournalDamaged."""
+    query = "SELECT MIN(first), MAX(first + count) FROM chunks WHERE session = ? AND run = ?"
+    first, behind = connection.execute(query, (number, run)).fetchone()
+    return [] if first is None else rows_after(connection, number, first - 1, behind - first)
 
 
 def newest_count(connection: sqlite3.Connection, number: int, upto: int) -> tuple[int, list[Row]]:

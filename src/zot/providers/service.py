@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -42,7 +43,7 @@ class Service:
     """A model service. Every error it raises says whose it is, shows no key and is of a bearable length.
 
     ``clock`` tells the seconds since the epoch: a service may name the time at which to try again. ``secrets`` are
-    those besides the key that it might quote.
+    those besides the key that it might quote. ``left_s`` tells how long an answer can still be used.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Service:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] | None = None,
         clock: Callable[[], float] = time.time,
+        left_s: Callable[[], float] | None = None,
     ) -> None:
         self.name = name
         self._api = api
@@ -69,6 +71,7 @@ class Service:
         self._sleep = sleep
         self._jitter = jitter or _random
         self._clock = clock
+        self._left_s = left_s or _forever
 
     def call(self, request: Request, on_retry: OnRetry) -> _Call:
         """Prepare one model call; nothing happens before `open`."""
@@ -84,6 +87,7 @@ class Service:
             sleep=self._sleep,
             jitter=self._jitter,
             clock=self._clock,
+            left_s=self._left_s,
             on_retry=on_retry,
         )
 
@@ -109,6 +113,7 @@ class _Call:
         sleep: Callable[[float], Awaitable[None]],
         jitter: Callable[[], float],
         clock: Callable[[], float],
+        left_s: Callable[[], float],
         on_retry: OnRetry,
     ) -> None:
         self._name = name
@@ -122,6 +127,7 @@ class _Call:
         self._sleep = sleep
         self._jitter = jitter
         self._clock = clock
+        self._left_s = left_s
         self._on_retry = on_retry
         self._response: HttpResponse | None = None
         self._decoder = api.decoder(request)
@@ -146,7 +152,7 @@ class _Call:
                     http, may_renew = self._prepared(renewed), False
                     continue
                 delay_s = retry_delay(error, attempt=attempt, jitter=self._jitter())
-                if delay_s is None:
+                if delay_s is None or delay_s >= self._left_s():
                     self._advise(error)
                     raise
                 log.warning("%s (attempt %d; the next one in %.2f s)", error, attempt, delay_s)
@@ -297,3 +303,7 @@ def _random() -> float:
     from random import random
 
     return random()
+
+
+def _forever() -> float:
+    return math.inf

@@ -15,6 +15,7 @@ from zot.errors import (
     AlreadyAnswered,
     ConfigError,
     NoAnswer,
+    PromptTooLong,
     RunCancelled,
     SessionBusy,
     StoreFailed,
@@ -23,12 +24,14 @@ from zot.errors import (
 from zot.events import AgentEvent
 from zot.history import Batch
 from zot.outcome import Outcome
+from zot.serve.host_line import Place
 from zot.session import Session
 from zot.wire.host import Request, Response, Usage, code_of
 
 log = logging.getLogger("zot")
 
-#: What the exit code says when a request could not be run, and when we failed.
+#: What the exit code says when a request cannot be run, when nothing could be, and when we failed.
+BAD_INPUT = 2
 NOT_SET_UP = 3
 FAILED = 4
 #: How long it may take to put on record that the answer is out, and to wind down. Whoever asked waits for our end.
@@ -74,18 +77,24 @@ class Nobody:
 class Answering:
     """Answers one request. A `Subscriber` of its session.
 
-    A session that others use is waited for: whoever guards the deadline ends that.
+    A session that others use is waited for, and so are those who came before, in ``place``: whoever guards the deadline
+    ends that.
     """
 
     can_approve = False
 
-    def __init__(self, request: Request, opening: Opening, listener: Listener | None = None) -> None:
+    def __init__(
+        self, request: Request, opening: Opening, listener: Listener | None = None, place: Place | None = None
+    ) -> None:
         self._request = request
         self._opening = opening
         self._listener = listener or Nobody()
+        self._place = place or Place()
         self._outcome = Outcome()
         self._session: Session | None = None
         self._once: Once | None = None
+        #: True while it waits for others. Read from any thread.
+        self.waits = False
         self._is_running = False
         self._is_cancelled = False
         self._task: asyncio.Task[Reply] | None = None
@@ -101,6 +110,8 @@ class Answering:
             return self._failure(RunCancelled("the request was cancelled"))
         self._task = asyncio.create_task(self._attempt(), name="zot request")
         await asyncio.wait({self._task})
+        if self._once is not None:
+            self._once.leave()
         if self._task.cancelled():
             return self._failure(RunCancelled("the request was cancelled"))
         return self._task.result()
@@ -114,7 +125,7 @@ class Answering:
             self._task.cancel()
 
     def kill(self) -> None:
-        """Kill what its tools have running, from any thread: the process is about to end."""
+        """Kill what its tools have running, from any thread: it is over, or the process is."""
         if self._session is not None:
             self._session.kill()
 
@@ -153,8 +164,13 @@ class Answering:
 
     async def _attempt(self) -> Reply:
         try:
-            self._session, self._once = await self._opening(self._request)
+            self.waits = True
+            await self._place.reached()
+            async with self._place.slots:
+                self.waits = False
+                self._session, self._once = await self._opening(self._request)
             self._session.subscribe(self)
+            self._session.check_fit(self._request.prompt or "")
             answer, replayed = await self._run(self._session, self._once)
         except AgentError as problem:
             return self._failure(problem)
@@ -168,19 +184,21 @@ class Answering:
         """Return the answer, and whether it had been given before."""
         assert self._request.prompt is not None
         while True:
-            if (kept := await once.kept()) is not None:
+            self.waits = True
+            if (kept := await once.turn()) is not None:
                 return kept, True
-            self._is_running = True
-            job = session.prompt(self._request.prompt, stands=lambda: once.stands)
-            await session.finish()
-            self._is_running = False
+            async with self._place.slots:
+                self.waits, self._is_running = False, True
+                job = session.request(self._request.prompt, once.words)
+                await session.finish()
+                self._is_running = False
             match job.error:
                 case AlreadyAnswered(answer=data):
                     answer = msgspec.json.decode(data, type=Answer)
                     await self._keep(once, answer)  # Whoever ran it may have died before that.
                     return answer, True
                 case SessionBusy() if not self._is_cancelled:
-                    await once.turn()
+                    pass  # Somebody was faster.
                 case None:
                     return await self._conclude(once, aborted=job.aborted), False
                 case problem:
@@ -211,6 +229,8 @@ class Answering:
 
 def _exit_code(problem: AgentError) -> int:
     match problem:
+        case PromptTooLong():
+            return BAD_INPUT
         case ConfigError():
             return NOT_SET_UP
         case StoreFailed() | Unforeseen():

@@ -22,16 +22,22 @@ class Interrupted(AgentError):
     """A signal came before the request."""
 
 
-def read_request(incoming: int, signals: int, *, limit: int, patience_s: float) -> bytes:
+class Abandoned(AgentError):
+    """Nobody is there any more who could read an answer."""
+
+
+def read_request(incoming: int, signals: int, outgoing: int, *, limit: int, patience_s: float) -> bytes:
     """Return the first line that says something. What follows it is left alone.
 
-    Raise Refused if there is none, or if it is too long or too late; Interrupted if ``signals`` becomes readable first.
+    Raise Refused if there is none, or if it is too long or too late; Interrupted if ``signals`` becomes readable first,
+    Abandoned if ``outgoing`` is closed at its other end.
     """
     lines, deadline = LineSplitter(max_line_bytes=limit), time.monotonic() + patience_s
     while True:
-        data = _next(incoming, signals, deadline)
+        data = _next(incoming, signals, outgoing, deadline)
         if data is None:
-            raise Refused(f"no request within {patience_s:g} s", Ids())
+            begun = ", only a part of one: a line feed ends it" if lines.unread() else ""
+            raise Refused(f"no request within {patience_s:g} s{begun}", Ids())
         for line in lines.feed(data) if data else lines.finish():
             if isinstance(line, TooLong):
                 raise Refused(f"the request is longer than {line.limit} bytes", Ids(), goes_on=True)
@@ -55,16 +61,19 @@ def drain(incoming: int) -> None:
             return
 
 
-def _next(incoming: int, signals: int, deadline: float) -> bytes | None:
-    """Return what comes next, b"" at the end of the input, None at the deadline. Raise Interrupted."""
+def _next(incoming: int, signals: int, outgoing: int, deadline: float) -> bytes | None:
+    """Return what comes next, b"" at the end of the input, None at the deadline. Raise Interrupted, Abandoned."""
     poll = select.poll()
     poll.register(incoming, select.POLLIN)
     poll.register(signals, select.POLLIN)
+    poll.register(outgoing, 0)
     while (left_s := deadline - time.monotonic()) > 0:
         ready = dict(poll.poll(left_s * 1000))
         # One that came first may be there only now: it is heard when the wait is over.
         if signals in ready or readable(signals):
             raise Interrupted("a signal came before the request")
+        if outgoing in ready:
+            raise Abandoned("nobody reads the answer")
         if incoming in ready:
             try:
                 return os.read(incoming, _READ_BYTES)

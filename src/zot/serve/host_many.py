@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 from zot.events import AgentEvent
-from zot.serve.host import Answering, Listener, Nobody, Opening
+from zot.serve.host import Answering, Listener, Nobody
+from zot.serve.host_line import Line, Place
 from zot.serve.host_output import LineThread
 from zot.serve.watchdog import Slot, Watchdog
 from zot.wire.host import EventLine, Ids, Refused, Request, Response, decode_request, encode_event, encode_response
 from zot.wire.lines import LineSplitter, TooLong
+
+if TYPE_CHECKING:
+    from zot.answers import Once
+    from zot.session import Session
+
+#: Opens the session of a request that came at a time and must be answered by another.
+OpeningBy: TypeAlias = "Callable[[Request, float, float], Awaitable[tuple[Session, Once]]]"
 
 #: With so many unanswered, no more is read.
 _MAX_UNANSWERED = 256
@@ -43,12 +53,12 @@ class ManyRequests:
     """Serves one client until its input ends, ``at_once`` requests at a time."""
 
     def __init__(
-        self, opening: Opening, watchdog: Watchdog, output: LineThread, *, at_once: int, tells_events: bool
+        self, opening: OpeningBy, watchdog: Watchdog, output: LineThread, *, at_once: int, tells_events: bool
     ) -> None:
         self._opening = opening
         self._watchdog = watchdog
         self._output = output
-        self._at_once = asyncio.Semaphore(at_once)
+        self._line = Line(at_once)
         self._tells_events = tells_events
         self._loop = asyncio.get_running_loop()
         self._running: dict[str, tuple[Request, Answering]] = {}
@@ -110,28 +120,35 @@ class ManyRequests:
             raise Refused("a request with this request_id is running", request.ids)
         slot = Slot(request.ids, began + request.timeout_s)
         listener: Listener = Narrator(slot, self._output) if self._tells_events else Nobody()
-        answering = Answering(request, self._opening, listener)
-        slot.usage = answering.usage
-        slot.expired = lambda: _call(self._loop, answering.cancel)
+        place = self._line.join(request)
+        answering = Answering(request, lambda one: self._opening(one, began, slot.deadline), listener, place)
+        slot.usage, slot.waits = answering.usage, lambda: answering.waits
+        slot.expired = partial(self._expire, answering)
         self._running[request.request_id] = request, answering
         self._watchdog.guard(slot)
-        task = self._loop.create_task(self._follow(request, slot, answering), name="zot request")
+        task = self._loop.create_task(self._follow(request, slot, answering, place), name="zot request")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _follow(self, request: Request, slot: Slot, answering: Answering) -> None:
+    async def _follow(self, request: Request, slot: Slot, answering: Answering, place: Place) -> None:
         """See a request to its answer, and to its end behind that."""
         try:
-            async with self._at_once:
-                reply = await answering.answer()
-                if self._answer(slot, reply.response):
-                    await asyncio.to_thread(slot.wait_written, None)
-                    if self._output.problem is None:
-                        await answering.delivered()
-                self._watchdog.release(slot)
-                await answering.close()
+            reply = await answering.answer()
+            place.leave()
+            if self._answer(slot, reply.response):
+                await asyncio.to_thread(slot.wait_written, None)
+                if self._output.problem is None:
+                    await answering.delivered()
+            self._watchdog.release(slot)
+            await answering.close()
         finally:
+            place.leave()
             self._running.pop(request.request_id or "", None)
+
+    def _expire(self, answering: Answering) -> None:
+        """In the watchdog's thread: end a request that is late, and what its tools run even if the loop hangs."""
+        self._loop.call_soon_threadsafe(answering.cancel)
+        answering.kill()
 
     def _cancel(self, request: Request) -> None:
         _, answering = self._running.get(request.target or "", (None, None))
@@ -149,7 +166,3 @@ class ManyRequests:
             return False
         self._output.answer(slot, encode_response(response))
         return True
-
-
-def _call(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
-    loop.call_soon_threadsafe(what)

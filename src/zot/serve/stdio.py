@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
+import time
+from contextlib import suppress
 from typing import NoReturn
 
 #: What ends us, politely.
@@ -61,9 +64,34 @@ def write_all(descriptor: int, data: bytes) -> None:
             poll.poll()
 
 
+def write_within(descriptor: int, data: bytes, within_s: float) -> None:
+    """Write everything, if whoever reads takes it in time. Raise OSError if that cannot be done.
+
+    In pieces that do not block, so that nobody who has stopped to read can stop us, too.
+    """
+    view, deadline = memoryview(data), time.monotonic() + within_s
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    while view:
+        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            raise TimeoutError(errno.ETIMEDOUT, f"nobody has read it for {within_s:g} s")
+        with suppress(BlockingIOError):
+            view = view[os.write(descriptor, view[: select.PIPE_BUF]) :]
+
+
 def leave(code: int) -> NoReturn:
     """Exit without tearing the interpreter down: all is flushed, and that would cost 13 ms."""
     os._exit(code)
+
+
+def hold_signals() -> None:
+    """Let signals wait that would end us, until `heed_signals`."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+
+def heed_signals() -> None:
+    """Let signals come; those that waited come first."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def leave_on_signals(*, as_failure: bool = False) -> None:

@@ -11,19 +11,23 @@ import os
 import select
 import signal
 import stat
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
-from zot.serve.stdio import SIGNALS, abandoned, leave
-from zot.wire.host import TIMEOUT_MESSAGE, Ids, Response, Usage
+from zot.serve.stdio import SIGNALS, abandoned, heed_signals, leave
+from zot.wire.host import TIMEOUT_MESSAGE, WAITED_MESSAGE, Ids, Response, Usage
 
 #: An answer that somebody else is writing at the deadline has this long to get out.
 _WRITING_S = 0.5
 #: How often we look if whoever started us is still there.
 _LOOK_S = 0.5
 _WAKE = b"\0"
+_UNWRITTEN = 4
+#: How long whoever runs may keep the interpreter from us.
+_SWITCH_S = 0.001
 
 
 class Signals:
@@ -34,6 +38,7 @@ class Signals:
         signal.set_wakeup_fd(self._outgoing, warn_on_full_buffer=False)
         for number in SIGNALS:
             signal.signal(number, lambda *_: None)
+        heed_signals()
 
     def wake(self) -> None:
         """Let who waits look around."""
@@ -57,8 +62,11 @@ class Slot:
         self.deadline = deadline
         #: What the request has used so far.
         self.usage: Callable[[], Usage] = Usage
+        #: True while the request waits for others.
+        self.waits: Callable[[], bool] = lambda: False
         #: What is to be done when the watchdog has answered.
         self.expired: Callable[[], None] = lambda: None
+        self._code = 0
         self._right = _thread.allocate_lock()
         self._writing = _thread.allocate_lock()
         self._writing.acquire()
@@ -72,20 +80,24 @@ class Slot:
         """True if somebody answers it, or has."""
         return self._right.locked()
 
-    def written(self) -> None:
-        """Say that the answer is out."""
+    def written(self, code: int = 0) -> None:
+        """Say that the answer is out, or cannot get out, and what the exit code is to say of that."""
+        self._code = code
         self._writing.release()
 
-    def wait_written(self, within_s: float | None) -> None:
-        """Wait until the answer is out."""
-        if self._writing.acquire(timeout=-1 if within_s is None else within_s):
-            self._writing.release()
+    def wait_written(self, within_s: float | None) -> int | None:
+        """Wait until the answer is out; return the exit code, None if it takes too long."""
+        if not self._writing.acquire(timeout=-1 if within_s is None else max(0.0, within_s)):
+            return None
+        self._writing.release()
+        return self._code
 
 
 class Watchdog:
     """Answers requests at their deadline, and everything when we must end.
 
-    ``write`` is called in its thread, and sees to it that the slot hears when the answer is out, or cannot get out.
+    ``write`` is called in its thread, with the exit code for it. It does not wait long for whoever reads, and sees to
+    it that the slot hears when the answer is out, or cannot get out.
     ``stays`` is for a program that serves many requests: then a deadline ends one of them, and not the program.
     """
 
@@ -93,7 +105,7 @@ class Watchdog:
         self,
         signals: Signals,
         descriptors: tuple[int, int],
-        write: Callable[[Slot, Response], object],
+        write: Callable[[Slot, Response, int], object],
         *,
         stays: bool,
         leave: Callable[[int], NoReturn] = leave,
@@ -112,6 +124,7 @@ class Watchdog:
 
     def start(self) -> None:
         """Begin to watch. A signal that came before counts, so what it would leave unanswered is guarded by then."""
+        sys.setswitchinterval(_SWITCH_S)
         _thread.start_new_thread(self._watch, ())
 
     def guard(self, slot: Slot) -> None:
@@ -136,13 +149,14 @@ class Watchdog:
         poll.register(self._outgoing, 0)
         while True:
             poll.poll(max(0.0, self._pause_s() * 1000))
+            # First: each of the looks below lets go of the interpreter, which a busy loop gives back late.
+            self._expire()
             if name := self._signals.taken():
                 self._end(f"zot was ended by {name}", 0)
             if abandoned(self._outgoing):
                 self._give_up()
             if os.getppid() != self._parent and not self._stays and _has_ended(self._incoming):
                 self._end("whoever asked has gone", 4)
-            self._expire()
 
     def _pause_s(self) -> float:
         now = time.monotonic()
@@ -155,9 +169,10 @@ class Watchdog:
                 self.release(slot)
                 answered = slot.take()
                 if answered:
-                    self._write(slot, slot.ids.failure("TIMEOUT", TIMEOUT_MESSAGE, slot.usage()))
+                    message = TIMEOUT_MESSAGE + (WAITED_MESSAGE if slot.waits() else "")
+                    self._write(slot, slot.ids.failure("TIMEOUT", message, slot.usage()), 0)
                 if not self._stays:
-                    self._leave([slot], 0)
+                    self._leave([slot])
                 if answered:
                     slot.expired()
 
@@ -166,19 +181,25 @@ class Watchdog:
         slots = list(self._slots)
         for slot in slots:
             if slot.take():
-                self._write(slot, slot.ids.failure("INTERNAL", message, slot.usage()))
-        self._leave(slots, code)
+                self._write(slot, slot.ids.failure("INTERNAL", message, slot.usage()), code)
+        self._leave(slots)
 
     def _give_up(self) -> NoReturn:
         """Leave: nobody reads what we would say. No flag makes a success of that."""
         self.kill()
-        leave(0 if self._stays else 4)
+        leave(0 if self._stays else _UNWRITTEN)
 
-    def _leave(self, slots: list[Slot], code: int) -> NoReturn:
+    def _leave(self, slots: list[Slot]) -> NoReturn:
+        """End what was started, let the answers get out, and go. One that does not get out is a failure of ours."""
         self.kill()
-        for slot in slots:
-            slot.wait_written(_WRITING_S)
+        deadline = time.monotonic() + _WRITING_S
+        codes = [slot.wait_written(deadline - time.monotonic()) for slot in slots]
         self.flush()
+        if self._stays:
+            leave(0)
+        [code] = codes
+        if code is None:
+            leave(_UNWRITTEN)
         self._exit(code)
 
 

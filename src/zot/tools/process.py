@@ -55,9 +55,9 @@ class Processes(Protocol):
         """End everything. Any number of times; afterwards nothing can be spawned."""
 
     def kill_all(self) -> None:
-        """Kill everything at once, for a process that is about to end. From any thread, also if the loop hangs.
+        """Kill everything at once. From any thread, also if the loop hangs.
 
-        Does not wait for it; nothing else may be done with this afterwards.
+        Does not wait for it. Afterwards nothing can be spawned; `close` may follow.
         """
 
 

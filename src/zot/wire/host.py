@@ -11,6 +11,7 @@ from zot.errors import (
     ConnectionFailed,
     KeyMissing,
     Overloaded,
+    PromptTooLong,
     ProtocolError,
     ProviderError,
     RateLimited,
@@ -20,12 +21,15 @@ from zot.errors import (
     StreamBroken,
 )
 from zot.surrogates import without_half_escapes
+from zot.wire.lines import may_repeat_type, refuse_repeated_type
 
 PROTOCOL: Final = "v1"
 PROTOCOL_VERSION: Final = 1
 MAX_INPUT_BYTES: Final = 1024 * 1024
 TIMEOUT_MS: Final = 30_000
 TIMEOUT_MESSAGE: Final = "request exceeded timeout_ms"
+#: What is added to that of a request whose turn never came.
+WAITED_MESSAGE: Final = ": until then its session was in use, or others were before it"
 #: What stands for the id of a request that has none, or none that can be read.
 UNKNOWN: Final = "unknown"
 
@@ -34,6 +38,7 @@ ErrorCode: TypeAlias = Literal[
 ]
 RequestType: TypeAlias = Literal["run", "ping", "cancel", "session_close"]
 
+_BOM: Final = b"\xef\xbb\xbf"
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -161,6 +166,8 @@ def decode_request(line: bytes) -> Request:
         request = _requests.decode(line)
     except _UNREADABLE as problem:
         request = _decode_leniently(line, problem)
+    if may_repeat_type(line):
+        _refuse_repeated_type(line, request.ids)
     _check(request)
     return request
 
@@ -203,6 +210,8 @@ def code_of(problem: BaseException) -> ErrorCode:
             return "PROVIDER_DOWN"
         case SessionBusy():
             return "TIMEOUT"
+        case PromptTooLong():
+            return "INVALID_REQUEST"
         case _:
             return "INTERNAL"
 
@@ -214,7 +223,24 @@ def _decode_leniently(line: bytes, problem: Exception) -> Request:
             return _requests.decode(without_half_escapes(line))
         except _UNREADABLE as another:
             problem = another
-    raise Refused(f"not a request: {problem}", _ids_in(line)) from None
+    raise Refused(f"not a request: {_told(line, problem)}", _ids_in(line)) from None
+
+
+def _told(line: bytes, problem: Exception) -> str:
+    """Return what is wrong with a line, in the words of whoever wrote it."""
+    if line.startswith(_BOM):
+        return "it begins with a byte order mark, which JSON does not have"
+    if isinstance(problem, msgspec.ValidationError):  # A field may be missing, but one that is there is not nothing.
+        return str(problem).replace(" | null`", "`").replace("`float`", "`number`")
+    return f"{problem}; it must be one JSON object, on one line"
+
+
+def _refuse_repeated_type(line: bytes, ids: Ids) -> None:
+    """Raise Refused if the request has two types, or nobody can tell."""
+    try:
+        refuse_repeated_type(line, noun="request")
+    except ProtocolError as problem:
+        raise Refused(str(problem), ids) from None
 
 
 class _Loose(msgspec.Struct, frozen=True):
@@ -227,7 +253,6 @@ class _Loose(msgspec.Struct, frozen=True):
 def _ids_in(line: bytes) -> Ids:
     """Return the ids of what is not a request, as far as they can be read."""
     try:
-        line.decode()
         found = msgspec.json.decode(without_half_escapes(line), type=_Loose)
     except _UNREADABLE:
         return Ids()

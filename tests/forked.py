@@ -1,0 +1,139 @@
+"""Processes of `zot host` that are forked from one that has it loaded: many of them cost little."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Self
+
+from harness import PATIENCE_S, Late, environment, read_some
+
+_READ_BYTES = 1 << 16
+
+
+class Nursery:
+    """Where they come from: see `nursery.py`. It is started with the first of them."""
+
+    def __init__(self) -> None:
+        self._control, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def fork(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> Forked:
+        """Let a process begin."""
+        self._process = self._process or self._start()
+        (stdin, our_stdin), (our_stdout, stdout), (our_stderr, stderr), (our_report, report) = (
+            os.pipe() for _ in range(4)
+        )
+        order = json.dumps({"argv": argv, "cwd": str(cwd), "env": env}).encode()
+        theirs = [stdin, stdout, stderr, report]
+        socket.send_fds(self._control, [order], theirs)
+        for descriptor in theirs:
+            os.close(descriptor)
+        return Forked(our_stdin, our_stdout, our_stderr, our_report)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self._theirs as theirs:
+            return subprocess.Popen(
+                [sys.executable, Path(__file__).parent / "nursery.py", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()], env=environment({}), stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._theirs.close()
+        self._control.close()
+        assert self._process is None or self._process.wait(PATIENCE_S) == 0
+
+
+class Forked:
+    """One of them, with what `subprocess.Popen` has for those that we start ourselves."""
+
+    def __init__(self, stdin: int, stdout: int, stderr: int, report: int) -> None:
+        self.stdin: IO[bytes] = os.fdopen(stdin, "wb")
+        self.stdout: IO[bytes] = os.fdopen(stdout, "rb")
+        self.stderr: IO[bytes] = os.fdopen(stderr, "rb")
+        self.returncode: int | None = None
+        self._report = os.fdopen(report, "rb", buffering=0)
+        self._reported = b""
+        self.pid = self._number(PATIENCE_S)
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it."""
+        self.send_signal(signal.SIGKILL)
+
+    def poll(self) -> int | None:
+        """Return the exit code, None if it is running."""
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float) -> int:
+        """Return the exit code. Raise TimeoutExpired."""
+        if self.returncode is None:
+            self.returncode = self._number(timeout)
+            self._report.close()
+        return self.returncode
+
+    def communicate(self, data: bytes = b"", timeout: float = PATIENCE_S) -> tuple[bytes, bytes]:
+        """Write ``data``, end the input, return what it says until its end. Raise TimeoutExpired."""
+        deadline = time.monotonic() + timeout
+        unsaid, said = memoryview(data), {self.stdout: bytearray(), self.stderr: bytearray()}
+        open_streams = [stream for stream in (self.stdin, *said) if not stream.closed]
+        poll = select.poll()
+        for stream in open_streams:
+            poll.register(stream, select.POLLIN if stream in said else select.POLLOUT)
+        streams = {stream.fileno(): stream for stream in open_streams}
+        while streams:
+            ready = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+            if not ready:
+                raise subprocess.TimeoutExpired("zot host", timeout)
+            for descriptor, _ in ready:
+                stream = streams[descriptor]
+                if stream is self.stdin:
+                    unsaid = _write_some(descriptor, unsaid)
+                    is_over = not unsaid
+                else:
+                    data = os.read(descriptor, _READ_BYTES)
+                    said[stream] += data
+                    is_over = not data
+                if is_over:
+                    poll.unregister(descriptor)
+                    streams.pop(descriptor).close()
+        self.wait(max(0.0, deadline - time.monotonic()))
+        return bytes(said[self.stdout]), bytes(said[self.stderr])
+
+    def _number(self, timeout: float) -> int:
+        """Return the next number of the report."""
+        deadline = time.monotonic() + timeout
+        try:
+            while b"\n" not in self._reported:
+                self._reported += read_some(self._report.fileno(), deadline) or b"-1\n"
+        except Late:
+            raise subprocess.TimeoutExpired("zot host", timeout) from None
+        line, _, self._reported = self._reported.partition(b"\n")
+        return int(line)
+
+
+def _write_some(descriptor: int, data: memoryview) -> memoryview:
+    """Write what does not block; return what is left: nothing, if nobody reads it."""
+    try:
+        return data[os.write(descriptor, data[: select.PIPE_BUF]) :]
+    except BrokenPipeError:
+        return data[:0]
