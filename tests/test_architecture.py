@@ -98,7 +98,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "wire",
         "provision", "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors",
         "providers/models", "providers", "doctor", "session", "store", "agent", "history", "job", "journal", "past",
-        "readable", "branches", "rewind", "tools", "schema", "answers",
+        "readable", "branches", "rewind", "tools", "schema", "answers", "extensions",
     },
     # It imports the command that was named, by name.
     "cli": {"errors", "version"},

@@ -1,19 +1,21 @@
-"""What `zot sessions` was asked, how it answers, and which session is meant."""
+"""What a command with subcommands was asked, how it answers, and which session is meant."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from zot.errors import ConfigError, NoSuchSession, UserError
 from zot.events import encode
-from zot.journal.journal import Journal
-from zot.journal.tables import SessionRecord
 from zot.readable import one_line
+
+if TYPE_CHECKING:  # Not every command needs the journal.
+    from zot.journal.journal import Journal
+    from zot.journal.tables import SessionRecord
 
 #: How many sessions are named when an abbreviation fits several.
 _NAMED = 5

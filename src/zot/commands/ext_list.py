@@ -1,0 +1,77 @@
+"""`zot ext list`: which extensions there are, which of them run, and why the others do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zot.commands.asked import Request, remark, write, write_json
+from zot.commands.ext_chosen import found, home
+from zot.extensions.discovery import Located
+from zot.extensions.log import log_path
+from zot.extensions.log_reader import Note, problem
+from zot.printable import printable
+
+FULL_RIGHTS = "full user rights"
+
+
+def list_(request: Request) -> int:
+    """Say what there is."""
+    all_of_them = found()
+    for one in all_of_them:
+        last = problem(log_path(home(), one.name)) if one.manifest is not None else None
+        if request.json:
+            write_json(_described(one, last))
+        else:
+            write(_told(one, last))
+    if not all_of_them and not request.json:
+        remark("there are no extensions here; zot ext install adds one, zot ext new begins one")
+    return 0
+
+
+def _described(one: Located, last: Note | None) -> dict[str, Any]:
+    manifest = one.manifest
+    return {
+        "name": one.name,
+        "version": manifest.version if manifest else "",
+        "source": one.source,
+        "standing": one.standing,
+        "description": manifest.description if manifest else "",
+        "language": manifest.language if manifest else "",
+        "directory": one.directory,
+        "why_not": _why_not(one),
+        "rights": _rights(one) if manifest else None,
+        "last_problem": last,
+    }
+
+
+def _told(one: Located, last: Note | None) -> str:
+    manifest = one.manifest
+    version = f" {printable(manifest.version)}" if manifest and manifest.version else ""
+    lines = [f"{printable(one.name)}{version}  {one.source}  {one.standing}"]
+    if manifest and manifest.description:
+        lines.append(printable(" ".join(manifest.description.split())))
+    rights = _rights(one)
+    lines.append(printable(one.directory) + (f", with {rights}" if manifest and isinstance(rights, str) else ""))
+    if why := _why_not(one):
+        lines.append(f"does not run: {printable(why)}")
+    if last is not None:
+        lines.append(f"last problem, {last.at}: {printable(last.text)}")
+    return "\n    ".join(lines) + "\n"
+
+
+def _rights(one: Located) -> object:
+    """Return what it may do: what its manifest asks for, or everything."""
+    asked_for = getattr(one.manifest, "permissions", None)
+    return FULL_RIGHTS if asked_for is None else asked_for
+
+
+def _why_not(one: Located) -> str:
+    match one.standing:
+        case "runs":
+            return ""
+        case "disabled":
+            return f"it is disabled; zot ext enable {one.name}"
+        case "untrusted":
+            return f"it is not trusted as it is now; zot ext trust {one.name}"
+        case "shadowed" | "broken":
+            return one.problem
