@@ -9,10 +9,13 @@ import msgspec
 
 from zot import flags
 from zot.commands.asked import Request, remark
+from zot.config import AGENT_FLAGS
 from zot.errors import UsageError
 from zot.flags import Flag
 
 _HELP = Flag("--help", "this text", short="-h")
+_DEADLINE = next(flag for flag in AGENT_FLAGS if flag.name == "--ext-deadline")
+_LANGUAGES = ("python", "typescript", "shell", "go")
 _JSON = Flag("--json", "one JSON object a line, for programs")
 
 
@@ -42,6 +45,18 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     )),
     "trust": Subcommand("ext_standing.trust", (1, 1), "NAME|DIR", "let one of a project run, as it is now"),
     "untrust": Subcommand("ext_standing.untrust", (1, 1), "NAME|DIR", "let one of a project not run any more"),
+    "new": Subcommand("ext_new.new", (1, 2), "NAME [DIR]", "begin one that works, in DIR or ./NAME", (
+        Flag("--lang", f"{', '.join(_LANGUAGES[:-1])} or {_LANGUAGES[-1]} ({_LANGUAGES[0]})", value="LANGUAGE",
+             parse=flags.choice(*_LANGUAGES)),
+    )),
+    "test": Subcommand("ext_test.test", (1, 1), "DIR", "talk to one as a session would, and tell what it does wrong", (
+        Flag("--call-tools", "call its tools, too, with made-up arguments; they do what they do"),
+        _DEADLINE,
+    )),
+    "run": Subcommand("ext_run.run", (1, 1), "DIR", "start one and type its commands, such as /name args", (
+        Flag("--trace", "show every frame: > what it is told, < what it says"),
+        _DEADLINE,
+    )),
 }  # fmt: skip
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 from collections.abc import Mapping
 
 from zot.errors import UserError
+from zot.extensions.errand import run_errand
 from zot.extensions.manifest import FILE_NAME
 from zot.printable import printable
 from zot.tools.process import Processes
 
 PROTOCOLS = ("https", "ssh", "git", "file")
 DEADLINE_S = 600.0
-_GRACE_S = 0.5
-_MAX_TOLD_BYTES = 16 * 1024
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(://|::)")
 #: As ssh names a file: host:path, but no path of ours.
 _AT_HOST = re.compile(r"[^/:]+@[^/:]+:[^:]")
@@ -58,26 +56,14 @@ async def clone(url: str, destination: str, *, processes: Processes, env: Mappin
     """Clone ``url`` to ``destination``, which must not exist. Raise UserError with what git said. Nothing runs on."""
     argv = ["git", "clone", "--quiet", "--depth", "1", "--no-recurse-submodules", "--", checked_url(url), destination]
     plain = {name: value for name, value in env.items() if name not in _MISLEADING}
-    try:
-        child = await processes.spawn(argv, cwd="/", env={**plain, **_QUIET})
-    except (OSError, ValueError) as problem:
-        raise UserError(f"git could not be started: {problem}") from None
-    said = b""
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            while data := await child.read():
-                said = (said + data)[-_MAX_TOLD_BYTES:]
-    except TimeoutError:
-        raise UserError(f"git clone {printable(url)}: not done within {DEADLINE_S:g} s") from None
-    finally:
-        await child.end(grace_s=_GRACE_S)
-        child.close()
-    if status := child.status():
+    env = {**plain, **_QUIET}
+    status, said = await run_errand(argv, cwd="/", env=env, processes=processes, within_s=DEADLINE_S)
+    if status:
         raise UserError(f"git clone {printable(url)}: {_reason(said) or f'exit status {status}'}")
 
 
-def _reason(said: bytes) -> str:
+def _reason(said: str) -> str:
     """Return what git complained about, as one line: what it says after "fatal:", or else all of it."""
-    lines = [line.strip() for line in said.decode("utf-8", "replace").split("\n") if line.strip()]
+    lines = [line.strip() for line in said.split("\n") if line.strip()]
     fatal = [line.removeprefix("fatal: ") for line in lines if line.startswith("fatal: ")]
     return printable("; ".join((fatal or lines)[:3]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from zot.extensions.calls import Asked
 from zot.extensions.happenings import (
@@ -23,6 +23,8 @@ from zot.extensions.peer import Peer
 from zot.tools.process import Child, Streams
 
 A = TypeVar("A")
+#: Hears what is said, byte by byte: ">" to the extension, "<" by it.
+Trace: TypeAlias = Callable[[Literal["<", ">"], bytes], None]
 #: What has closed its output is about to exit, and has this long for it.
 _EXIT_S = 0.2
 
@@ -33,9 +35,17 @@ class ExtensionProcess:
     ``heard`` is told everything that happens, in order, except answers, which go to whoever asked.
     """
 
-    def __init__(self, peer: Peer, heard: Callable[[Happening], None], *, terminate_s: float) -> None:
+    def __init__(
+        self,
+        peer: Peer,
+        heard: Callable[[Happening], None],
+        *,
+        terminate_s: float,
+        trace: Trace = lambda way, data: None,
+    ) -> None:
         self.peer = peer
         self._heard = heard
+        self._trace = trace
         self._terminate_s = terminate_s
         self._loop = asyncio.get_running_loop()
         self._asked: dict[str, asyncio.Future[Answered]] = {}
@@ -74,7 +84,8 @@ class ExtensionProcess:
 
     def say(self, data: bytes) -> None:
         """Send what `peer` wants said."""
-        if self._outbox is not None:
+        if self._outbox is not None and data:
+            self._trace(">", data)
             self._outbox.write(data)
         self._schedule()
 
@@ -97,6 +108,7 @@ class ExtensionProcess:
         """Listen until it ends; return how it did."""
         try:
             while data := await child.read(until_exit=False):
+                self._trace("<", data)
                 self._happen(self.peer.receive(data, self._loop.time()))
             if not await child.exited(within_s=_EXIT_S):
                 self._happen(self.peer.lose("has closed its output", self._loop.time()))
