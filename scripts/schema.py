@@ -17,6 +17,7 @@ import msgspec
 from zot import events
 from zot.messages import ShownMessage
 from zot.session import State
+from zot.slash import CommandAnswer, CommandInfo
 from zot.wire import host, rpc
 
 PATH = Path(__file__).parents[1] / "docs" / "schema" / "rpc.json"
@@ -50,6 +51,10 @@ class Models(msgspec.Struct, frozen=True):
     models: tuple[rpc.ModelData, ...]
 
 
+class Commands(msgspec.Struct, frozen=True):
+    commands: tuple[CommandInfo, ...]
+
+
 #: What `data` is in the response to a command; the others have none.
 _DATA: dict[type[rpc.Command], type[msgspec.Struct]] = {
     rpc.Hello: rpc.HelloData,
@@ -61,6 +66,8 @@ _DATA: dict[type[rpc.Command], type[msgspec.Struct]] = {
     rpc.SetModel: Chosen,
     rpc.GetModels: Models,
     rpc.Ping: Pong,
+    rpc.GetCommands: Commands,
+    rpc.RunCommand: CommandAnswer,
 }
 
 

@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "private": set(),
     "messages": {"errors"},
     "events": {"errors", "messages", "surrogates"},
+    "slash": set(),
     "flags": {"errors"},
     "config": {"errors", "regular", "flags", "providers/vendors"},
     "auth_file": {"errors", "private"},
@@ -44,8 +45,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "journal": {"errors", "messages", "events", "store", "surrogates"},
     "readable": {"messages"},
     "wire": {"errors", "messages", "events", "surrogates"},
-    # The protocol, without I/O; what spawns and asks comes on top.
-    "extensions": {"errors", "printable", "messages", "wire"},
+    # The protocol without I/O in `peer.py`, and around it what spawns, asks and tells.
+    "extensions": {
+        "errors", "printable", "private", "regular", "messages", "events", "slash", "wire", "fingerprint", "agent",
+        "tools/base", "tools",
+    },
+    "extension_host": {"errors", "printable", "config", "trust", "version", "agent", "toolbox", "extensions"},
     "tools/base": {"errors", "messages", "store"},
     "tools": {"errors", "printable", "private", "surrogates", "messages", "store", "tools/base", "skills"},
     # What a session works with: it picks the concrete tools.
@@ -61,7 +66,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     # lab is a service at the other end of a line: it knows what a transport is, and none of our decoders.
     "providers/lab": {"errors", "regular", "messages", "events", "providers/base"},
-    "agent": {"errors", "printable", "messages", "events", "store", "schema", "providers/base", "tools/base"},
+    "agent": {"errors", "printable", "messages", "events", "slash", "store", "schema", "providers/base", "tools/base"},
     "history": {"errors", "messages", "events", "store", "agent"},
     "job": {"errors", "surrogates", "messages", "store", "agent"},
     "outcome": {"messages", "events"},
@@ -71,11 +76,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "branches": {"messages", "store", "agent"},
     "checkpoints": {"errors", "messages", "store", "agent", "past"},
     "rewind": {"errors", "messages", "store", "history", "job", "checkpoints"},
-    "session": {"errors", "messages", "store", "agent", "history", "job", "past", "worker", "rewind"},
+    "session": {"errors", "messages", "slash", "store", "agent", "history", "job", "past", "worker", "rewind"},
     # The only one that picks concrete parts.
     "runtime": {
         "errors", "regular", "messages", "store", "config", "provision", "providers/lab", "agent", "session", "toolbox",
-        "instructions", "schema", "journal", "answers",
+        "instructions", "schema", "journal", "answers", "extension_host",
     },
     "provision": {
         "errors",
@@ -87,7 +92,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "runtime",
     },
     "blocking": {"errors", "messages", "events", "config", "providers/base", "rewind", "session", "sdk"},
-    "serve": {"errors", "messages", "events", "history", "job", "outcome", "answers", "session", "wire"},
+    "serve": {
+        "errors", "printable", "messages", "events", "slash", "history", "job", "outcome", "answers", "session", "wire",
+    },
     # It looks at everything, and nobody but its command looks at it.
     "doctor": {
         "errors", "version", "config", "auth_file", "credentials", "key_command", "providers/vendors", "providers/base",

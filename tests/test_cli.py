@@ -93,7 +93,7 @@ def test_a_skill_of_a_project_is_used_once_it_is_trusted_and_not_after_it_change
 @pytest.mark.parametrize(
     "words",
     [
-        "rpc --frobnicate", "rpc --model", "rpc --max-steps none", "rpc --no-tools=1", "rpc word", "rpc --ext x",
+        "rpc --frobnicate", "rpc --model", "rpc --max-steps none", "rpc --no-tools=1", "rpc word", "rpc --ext",
         "rpc --session a --no-session", "-p hi --frobnicate", "-p --json hi", "-p -c --no-session hi",
         "-p --provider lab </dev/null",
         "--json hi --features seq,frobnication", "models word", "models --live", "prompt word", "doctor word", "login",
@@ -114,7 +114,7 @@ def test_wrong_usage_is_exit_code_two_everywhere(words: str) -> None:
          "it"),
         ("--model x rpc", "the command comes first: zot rpc --model ..."),
         ("--json hi --features seq,more", "--features seq,more: there is no feature 'more'; known: seq, thinking, "
-         "retries, prices, approvals, compaction"),
+         "retries, prices, approvals, compaction, extensions"),
         ("""-p "$(printf 'a\\377')" """, "the prompt is not UTF-8"),
     ],
 )  # fmt: skip

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from zot.config import AGENT_FLAGS, LATER_FLAGS, SECRET_NAMES, Config, resolve, tool_environment, zot_home
-from zot.errors import ConfigError
+from zot.config import AGENT_FLAGS, SECRET_NAMES, Config, resolve, tool_environment, zot_home
+from zot.errors import ConfigError, UsageError
 from zot.flags import parse
 from zot.runtime import checked, open_session
 
@@ -113,22 +112,26 @@ def test_no_tools_wins_over_a_list_of_tools(tmp_path: Path) -> None:
     assert resolve(settings, {}).tools == ()
 
 
-@pytest.mark.parametrize("flag", ["--no-ext", "--no-extensions", "--no-session"])
-def test_flags_of_the_seed_that_mean_nothing_here_are_accepted(flag: str) -> None:
-    settings, _ = parse([flag], AGENT_FLAGS)
+def test_keeping_nothing_is_the_default() -> None:
+    settings, _ = parse(["--no-session"], AGENT_FLAGS)
     assert resolve(settings, {}) == Config(env={})
+
+
+@pytest.mark.parametrize("flag", ["--no-ext", "--no-extensions"])
+def test_both_spellings_of_no_extensions_mean_it(flag: str) -> None:
+    settings, _ = parse([flag, "-e", "a", "--ext", "b", "--ext-deadline", "tool=2"], AGENT_FLAGS)
+    assert resolve(settings, {}) == Config(no_ext=True, ext=("a", "b"), ext_deadlines={"tool": 2.0}, env={})
+
+
+def test_a_deadline_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(UsageError, match="there is no deadline 'nap'; there are: hello, ready"):
+        parse(["--ext-deadline", "nap=2"], AGENT_FLAGS)
 
 
 @pytest.mark.parametrize("flag", ["--no-skill", "--no-skills"])
 def test_both_spellings_of_no_skills_mean_it(flag: str) -> None:
     settings, _ = parse([flag], AGENT_FLAGS)
     assert resolve(settings, {}) == Config(no_skill=True, env={})
-
-
-@pytest.mark.parametrize("flag", LATER_FLAGS, ids=lambda flag: flag.name)
-def test_flags_of_later_versions_are_refused_by_name(flag: Any) -> None:
-    with pytest.raises(ConfigError, match=rf"^{flag.name} is not available in this version of zot$"):
-        resolve({flag.key: "x"}, {})
 
 
 @pytest.mark.parametrize(

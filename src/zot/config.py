@@ -173,9 +173,6 @@ RESUME_FLAGS: Sequence[Flag] = (
     Flag("--resume", "go on with this session; without an id as --continue", value="[ID]", short="-r"),
 )
 
-#: Flags that have a meaning in zot, but not in this version: refused by name, so that nobody relies on them.
-LATER_FLAGS: Sequence[Flag] = ()
-
 
 def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None, *, agent: str = "default") -> Config:
     """Return the Config that flags, environment and files make together; a flag wins over a file.
@@ -185,9 +182,6 @@ def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None, *
     Raise ConfigError with the file and field that is wrong.
     """
     given = dict(settings)
-    for flag in LATER_FLAGS:
-        if flag.key in given:
-            raise UsageError(f"{flag.name} is not available in this version of zot")
     if (named := given.pop("config_dir", None)) is not None and not os.path.isdir(named):
         raise ConfigError(f"--config-dir {named}: no such directory")
     directory = named or zot_home(os.environ if env is None else env)

@@ -163,7 +163,7 @@ class ExtNotify(Event, tag="ext_notify", frozen=True, gc=False):
     message: str
 
 
-class PanelOpen(Event, tag="panel_open", frozen=True, gc=False):
+class PanelOpened(Event, tag="panel_open", frozen=True, gc=False):
     """An extension shows a panel until either side closes it. ``footer`` says what its keys do."""
 
     extension: str
@@ -173,7 +173,7 @@ class PanelOpen(Event, tag="panel_open", frozen=True, gc=False):
     footer: str = ""
 
 
-class PanelRender(Event, tag="panel_render", frozen=True, gc=False):
+class PanelRendered(Event, tag="panel_render", frozen=True, gc=False):
     """An open panel shows something else."""
 
     extension: str
@@ -183,7 +183,7 @@ class PanelRender(Event, tag="panel_render", frozen=True, gc=False):
     footer: str = ""
 
 
-class PanelClose(Event, tag="panel_close", frozen=True, gc=False):
+class PanelClosed(Event, tag="panel_close", frozen=True, gc=False):
     """A panel is over."""
 
     extension: str
@@ -211,9 +211,9 @@ AgentEvent: TypeAlias = (
     | Retry
     | ApprovalRequest
     | ExtNotify
-    | PanelOpen
-    | PanelRender
-    | PanelClose
+    | PanelOpened
+    | PanelRendered
+    | PanelClosed
 )
 
 _encoder = msgspec.json.Encoder()

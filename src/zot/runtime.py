@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from zot.config import RECORDED, TOOL_NAMES, Config, extension_places, resumed, tool_environment, tool_names, zot_home
+from zot.config import RECORDED, TOOL_NAMES, Config, resumed, tool_environment, tool_names, zot_home
 from zot.errors import ConfigError
 from zot.provision import credential_of, models_of, provider_of
 
 if TYPE_CHECKING:
     from zot.agent.expected import Expected
-    from zot.agent.hooks import Extensions
     from zot.agent.policy import Policy
     from zot.answers import Once
-    from zot.extensions.discovery import Located
     from zot.journal.journal import Journal
     from zot.journal.record import Record
     from zot.session import Past, Session
@@ -214,6 +212,7 @@ def open_session(
     from zot.agent.budget import Budget
     from zot.agent.loop import Agent
     from zot.agent.relief import AutoCompact
+    from zot.extension_host import open_extensions
     from zot.session import Session
     from zot.toolbox import Toolbox
 
@@ -225,7 +224,7 @@ def open_session(
         models,
         model_id=model_id,
         system=_system(config, toolbox, cwd) if system is None else system,
-        extensions=_extensions(config, toolbox, cwd=cwd, model_id=model_id),
+        extensions=open_extensions(config, toolbox, cwd=cwd, model_id=model_id),
         tools=toolbox.tools,
         cwd=cwd,
         env=tool_environment(config.environment),
@@ -237,61 +236,6 @@ def open_session(
         approver=Approvals(_policy(config), cwd=cwd, timeout_s=config.approval_timeout_s, advice=advice),
     )
     return Session(agent, store, jobs=toolbox, key=key, now=_clock(config.frozen_time), past=past, files=toolbox.files)
-
-
-def _extensions(config: Config, toolbox: Toolbox, *, cwd: str, model_id: str) -> Extensions | None:
-    """Return what keeps the extensions of a session; None if there are none. Raise ConfigError for a broken --ext."""
-    if not extension_places(config):
-        return None
-    from zot.extensions.deadlines import Deadlines
-    from zot.extensions.extension import Surroundings
-    from zot.extensions.manager import Manager
-    from zot.version import __version__
-
-    located = find_extensions(config)
-    if not any(one.standing == "runs" for one in located):
-        return None
-    around = Surroundings(
-        toolbox.processes,
-        tool_environment(config.environment),
-        zot_home(config.environment),
-        config.provider,
-        model_id,
-        cwd,
-        __version__,
-        Deadlines(**{f"{name}_s": seconds for name, seconds in config.ext_deadlines.items()}),
-    )
-    wanted = config.tools
-    return Manager(located, around, taken=TOOL_NAMES, offered=lambda name: wanted is None or name in wanted)
-
-
-def find_extensions(config: Config) -> list[Located]:
-    """Return the extensions that ``config`` leads to, in order. Raise ConfigError if one that was named is broken."""
-    import logging
-
-    from zot.extensions.discovery import discover
-    from zot.printable import printable
-
-    home, cwd, log = zot_home(config.environment), _directory(config.cwd), logging.getLogger("zot")
-
-    def is_trusted(directory: str, data: Sequence[str]) -> bool:
-        if config.trust_project or home is None:
-            return config.trust_project
-        from zot.trust import TrustStore
-
-        return TrustStore(home).is_trusted(directory, data)
-
-    located = discover(cwd=cwd, home=home, explicit=config.ext, look=not config.no_ext, is_trusted=is_trusted)
-    for one in located:
-        if one.source == "ext" and one.standing == "broken":
-            raise ConfigError(one.problem)
-        if one.standing in ("broken", "shadowed"):
-            log.warning("extension %s: %s", printable(one.name), printable(one.problem))
-        elif one.standing == "untrusted":
-            log.warning(
-                "%s is not trusted and was not started; try: zot ext trust %s", printable(one.directory), one.name
-            )
-    return located
 
 
 def _policy(config: Config) -> Policy:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from zot.agent.compaction import undo_compaction
-from zot.agent.hooks import CommandAnswer, CommandInfo, Jobs, NoJobs
+from zot.agent.hooks import Jobs, NoJobs
 from zot.agent.loop import Agent
 from zot.agent.transcript import Transcript, repaired
 from zot.errors import RunCancelled, RuntimeBusy, StoreFailed, UserError
@@ -17,6 +17,7 @@ from zot.history import History, Subscriber
 from zot.job import Edit, Errand, Job, Wish, checked_prompt
 from zot.messages import ZERO, Counters, ImageBlock, Message, timestamp
 from zot.past import CONCLUSION, concluded, everything, fork_point
+from zot.slash import CommandAnswer, CommandInfo
 from zot.store import MemoryStore, Row, Spliced, Store
 from zot.worker import Worker
 

@@ -270,7 +270,7 @@ def test_hello_says_who_we_are() -> None:
 
 
 def test_features_we_do_not_have_are_ignored() -> None:
-    hello = rpc.Hello(features=("seq", "teleport", "thinking", "extensions"))
+    hello = rpc.Hello(features=("seq", "teleport", "thinking"))
     door = greeting()
     assert json.loads(door.answer(hello))["data"]["features"] == ["seq", "thinking"]
     assert door.features == {"seq", "thinking"}

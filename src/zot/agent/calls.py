@@ -47,11 +47,11 @@ class CallRunner:
         Called again with the answer, it goes on where it was.
         """
         while calls := run.open_calls():
+            # What the model asked for is on record, and told to extensions, before it has any effect.
+            await run.recorder.settled()
             group, question = await self._next_group(run, calls, tools)
             if question is not None and not group:
                 return question
-            # What the model asked for is on record before it has any effect.
-            await run.recorder.settled()
             await self._run_group(run, group)
             await run.recorder.drain()
         return None

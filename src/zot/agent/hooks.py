@@ -11,6 +11,7 @@ from zot.agent.policy import Nothing, Subject
 from zot.errors import UserError
 from zot.events import AgentEvent
 from zot.messages import CallBlock
+from zot.slash import CommandAnswer, CommandInfo
 from zot.tools.base import Tool
 
 
@@ -27,25 +28,6 @@ class MessageDecision(msgspec.Struct, frozen=True):
 
     text: str
     refusal: str | None = None
-
-
-class CommandInfo(msgspec.Struct, frozen=True):
-    """A command that people can run, and whose it is."""
-
-    name: str
-    description: str
-    extension: str
-
-
-class CommandAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an extension wants done: run ``prompt``, put ``insert`` into the editor, ``display`` a note, or nothing."""
-
-    extension: str
-    action: str
-    prompt: str = ""
-    insert: str = ""
-    display: str = ""
-    panel_id: str = ""
 
 
 class Extensions(Protocol):
@@ -71,6 +53,10 @@ class Extensions(Protocol):
 
     def close_panel(self, panel_id: str) -> None:
         """Close a panel. Raise UserError if it is not open."""
+
+    @property
+    def attentive(self) -> bool:
+        """True if there is anybody to ask: then everything that happened is to be told before the next question."""
 
     @property
     def holds_messages(self) -> bool:
@@ -128,6 +114,7 @@ class Approver(Protocol):
 class NoExtensions:
     """Nobody watches, nobody guards."""
 
+    attentive = False
     holds_messages = False
 
     def attach(self, show: Callable[[Sequence[AgentEvent]], None]) -> None:

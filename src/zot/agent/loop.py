@@ -105,6 +105,8 @@ class Agent:
     async def _turn(self, run: Run) -> None:
         """Ask the model once. What it wants called is then open in the transcript."""
         run.turn_started()
+        if self.extensions.attentive:
+            await run.recorder.settled()
         reason = await self.extensions.turn_starting(run.step)
         if reason is not None:
             raise TurnBlocked(reason)
@@ -154,7 +156,7 @@ class Agent:
                 self.gauge.refused(self.asked, self.need(transcript, specs))
                 raise
             reply = call.reply()
-        decision = await self._decide(reply) if holding else None
+        decision = await self._decide(run, reply) if holding else None
         run.reply_ended(reply, decision)
         self.gauge.measured(reply.counters, self.system, specs, transcript.messages)
 
@@ -176,9 +178,12 @@ class Agent:
             else:
                 return call
 
-    async def _decide(self, reply: Reply) -> MessageDecision:
+    async def _decide(self, run: Run, reply: Reply) -> MessageDecision:
         text = text_of(reply.content)
-        return await self.extensions.message_written(text) if text else MessageDecision("")
+        if not text:
+            return MessageDecision("")
+        await run.recorder.settled()
+        return await self.extensions.message_written(text)
 
     def _request(self, transcript: Transcript, tools: tuple[ToolSpec, ...]) -> Request:
         self.asked = self.model

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from zot import flags
-from zot.config import AGENT_FLAGS, LATER_FLAGS, Config, resolve
+from zot.config import AGENT_FLAGS, Config, resolve
 from zot.errors import AgentError, ConfigError
 from zot.serve.age import process_began
 from zot.serve.stdio import claim, leave, write_all
@@ -103,9 +103,7 @@ class _Host:
         self.problem: ConfigError | None = None
         self._exit_zero = "--exit-zero" in argv
         try:
-            given, words = flags.parse(
-                _spelled_out(argv), (*_FLAGS, *LATER_FLAGS, flags.Flag("--help", "this text", short="-h"))
-            )
+            given, words = flags.parse(_spelled_out(argv), (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
             self.own = {name: value for name, value in given.items() if name in _OWN or name == "help"}
             self.settings = {name: value for name, value in given.items() if name not in self.own}
             if words:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from zot import flags
 from zot.commands.kept import open_earlier, open_kept
-from zot.config import AGENT_FLAGS, LATER_FLAGS, RESUME_FLAGS, resolve
+from zot.config import AGENT_FLAGS, RESUME_FLAGS, resolve
 from zot.errors import AgentError, UsageError
 from zot.runtime import check, open_any
 from zot.serve.stdio import claim, leave, leave_on_signals
@@ -45,7 +45,7 @@ _STDIN_WAIT_S = 3.0
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    settings, words = flags.parse(argv, (*_FLAGS, *LATER_FLAGS, flags.Flag("--help", "this text", short="-h")))
+    settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
     if settings.pop("help", False):
         sys.stdout.write(flags.usage("zot -p PROMPT", _SUMMARY, _FLAGS) + "\n")
         return 0

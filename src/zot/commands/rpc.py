@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from zot import flags
-from zot.config import AGENT_FLAGS, LATER_FLAGS, RESUME_FLAGS, Config, resolve
+from zot.config import AGENT_FLAGS, RESUME_FLAGS, Config, resolve
 from zot.errors import UsageError
 from zot.runtime import check, open_any
 from zot.serve.early import answer_early
@@ -32,7 +32,7 @@ _SUMMARY = "Speak zot RPC v1, newline-delimited JSON, on standard input and outp
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    known = (*_FLAGS, *RESUME_FLAGS, *LATER_FLAGS, flags.Flag("--help", "this text", short="-h"))
+    known = (*_FLAGS, *RESUME_FLAGS, flags.Flag("--help", "this text", short="-h"))
     settings, words = flags.parse(argv, known)
     if settings.pop("help", False):
         sys.stdout.write(flags.usage("zot rpc", _SUMMARY, _FLAGS) + "\n")

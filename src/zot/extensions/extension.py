@@ -165,6 +165,9 @@ class Extension:
         recent = [at for at in self._restarts if now - at < _WINDOW_S]
         if not self._greeted or len(recent) == len(_PAUSES_S):
             self.condition = "failed"
+            if recent:
+                again = f"is not started again: it has crashed {len(recent) + 1} times"
+                self._happened(Complained(again, notice=True))
             return False
         self._restarts.append(now)
         self.condition = "restarting"

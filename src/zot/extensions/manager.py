@@ -6,16 +6,14 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, get_args
 
-from zot.agent.hooks import CallDecision, CommandAnswer, CommandInfo, MessageDecision
+from zot import events
+from zot.agent.hooks import CallDecision, MessageDecision
 from zot.errors import UserError
 from zot.events import (
     AgentEvent,
     AssistantMessage,
     Done,
     ExtNotify,
-    PanelClose,
-    PanelOpen,
-    PanelRender,
     ToolCall,
     ToolResult,
     TurnEnd,
@@ -37,6 +35,7 @@ from zot.extensions.happenings import (
 from zot.extensions.listener import Listener
 from zot.extensions.tool import ExtensionTool
 from zot.messages import CallBlock, TextBlock
+from zot.slash import CommandAnswer, CommandInfo
 from zot.tools.base import Tool
 from zot.wire import extension as wire
 
@@ -60,7 +59,7 @@ class Manager:
     ) -> None:
         self._located = [one for one in located if one.standing == "runs"]
         self._around = around
-        self._show: Callable[[Sequence[AgentEvent]], None] = lambda events: None
+        self._show: Callable[[Sequence[AgentEvent]], None] = lambda shown: None
         self._taken = frozenset(taken)
         self._offered = offered
         self._begun = False
@@ -85,6 +84,10 @@ class Manager:
         await asyncio.gather(*(extension.close() for extension in self.extensions))
 
     # What the agent asks.
+
+    @property
+    def attentive(self) -> bool:
+        return bool(self._located)
 
     @property
     def holds_messages(self) -> bool:
@@ -141,8 +144,8 @@ class Manager:
                 text = decision.replace_text
         return MessageDecision(text)
 
-    def observe(self, events: Sequence[AgentEvent]) -> None:
-        for event in events:
+    def observe(self, happened: Sequence[AgentEvent]) -> None:
+        for event in happened:
             match event:
                 case TurnStart(step=step):
                     self._tell(wire.Event("turn_start", step=step), str(step))
@@ -189,7 +192,7 @@ class Manager:
         )
         if panel is not None:
             self._panels[panel.id] = extension
-            self._show([PanelOpen(extension.name, panel.id, panel.title, panel.lines, panel.footer)])
+            self._show([events.PanelOpened(extension.name, panel.id, panel.title, panel.lines, panel.footer)])
         return answer
 
     def press(self, panel_id: str, key: str, text: str) -> None:
@@ -220,7 +223,9 @@ class Manager:
             case Complained(reason=reason, notice=True):
                 self._show([ExtNotify(extension.name, "warn", reason)])
             case PanelRendered(panel=panel):
-                self._show([PanelRender(extension.name, panel.panel_id, panel.title, panel.lines, panel.footer)])
+                self._show(
+                    [events.PanelRendered(extension.name, panel.panel_id, panel.title, panel.lines, panel.footer)]
+                )
             case PanelClosed(panel_id=panel_id):
                 self._panel_closed(extension, panel_id)
             case Broken(reason=reason):
@@ -255,7 +260,7 @@ class Manager:
 
     def _panel_closed(self, extension: Extension, panel_id: str) -> None:
         if self._panels.pop(panel_id, None) is not None:
-            self._show([PanelClose(extension.name, panel_id)])
+            self._show([events.PanelClosed(extension.name, panel_id)])
 
 
 def _note(name: str, reason: str, *, changed: bool) -> str:

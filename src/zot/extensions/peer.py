@@ -232,10 +232,6 @@ class Peer:
         self.state, self._until = State.CLOSED, None
         return [*happenings, Ended(reason, self._wanted)]
 
-    def lose(self, reason: str, now: float) -> list[Happening]:
-        """It cannot be talked to any more although it runs: it has closed one of its pipes, or does not read."""
-        return [] if self.state is State.CLOSED else self._break(reason, now)
-
     def expire(self, now: float) -> list[Happening]:
         """Draw the consequences of the time. Any number of times."""
         happenings = self._questions.expire(now)
@@ -251,7 +247,7 @@ class Peer:
     def _state_expired(self, now: float) -> list[Happening]:
         match self.state:
             case State.GREETING:
-                return self._break(f"did not say hello within {self._deadlines.hello_s:g} s", now)
+                return self.lose(f"did not say hello within {self._deadlines.hello_s:g} s", now)
             case State.REGISTERING:
                 return self._settle(said=False)
             case State.CLOSING if self._kill_next:
@@ -292,7 +288,7 @@ class Peer:
         if isinstance(frame, wire.Hello):
             return self._greet(frame, now)
         if self.state is State.GREETING:
-            return self._break(f"did not say hello first, but {wire.name_of(frame)}", now)
+            return self.lose(f"did not say hello first, but {wire.name_of(frame)}", now)
         match frame:
             case wire.RegisterCommand() | wire.RegisterTool() | wire.Subscribe() | wire.Ready() if not self.running:
                 return []  # It was told to end meanwhile.
@@ -322,7 +318,7 @@ class Peer:
         if self.state is not State.GREETING:
             raise ProtocolError("said hello again")
         if hello.name != self.name:
-            return self._break(f"says it is {hello.name!r}, but its manifest says {self.name!r}", now)
+            return self.lose(f"says it is {hello.name!r}, but its manifest says {self.name!r}", now)
         self.hello, self.state = hello, State.REGISTERING
         self._settle_at = now + self._deadlines.ready_s
         self._wait_for_more(now)
@@ -364,7 +360,7 @@ class Peer:
     ) -> list[Happening]:
         """A line is no frame: fail what it answers, or else all that waits."""
         if self.state is State.GREETING:
-            return self._break(f"did not say hello first, but {_with_line(reason, line)}", now)
+            return self.lose(f"did not say hello first, but {_with_line(reason, line)}", now)
         meant = self._questions.meant(problem.frame_id) if problem is not None else None
         failed = [self._questions.fail(meant, reason)] if meant else self._questions.fail_all(reason)
         complaint = Complained(_with_line(reason, line), notice=bool(failed) or not self._faults)
@@ -376,10 +372,11 @@ class Peer:
 
     def _count_fault(self, now: float) -> list[Happening]:
         self._faults += 1
-        return self._break(f"wrote {MAX_FAULTS} bad lines", now) if self._faults == MAX_FAULTS else []
+        return self.lose(f"wrote {MAX_FAULTS} bad lines", now) if self._faults == MAX_FAULTS else []
 
-    def _break(self, reason: str, now: float) -> list[Happening]:
-        if self.state is State.CLOSING:
+    def lose(self, reason: str, now: float) -> list[Happening]:
+        """It cannot be talked to any more although it runs: it speaks nonsense, does not read, has closed a pipe."""
+        if self.state in (State.CLOSING, State.CLOSED):
             return []  # Its end has been arranged for.
         failed = self._questions.fail_all(reason)
         self.state = State.CLOSING

@@ -10,13 +10,13 @@ from typing import Any, Protocol
 
 import msgspec
 
-from zot.agent.hooks import CommandAnswer
 from zot.errors import AgentError, ProtocolError, UserError
 from zot.events import Done, Error
 from zot.history import Batch
 from zot.job import Wish
 from zot.messages import ImageBlock, show
 from zot.session import Session
+from zot.slash import CommandAnswer
 from zot.wire import rpc
 from zot.wire.lines import TooLong
 from zot.wire.rpc_events import EventEncoder

@@ -12,9 +12,9 @@ from zot.events import (
     ApprovalRequest,
     CompactDone,
     ExtNotify,
-    PanelClose,
-    PanelOpen,
-    PanelRender,
+    PanelClosed,
+    PanelOpened,
+    PanelRendered,
     Retry,
     ThinkingDelta,
     ToolResult,
@@ -28,9 +28,9 @@ _GATED: Final[dict[type, str]] = {
     Retry: "retries",
     ApprovalRequest: "approvals",
     ExtNotify: "extensions",
-    PanelOpen: "extensions",
-    PanelRender: "extensions",
-    PanelClose: "extensions",
+    PanelOpened: "extensions",
+    PanelRendered: "extensions",
+    PanelClosed: "extensions",
 }
 #: What is not shown to everybody, or not to everybody in the same way.
 _SPECIAL: Final[frozenset[type]] = frozenset({*_GATED, Usage, CompactDone, ToolResult})

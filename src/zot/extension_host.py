@@ -1,0 +1,69 @@
+"""The extensions of one session: found, trusted or not, and given what they run in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from zot.config import TOOL_NAMES, Config, extension_places, tool_environment, zot_home
+from zot.errors import ConfigError
+
+if TYPE_CHECKING:
+    from zot.agent.hooks import Extensions
+    from zot.extensions.discovery import Located
+    from zot.toolbox import Toolbox
+
+
+def open_extensions(config: Config, toolbox: Toolbox, *, cwd: str, model_id: str) -> Extensions | None:
+    """Return what keeps the extensions of a session; None if there are none. Raise ConfigError for a broken --ext."""
+    if not extension_places(config):
+        return None
+    from zot.extensions.deadlines import Deadlines
+    from zot.extensions.extension import Surroundings
+    from zot.extensions.manager import Manager
+    from zot.version import __version__
+
+    located = find_extensions(config, cwd)
+    if not any(one.standing == "runs" for one in located):
+        return None
+    around = Surroundings(
+        toolbox.processes,
+        tool_environment(config.environment),
+        zot_home(config.environment),
+        config.provider,
+        model_id,
+        cwd,
+        __version__,
+        Deadlines(**{f"{name}_s": seconds for name, seconds in config.ext_deadlines.items()}),
+    )
+    wanted = config.tools
+    return Manager(located, around, taken=TOOL_NAMES, offered=lambda name: wanted is None or name in wanted)
+
+
+def find_extensions(config: Config, cwd: str) -> list[Located]:
+    """Return the extensions that ``config`` leads to, in order. Raise ConfigError if one that was named is broken."""
+    import logging
+
+    from zot.extensions.discovery import discover
+    from zot.printable import printable
+
+    home, log = zot_home(config.environment), logging.getLogger("zot")
+
+    def is_trusted(directory: str, data: Sequence[str]) -> bool:
+        if config.trust_project or home is None:
+            return config.trust_project
+        from zot.trust import TrustStore
+
+        return TrustStore(home).is_trusted(directory, data)
+
+    located = discover(cwd=cwd, home=home, explicit=config.ext, look=not config.no_ext, is_trusted=is_trusted)
+    for one in located:
+        if one.source == "ext" and one.standing == "broken":
+            raise ConfigError(one.problem)
+        if one.standing in ("broken", "shadowed"):
+            log.warning("extension %s: %s", printable(one.name), printable(one.problem))
+        elif one.standing == "untrusted":
+            log.warning(
+                "%s is not trusted and was not started; try: zot ext trust %s", printable(one.directory), one.name
+            )
+    return located

@@ -1,0 +1,141 @@
+"""Real extensions in a real session: small scripts, what they hear, and what everybody sees of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness import MARK, PATIENCE_S
+from zot.config import Config
+from zot.events import encode
+from zot.history import Batch
+from zot.runtime import open_any
+from zot.session import Session
+
+#: What every script begins with: it can speak, and writes down what it hears.
+_PRELUDE = """\
+import json, os, sys, time
+heard = open("data/heard", "a")
+def say(kind, **fields):
+    sys.stdout.write(json.dumps({"type": kind, **fields}) + "\\n")
+    sys.stdout.flush()
+def frames():
+    for line in sys.stdin:
+        heard.write(line); heard.flush()
+        yield json.loads(line)
+def hello(*capabilities):
+    say("hello", name=NAME, version="1", capabilities=list(capabilities))
+def answer(frame, **decision):
+    say("event_intercept_response", id=frame["id"], **decision)
+"""
+#: Hears everything, decides about nothing, and ends when it is told to.
+WATCHER = """
+hello("events")
+say("subscribe", events=["session_start", "turn_start", "turn_end", "tool_call", "assistant_message"])
+say("ready")
+for frame in frames():
+    if frame["type"] == "shutdown":
+        say("shutdown_ack")
+        break
+"""
+
+
+class Extension:
+    """A directory with an extension in it, and what it has heard."""
+
+    def __init__(self, place: Path, name: str, script: str, **manifest: Any) -> None:
+        self.directory = place / name
+        (self.directory / "data").mkdir(parents=True)
+        program = self.directory / "run.py"
+        program.write_text(f"#!/usr/bin/env python3\nNAME = {name!r}\n{_PRELUDE}{script}")
+        program.chmod(0o755)
+        described = {"name": name, "exec": "./run.py", **manifest}
+        (self.directory / "extension.json").write_text(json.dumps(described))
+
+    def heard(self) -> list[dict[str, Any]]:
+        """Every frame that has come to it, but who it talks to."""
+        path = self.directory / "data" / "heard"
+        lines = path.read_text().split("\n") if path.exists() else []
+        frames = [json.loads(line) for line in lines if line]
+        return [frame for frame in frames if frame["type"] != "hello_ack"]
+
+    def heard_types(self) -> list[str]:
+        """What kinds of frames have come to it; of events which."""
+        return [
+            frame.get("event", frame["type"]) + (" ?" if "intercept" in frame["type"] else "") for frame in self.heard()
+        ]
+
+
+class Stage:
+    """A session with extensions. Use as an async context; ``kept`` in a journal, or not."""
+
+    def __init__(self, home: Path, *extensions: Extension, kept: bool = False, **settings: Any) -> None:
+        self.home = home
+        self.events: list[dict[str, Any]] = []
+        env = {"ZOT_HOME": str(home), "PATH": os.environ["PATH"], MARK: os.environ.get(MARK, "")}
+        defaults = {"provider": "lab", "cwd": str(home), "env": env, "ext": tuple(str(e.directory) for e in extensions)}
+        self._config = Config(**{**defaults, **({"session": "s"} if kept else {}), **settings})
+        self._news = asyncio.Event()
+
+    async def __aenter__(self) -> Stage:
+        self._deadline = asyncio.timeout(PATIENCE_S)
+        await self._deadline.__aenter__()
+        self.session: Session = await open_any(self._config, set())
+        self.session.subscribe(self)
+        return self
+
+    async def __aexit__(self, *problem: Any) -> None:
+        await self.session.close()
+        await self._deadline.__aexit__(*problem)
+
+    async def prompt(self, script: str) -> list[dict[str, Any]]:
+        """Play ``script`` and return the events of that."""
+        start = len(self.events)
+        self.session.prompt(f"!script {script}")
+        await self.session.finish()
+        return self.events[start:]
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        """Wait until something that comes with an event is so."""
+        while not true():
+            self._news.clear()
+            await self._news.wait()
+
+    async def until_offered(self, tool: str) -> None:
+        """Wait until the model may call ``tool``."""
+        while tool not in [offered.spec.name for offered in self.session.agent.extensions.tools()]:
+            await asyncio.sleep(0.005)
+
+    def notices(self) -> list[tuple[str, str]]:
+        """What extensions, or zot about them, had to say: who, and what."""
+        return [(event["extension"], event["message"]) for event in self.events if event["type"] == "ext_notify"]
+
+    def log(self, name: str) -> str:
+        """Return what stands in an extension's log."""
+        return (self.home / "logs" / f"ext-{name}.log").read_text()
+
+    # A subscriber of the session.
+
+    can_approve = False
+    full = False
+
+    def deliver(self, batch: Batch) -> None:
+        self.events += [json.loads(encode(event)) for event in batch.events]
+        self._news.set()
+
+    async def room(self) -> None:
+        return
+
+
+def results(events: Sequence[dict[str, Any]]) -> list[tuple[str, bool]]:
+    """The results of the calls among ``events``: their text, and whether they failed."""
+    found = [event for event in events if event["type"] == "tool_result"]
+    return [("".join(block["text"] for block in event["content"]), event["is_error"]) for event in found]
+
+
+def typed(events: Sequence[dict[str, Any]]) -> list[str]:
+    return [event["type"] for event in events]

@@ -1,0 +1,133 @@
+"""Which extensions run: those that were named, that are trusted, that are installed; each name once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from zot.errors import ConfigError
+from zot.extensions.discovery import discover
+from zot.extensions.manifest import Manifest, load, program
+from zot.trust import TrustStore
+
+from .stage import Extension, Stage, results
+from .test_host import TOOL
+
+
+def put(place: Path, name: str, **fields: object) -> Path:
+    directory = place / name
+    directory.mkdir(parents=True)
+    (directory / "extension.json").write_text(json.dumps({"name": name, "exec": "./run", **fields}))
+    return directory
+
+
+def everything(directory: str, data: Sequence[str]) -> bool:
+    return True
+
+
+def nothing(directory: str, data: Sequence[str]) -> bool:
+    return False
+
+
+def test_the_order_is_named_then_project_then_global_each_by_name(tmp_path: Path) -> None:
+    project, installed = tmp_path / "cwd" / ".zot" / "extensions", tmp_path / "home" / "extensions"
+    named = [put(tmp_path, name) for name in ("y", "x")]
+    for place, names in ((project, "db"), (installed, "ca")):
+        for name in names:
+            put(place, name)
+    found = discover(
+        cwd=str(tmp_path / "cwd"),
+        home=str(tmp_path / "home"),
+        explicit=[str(one) for one in named],
+        is_trusted=everything,
+    )
+    assert [(one.name, one.source) for one in found] == [
+        ("y", "ext"), ("x", "ext"), ("b", "project"), ("d", "project"), ("a", "global"), ("c", "global"),
+    ]  # fmt: skip
+    assert {one.standing for one in found} == {"runs"}
+
+
+def test_the_first_of_a_name_that_may_run_is_the_one_that_does(tmp_path: Path) -> None:
+    project, installed = tmp_path / ".zot" / "extensions", tmp_path / "home" / "extensions"
+    put(project, "same")
+    put(project, "off", enabled=False)
+    put(installed, "same")
+    put(installed, "off")
+    (installed / "broken").mkdir()
+
+    def standings(*, trusted: bool) -> list[tuple[str, str, str]]:
+        check = everything if trusted else nothing
+        found = discover(cwd=str(tmp_path), home=str(tmp_path / "home"), is_trusted=check)
+        return [(one.name, one.source, one.standing) for one in found]
+
+    assert standings(trusted=True) == [
+        ("off", "project", "disabled"), ("same", "project", "runs"), ("broken", "global", "broken"),
+        ("off", "global", "runs"), ("same", "global", "shadowed"),
+    ]  # fmt: skip
+    assert ("same", "project", "untrusted") in standings(trusted=False)
+    assert ("same", "global", "runs") in standings(trusted=False)
+
+
+WRONG = {
+    "{": "truncated",
+    "[]": "Expected `object`",
+    "{}": "missing required field `name`",
+    '{"name": "x"}': "missing required field `exec`",
+    '{"name": "../x", "exec": "./run"}': "$.name",
+    '{"name": "x", "exec": ""}': "$.exec",
+    '{"name": "x", "exec": "./run", "args": "a"}': "$.args",
+    '{"name": "x", "exec": "./run", "enabled": "yes"}': "$.enabled",
+    '{"name": "x", "exec": "./run", "intercept": ["all"]}': "$.intercept",
+    '{"name": "x", "exec": "./run\\u0000"}': "NUL",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_what_is_wrong_with_a_manifest_names_the_file_and_the_field(tmp_path: Path, text: str) -> None:
+    (tmp_path / "extension.json").write_text(text)
+    with pytest.raises(ConfigError) as wrong:
+        load(str(tmp_path))
+    assert str(wrong.value).startswith(f"{tmp_path}/extension.json: ")
+    assert WRONG[text] in str(wrong.value)
+
+
+def test_a_program_is_beside_the_manifest_or_on_the_path(tmp_path: Path) -> None:
+    (tmp_path / "beside").touch()
+    where = {
+        name: program(Manifest(name="x", exec=name), str(tmp_path))
+        for name in ("./a", "b/c", "beside", "python3", "/bin/sh")
+    }
+    assert where == {
+        "./a": f"{tmp_path}/./a", "b/c": f"{tmp_path}/b/c", "beside": f"{tmp_path}/beside", "python3": "python3",
+        "/bin/sh": "/bin/sh",
+    }  # fmt: skip
+
+
+async def test_an_extension_of_a_project_runs_only_as_it_was_trusted(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    extension = Extension(project / ".zot" / "extensions", "finder", TOOL)
+    store = TrustStore(str(tmp_path))
+
+    async def runs(**settings: bool) -> bool:
+        async with Stage(tmp_path, cwd=str(project), ext=(), **settings) as stage:
+            [(_, is_error)] = results(await stage.prompt('call lookup {"q": "it"} ;; --- ;; say done'))
+        return not is_error
+
+    assert not await runs()
+    assert await runs(trust_project=True)
+    store.trust(str(extension.directory), load(str(extension.directory)).data)
+    assert await runs()
+    (extension.directory / "settings.json").write_text("{}")
+    assert await runs()
+    (extension.directory / "more.py").write_text("")
+    assert not await runs()
+    assert not await runs(no_ext=True, trust_project=True)
+
+
+async def test_a_named_extension_that_is_broken_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere/extension\.json: No such file"):
+        async with Stage(tmp_path, ext=(str(tmp_path / "nowhere"),)):
+            pass

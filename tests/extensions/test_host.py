@@ -1,0 +1,242 @@
+"""Extensions in a session: asked in order, told in order, and never in the way."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zot.errors import UserError
+
+from .stage import WATCHER, Extension, Stage, results, typed
+
+TOOL = """
+hello("tools")
+say("register_tool", name="lookup", description="Look it up.", schema={"type": "object"})
+say("ready")
+for frame in frames():
+    if frame["type"] == "tool_call":
+        say("tool_result", id=frame["id"], content=[{"type": "text", "text": "found " + frame["args"]["q"]}])
+    elif frame["type"] == "shutdown":
+        say("shutdown_ack")
+        break
+"""
+
+
+def interceptor(*events: str, then: str, on_failure: str = "allow", watch: bool = False) -> str:
+    """A script that decides about ``events`` with the code ``then``, which has ``frame``."""
+    heard = list(events) if watch else []
+    return f"""
+hello("events")
+say("subscribe", events={heard!r}, intercept={list(events)!r}, on_failure={on_failure!r})
+say("ready")
+for frame in frames():
+    if frame["type"] == "event_intercept":
+        {then}
+    elif frame["type"] == "shutdown":
+        say("shutdown_ack")
+        break
+"""
+
+
+@pytest.mark.parametrize("kept", [False, True])
+async def test_events_come_in_order_and_after_the_question_about_them(tmp_path: Path, *, kept: bool) -> None:
+    watcher = Extension(tmp_path, "watcher", WATCHER)
+    guard = Extension(
+        tmp_path, "guard", interceptor("turn_start", "tool_call", "assistant_message", then="answer(frame)", watch=True)
+    )
+    async with Stage(tmp_path, watcher, guard, kept=kept) as stage:
+        await stage.prompt('say first ;; call read {"path": "."} ;; --- ;; say last')
+    assert watcher.heard_types() == [
+        "session_start", "turn_start", "assistant_message", "tool_call", "turn_end", "turn_start", "assistant_message",
+        "turn_end", "shutdown",
+    ]  # fmt: skip
+    assert guard.heard_types() == [
+        "turn_start ?", "turn_start", "assistant_message ?", "assistant_message", "tool_call ?", "tool_call",
+        "turn_start ?", "turn_start", "assistant_message ?", "assistant_message", "shutdown",
+    ]  # fmt: skip
+
+
+async def test_a_tool_of_an_extension_is_one_of_the_models_and_says_whose_it_is(tmp_path: Path) -> None:
+    async with Stage(tmp_path, Extension(tmp_path, "finder", TOOL)) as stage:
+        events = await stage.prompt('call lookup {"q": "it"} ;; --- ;; say done')
+    assert results(events) == [("found it", False)]
+    [result] = [event for event in events if event["type"] == "tool_result"]
+    assert result["details"] == {"extension": "finder"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "offered"),
+    [({}, True), ({"tools": ("lookup",)}, True), ({"tools": ("read",)}, False), ({"tools": ()}, False)],
+)
+async def test_a_list_of_tools_counts_for_extensions_too(
+    tmp_path: Path, settings: dict[str, Any], *, offered: bool
+) -> None:
+    async with Stage(tmp_path, Extension(tmp_path, "finder", TOOL), **settings) as stage:
+        [(text, is_error)] = results(await stage.prompt('call lookup {"q": "it"} ;; --- ;; say done'))
+    assert is_error is not offered
+    assert text.startswith("found it" if offered else "there is no tool named 'lookup'")
+
+
+async def test_interceptors_are_asked_in_order_and_each_sees_what_the_one_before_made_of_it(tmp_path: Path) -> None:
+    then = 'answer(frame, modified_args={"path": frame["tool_args"]["path"] + NAME})'
+    extensions = [Extension(tmp_path, name, interceptor("tool_call", then=then)) for name in ("b", "a", "c")]
+    async with Stage(tmp_path, *extensions) as stage:
+        events = await stage.prompt('call read {"path": "x"} ;; --- ;; say done')
+    [(text, _)] = results(events)
+    assert "xbac" in text
+    [call] = [event for event in events if event["type"] == "tool_call"]
+    assert call["args"] == {"path": "x"}
+
+
+async def test_the_first_block_wins_and_the_model_hears_why(tmp_path: Path) -> None:
+    first = Extension(tmp_path, "first", interceptor("tool_call", then='answer(frame, block=True, reason="not today")'))
+    second = Extension(tmp_path, "second", interceptor("tool_call", then="answer(frame)"))
+    async with Stage(tmp_path, first, second) as stage:
+        events = await stage.prompt(f'call write {{"path": "{tmp_path}/made", "content": ""}} ;; --- ;; say done')
+    assert results(events) == [("not today", True)]
+    assert second.heard_types() == ["shutdown"]
+    assert not (tmp_path / "made").exists()
+
+
+async def test_a_turn_can_be_blocked(tmp_path: Path) -> None:
+    guard = Extension(tmp_path, "guard", interceptor("turn_start", then='answer(frame, block=True, reason="closed")'))
+    async with Stage(tmp_path, guard) as stage:
+        events = await stage.prompt("say hi")
+    assert typed(events) == ["user_message", "turn_start", "turn_end", "done"]
+    assert events[2] == {"type": "turn_end", "stop": "error", "error": "closed"}
+
+
+async def test_a_message_is_held_back_until_it_was_decided_about(tmp_path: Path) -> None:
+    guard = Extension(
+        tmp_path, "guard", interceptor("assistant_message", then='answer(frame, replace_text="[redacted]")')
+    )
+    async with Stage(tmp_path, guard) as stage:
+        events = await stage.prompt("say se ;; say cret")
+        [_, message] = stage.session.transcript.messages
+    assert [event["delta"] for event in events if event["type"] == "text_delta"] == ["[redacted]"]
+    [shown] = [event for event in events if event["type"] == "assistant_message"]
+    assert shown["content"] == [{"type": "text", "text": "[redacted]"}]
+    assert "".join(getattr(block, "text", "") for block in message.content) == "secret"
+
+
+# People's commands and panels.
+
+PANEL = """
+hello("commands", "panels")
+for name in ("ask", "put", "tell", "open", "nothing", "fail"):
+    say("register_command", name=name, description="Does " + name + ".")
+say("ready")
+ANSWERS = {
+    "ask": {"action": "prompt", "prompt": "!script say asked"},
+    "put": {"action": "insert", "insert": "text"},
+    "tell": {"action": "display", "display": "note"},
+    "open": {"action": "open_panel", "open_panel": {"id": "p", "title": "T", "lines": ["one"], "footer": "f"}},
+    "nothing": {"action": "noop"},
+    "fail": {"action": "noop", "error": "cannot"},
+}
+for frame in frames():
+    if frame["type"] == "command_invoked":
+        say("command_response", id=frame["id"], **ANSWERS[frame["name"]])
+    elif frame["type"] == "panel_key":
+        say("panel_render", panel_id="p", title="T", lines=[frame["key"] + frame.get("text", "")])
+    elif frame["type"] == "shutdown":
+        say("shutdown_ack")
+        break
+"""
+
+
+async def test_a_command_says_what_is_to_be_done(tmp_path: Path) -> None:
+    async with Stage(tmp_path, Extension(tmp_path, "menu", PANEL)) as stage:
+        commands = await stage.session.commands()
+        assert [(command.name, command.extension) for command in commands][:2] == [("ask", "menu"), ("put", "menu")]
+        answers = [await stage.session.run_command(name, "") for name in ("ask", "put", "tell", "nothing")]
+        assert [(answer.action, answer.prompt or answer.insert or answer.display) for answer in answers] == [
+            ("prompt", "!script say asked"), ("insert", "text"), ("display", "note"), ("noop", ""),
+        ]  # fmt: skip
+        with pytest.raises(UserError, match="cannot"):
+            await stage.session.run_command("fail", "")
+        with pytest.raises(UserError, match="there is no command named 'x'; there are: ask, put"):
+            await stage.session.run_command("x", "")
+
+
+async def test_a_panel_is_open_until_either_side_closes_it(tmp_path: Path) -> None:
+    async with Stage(tmp_path, Extension(tmp_path, "menu", PANEL)) as stage:
+        await stage.session.run_command("open", "")
+        stage.session.press("p", "rune", "x")
+        await stage.until(lambda: len(stage.events) == 2)
+        stage.session.close_panel("p")
+        with pytest.raises(UserError, match="no panel 'p' is open"):
+            stage.session.press("p", "up")
+    about = {"extension": "menu", "panel_id": "p"}
+    assert stage.events == [
+        {"type": "panel_open", **about, "title": "T", "lines": ["one"], "footer": "f"},
+        {"type": "panel_render", **about, "title": "T", "lines": ["runex"]},
+        {"type": "panel_close", **about},
+    ]
+
+
+# What goes wrong costs the extension, and nobody else.
+
+SILENT_GUARD = interceptor("tool_call", then="time.sleep(60)", on_failure="block")
+
+
+async def test_a_guard_that_fails_closed_blocks_when_it_is_killed_in_the_middle(tmp_path: Path) -> None:
+    guard = Extension(tmp_path, "guard", interceptor("tool_call", then="os.kill(os.getpid(), 9)", on_failure="block"))
+    async with Stage(tmp_path, guard) as stage:
+        write = f'call write {{"path": "{tmp_path}/made", "content": ""}} ;; --- ;; say done'
+        [(first, is_error)] = results(await stage.prompt(write))
+        assert (first, is_error) == ("extension guard was killed by signal 9", True)
+        [(_, is_error)] = results(await stage.prompt(write))
+        assert is_error
+    assert not (tmp_path / "made").exists()
+
+
+async def test_a_guard_of_the_manifest_blocks_before_it_has_said_a_word(tmp_path: Path) -> None:
+    guard = Extension(tmp_path, "guard", "sys.exit(1)", on_failure="block", intercept=["tool_call"])
+    async with Stage(tmp_path, guard) as stage:
+        [(text, is_error)] = results(await stage.prompt('call read {"path": "."} ;; --- ;; say done'))
+    assert (text, is_error) == ("extension guard, which guards this, is not running", True)
+    assert ("guard", "exited with 1 before it said hello") in stage.notices()
+
+
+async def test_an_interceptor_that_sleeps_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    sleeper = Extension(tmp_path, "sleeper", interceptor("tool_call", then="time.sleep(60)"))
+    async with Stage(tmp_path, sleeper, ext_deadlines={"intercept": 0.2, "shutdown": 0.1, "terminate": 0.1}) as stage:
+        [(_, is_error)] = results(await stage.prompt('call read {"path": "."} ;; --- ;; say done'))
+    assert not is_error
+
+
+async def test_an_abort_ends_the_wait_for_a_guard_at_once(tmp_path: Path) -> None:
+    guard = Extension(tmp_path, "guard", SILENT_GUARD)
+    async with Stage(tmp_path, guard, ext_deadlines={"shutdown": 0.1, "terminate": 0.1}) as stage:
+        stage.session.prompt('!script call read {"path": "."} ;; --- ;; say done')
+        while "tool_call ?" not in guard.heard_types():
+            await asyncio.sleep(0.01)
+        stage.session.abort()
+        await stage.session.finish()
+    assert typed(stage.events)[-2:] == ["turn_end", "done"]
+    assert stage.events[-2]["stop"] == "aborted"
+
+
+async def test_one_that_crashes_is_started_again_and_works(tmp_path: Path) -> None:
+    once = "if not os.path.exists('data/crashed'):\n    open('data/crashed', 'w'); hello(); sys.exit(3)\n" + TOOL
+    async with Stage(tmp_path, Extension(tmp_path, "shaky", once)) as stage:
+        await stage.prompt("say hi")
+        assert stage.notices() == [("shaky", "exited with 3")]
+        await stage.until_offered("lookup")
+        assert results(await stage.prompt('call lookup {"q": "it"} ;; --- ;; say done')) == [("found it", False)]
+
+
+async def test_one_that_crashes_again_and_again_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zot.extensions.extension._PAUSES_S", (0.01, 0.01, 0.01))
+    async with Stage(tmp_path, Extension(tmp_path, "shaky", "hello(); sys.exit(3)")) as stage:
+        await stage.prompt("say hi")
+        await stage.until(lambda: len(stage.notices()) == 5)
+    assert stage.notices()[3:] == [
+        ("shaky", "exited with 3"),
+        ("shaky", "is not started again: it has crashed 4 times"),
+    ]
+    assert stage.log("shaky").count("starting shaky") == 4

@@ -1,0 +1,117 @@
+"""Bad extensions: each costs itself, is explained, and leaves no process and nobody waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tools.shells import left
+
+from .stage import Extension, Stage, results
+from .test_host import TOOL
+
+GREETED = 'hello("tools"); say("register_tool", name="bad", description="", schema={}); say("ready")\n'
+WAIT = "for frame in frames():\n    pass\n"
+CALLED = GREETED + 'for frame in frames():\n    if frame["type"] == "tool_call":\n        '
+#: What an extension does; what its log says of it; and the result of a call to its tool `bad`, if it has one.
+ZOO: dict[str, tuple[str, str, str]] = {
+    "never says hello": ("time.sleep(60)", "did not say hello within 2 s", ""),
+    "says something else first": ('say("ready")\n' + WAIT, "did not say hello first, but ready", ""),
+    "has another name": ('say("hello", name="other")\n' + WAIT, "says it is 'other'", ""),
+    "speaks plainly": ('print("Starting up!", flush=True)\n' + WAIT, "did not say hello first", ""),
+    "exits at once": ("sys.exit(7)", "exited with 7 before it said hello", ""),
+    "says half a hello": ('sys.stdout.write("{\\"type\\""); sys.stdout.flush(); sys.exit(0)', "exited with 0", ""),
+    "floods": (
+        CALLED + 'while True: say("notify", message="x" * 60000)', "", "did not answer",
+    ),
+    "floods with nonsense": (CALLED + 'while True: print("x" * 60000)', "no frame", "no frame"),
+    "writes a line that is too long": (
+        CALLED + 'sys.stdout.write("x" * (5 << 20) + "\\n"); sys.stdout.flush()', "more than 4194304 bytes", "4194304",
+    ),
+    "writes what is not UTF-8": (
+        CALLED + 'sys.stdout.buffer.write(b"\\xff\\xfe\\n"); sys.stdout.flush()', "no frame", "no frame",
+    ),
+    "exits when it is called": (CALLED + "sys.exit(3)", "exited with 3", "exited with 3"),
+    "closes its output": (CALLED + "os.close(1)", "has closed its output", "closed its output"),
+    "sleeps when it is called": (CALLED + "time.sleep(60)", "", "did not answer within 1 s"),
+    "does not read": (GREETED + "time.sleep(60)", "", "did not answer within 1 s"),
+    "answers twice": (
+        CALLED + '[say("tool_result", id=frame["id"], content=[{"type": "text", "text": "yes"}]) for _ in range(2)]',
+        "was answered already", "yes",
+    ),
+    "answers what nobody asked": (
+        CALLED + 'for n in ("9999", frame["id"]): say("tool_result", id=n, content=[{"type": "text", "text": "yes"}])',
+        "9999", "yes",
+    ),
+    "takes a name of ours": (
+        'hello("tools"); say("register_tool", name="read", description="mine", schema={}); say("ready")\n' + WAIT,
+        "the tool read is not offered", "",
+    ),
+    "registers too much": (
+        'hello("tools")\nfor n in range(300): say("register_tool", name=f"t{n}", schema={})\nsay("ready")\n' + WAIT,
+        "more than 256 tools", "",
+    ),
+    "ignores being told to end": (
+        "import signal; signal.signal(15, signal.SIG_IGN)\n" + GREETED + "while True: time.sleep(60)", "", "",
+    ),
+    "leaves a daemon behind": (
+        GREETED + "import subprocess; subprocess.Popen(['setsid', 'sleep', '60'])\n" + WAIT, "", "",
+    ),
+    "cannot be started": ("", "could not be started", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ZOO)
+async def test_a_bad_extension_costs_only_itself(tmp_path: Path, kind: str) -> None:
+    script, explained, result = ZOO[kind]
+    more = {"exec": "./missing"} if kind == "cannot be started" else {}
+    bad, mark = Extension(tmp_path, "bad", script, **more), uuid.uuid4().hex
+    env = {"ZOT_HOME": str(tmp_path), "PATH": os.environ["PATH"], "ZOT_TEST_CALL": mark}
+    deadlines = {"hello": 2.0, "tool": 1.0, "shutdown": 0.2, "terminate": 0.2}
+    async with Stage(tmp_path, bad, Extension(tmp_path, "good", TOOL), env=env, ext_deadlines=deadlines) as stage:
+        await stage.session.commands()  # Whoever is slow to start on a busy machine is waited for here.
+        await stage.until_offered("lookup")
+        if result:
+            [(text, _)] = results(await stage.prompt("call bad {} ;; --- ;; say done"))
+            assert result in text
+        assert results(await stage.prompt('call lookup {"q": "it"} ;; --- ;; say done')) == [("found it", False)]
+    assert re.search(re.escape(explained), stage.log("bad"))
+    assert left(mark) == []
+
+
+async def test_one_that_does_not_read_is_not_told_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zot.extensions.outbox.MAX_BYTES", 200_000)
+    deaf = Extension(
+        tmp_path,
+        "deaf",
+        'hello("events"); say("subscribe", events=["assistant_message"]); say("ready")\ntime.sleep(60)',
+    )
+    async with Stage(tmp_path, deaf, ext_deadlines={"shutdown": 0.1, "terminate": 0.1}) as stage:
+        for _ in range(4):
+            await stage.prompt(f"say {'x' * 100_000}")
+        await stage.until(lambda: bool(stage.notices()))
+    [(_, reason), *_] = stage.notices()
+    assert re.fullmatch(r"has not read \d+ bytes that it was told", reason)
+
+
+async def test_a_session_that_is_closed_before_it_began_starts_nothing(tmp_path: Path) -> None:
+    extension = Extension(tmp_path, "never", TOOL)
+    async with Stage(tmp_path, extension):
+        pass
+    assert not (tmp_path / "logs").exists()
+
+
+async def test_one_that_is_being_started_ends_with_its_session(tmp_path: Path) -> None:
+    mark = uuid.uuid4().hex
+    env = {"ZOT_HOME": str(tmp_path), "PATH": os.environ["PATH"], "ZOT_TEST_CALL": mark}
+    async with Stage(
+        tmp_path, Extension(tmp_path, "slow", "time.sleep(60)"), env=env, ext_deadlines={"shutdown": 0.1}
+    ) as stage:
+        stage.session.start()
+        await asyncio.sleep(0)
+    assert left(mark) == []
