@@ -1,4 +1,5 @@
-"""Write docs/schema/rpc.json and host.json: the JSON Schema of every frame of zot RPC v1 and of host protocol v1.
+"""Write docs/schema/rpc.json, host.json and extension.json: the JSON Schema of every frame of zot RPC v1, of host
+protocol v1 and of the extension protocol v1.
 
 They are made from the types that encode the frames.
 
@@ -18,10 +19,11 @@ from zot import events
 from zot.messages import ShownMessage
 from zot.session import State
 from zot.slash import CommandAnswer, CommandInfo
-from zot.wire import host, rpc
+from zot.wire import extension, host, rpc
 
 PATH = Path(__file__).parents[1] / "docs" / "schema" / "rpc.json"
 HOST_PATH = PATH.with_name("host.json")
+EXTENSION_PATH = PATH.with_name("extension.json")
 _REF = "#/$defs/{name}"
 _SENT_ID = str | int | float | None | msgspec.UnsetType
 _ECHOED_ID = str | int | float | msgspec.UnsetType
@@ -123,6 +125,29 @@ def render_host() -> str:
     return json.dumps(host_schema(), indent=2) + "\n"
 
 
+def extension_schema() -> dict[str, Any]:
+    """Return the schema of the extension protocol v1."""
+    said = typing.get_args(extension.AnyFromExtension)
+    told = typing.get_args(extension.AnyToExtension)
+    _, definitions = msgspec.json.schema_components((*said, *told), ref_template=_REF)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "zot extension protocol v1",
+        "description": "Each line in either direction is one of these objects. docs/extensions.md says what they mean.",
+        "anyOf": [{"$ref": _REF.format(name=name)} for name in ("FromExtension", "ToExtension")],
+        "$defs": {
+            "FromExtension": _one_of("What an extension may send.", [*said]),
+            "ToExtension": _one_of("What zot sends.", [*told]),
+            **definitions,
+        },
+    }
+
+
+def render_extension() -> str:
+    """Return the text of the file for the extension protocol."""
+    return json.dumps(extension_schema(), indent=2) + "\n"
+
+
 def _with_plain_id(kind: type[msgspec.Struct], id_type: Any) -> type[msgspec.Struct]:
     """Return the same frame with an id that says what it may be: ours keeps it as raw bytes, which have no schema."""
     fields: list[tuple[str, Any, Any]] = [
@@ -158,3 +183,4 @@ if __name__ == "__main__":
     PATH.parent.mkdir(parents=True, exist_ok=True)
     PATH.write_text(render())
     HOST_PATH.write_text(render_host())
+    EXTENSION_PATH.write_text(render_extension())

@@ -51,6 +51,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tools/base", "tools",
     },
     "extension_host": {"errors", "printable", "config", "trust", "version", "agent", "toolbox", "extensions"},
+    # The SDK for extensions: wire types only.
+    "ext": {"errors", "wire"},
     "tools/base": {"errors", "messages", "store"},
     "tools": {"errors", "printable", "private", "surrogates", "messages", "store", "tools/base", "skills"},
     # What a session works with: it picks the concrete tools.

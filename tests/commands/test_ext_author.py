@@ -210,6 +210,8 @@ def test_frames_are_shown_as_they_come_until_the_input_ends(shell: Ext) -> None:
         '{"type": "shutdown_ack"}',
     ]
     assert (err, process.returncode) == (b"", 0)
+    first = shell.run("ext", "run", "one", "--json").out.split("\n")[0]
+    assert json.loads(first) == {"way": "<", "line": '{"type": "hello", "name": "one"}'}
     assert shell.run("ext", "run", "one", typed=b"/c").out == "info: \\x1b[2Jworking\ndisplay\n  a\n  b\n"
 
 

@@ -15,7 +15,7 @@ from .markdown import Block, blocks
 
 DOCS = Path(__file__).parents[2] / "docs"
 #: The pages whose programs are followed by what they print.
-PAGES = ("sdk", "recording")
+PAGES = ("sdk", "recording", "extensions-python")
 
 
 def examples() -> Iterator[tuple[str, Block, Block]]:

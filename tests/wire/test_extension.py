@@ -263,3 +263,34 @@ def test_a_registration_has_to_be_short_and_a_result_may_be_long() -> None:
 
 def test_fields_nobody_knows_are_ignored() -> None:
     assert wire.decode_from_extension(b'{"type":"ready","since":{"a":[1]},"name":5}') == wire.Ready()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"type":"tool_result","id":"type","content":[{"type":"text","text":"\\"type\\""}]}',
+        b'{"type":"notify","message":"\\u0074ype"}',
+        b'{"\\u0074ype":"notify","message":"x"}',
+        b'{"x":{"type":1},"x":2,"type":"ready"}',
+    ],
+)
+def test_a_type_inside_a_frame_or_spelled_strangely_is_not_a_second_one(line: bytes) -> None:
+    assert wire.name_of(wire.decode_from_extension(line)) == (json.loads(line)["type"])
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"\\u0074ype":"ready","type":"ready"}', "not a frame: the frame has more than one type"),
+        (b'{"x":{"type":1},"type":"ready","type":"ready"}', "not a frame: the frame has more than one type"),
+        (b'{"x":[' + b'{"type":1},' * 20_000 + b'1],"x":1,"type":"ready"}',
+         "not a frame: the frame repeats or hides its keys"),
+        (b'{"type":"notify","message":"' + b"\\ud800" * 20_001 + b'"}',
+         "not a JSON object: JSON is malformed: invalid utf-16 surrogate pair (byte 40)"),
+        (b'{"type":"notify","id":"1","message":"' + b"x" * 70_000 + b'\xff"}',
+         "not a frame: invalid UTF-8 at byte 70037"),
+    ],
+    ids=["hidden", "twice", "repeated and long", "many halves", "long and not UTF-8"],
+)  # fmt: skip
+def test_what_would_take_long_to_look_into_is_refused(line: bytes, reason: str) -> None:
+    assert refused(line) == (reason, b"", "")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from zot.commands.asked import Request, remark, write, write_json
 from zot.commands.ext_chosen import found, home
 from zot.extensions.discovery import Located
 from zot.extensions.log import log_path
 from zot.extensions.log_reader import Note, problem
+from zot.extensions.manifest import Manifest
 from zot.printable import printable
 
 FULL_RIGHTS = "full user rights"
@@ -39,7 +42,7 @@ def _described(one: Located, last: Note | None) -> dict[str, Any]:
         "language": manifest.language if manifest else "",
         "directory": one.directory,
         "why_not": _why_not(one),
-        "rights": _rights(one) if manifest else None,
+        "rights": _rights(manifest) if manifest else None,
         "last_problem": last,
     }
 
@@ -50,8 +53,7 @@ def _told(one: Located, last: Note | None) -> str:
     lines = [f"{printable(one.name)}{version}  {one.source}  {one.standing}"]
     if manifest and manifest.description:
         lines.append(printable(" ".join(manifest.description.split())))
-    rights = _rights(one)
-    lines.append(printable(one.directory) + (f", with {rights}" if manifest and isinstance(rights, str) else ""))
+    lines.append(printable(one.directory) + (f", {_rights_told(manifest)}" if manifest else ""))
     if why := _why_not(one):
         lines.append(f"does not run: {printable(why)}")
     if last is not None:
@@ -59,10 +61,19 @@ def _told(one: Located, last: Note | None) -> str:
     return "\n    ".join(lines) + "\n"
 
 
-def _rights(one: Located) -> object:
-    """Return what it may do: what its manifest asks for, or everything."""
-    asked_for = getattr(one.manifest, "permissions", None)
-    return FULL_RIGHTS if asked_for is None else asked_for
+def _rights(manifest: Manifest) -> object:
+    """Return what it may do: what its manifest declares, or everything."""
+    declared = getattr(manifest, "permissions", None)
+    return FULL_RIGHTS if declared is None else msgspec.to_builtins(declared)
+
+
+def _rights_told(manifest: Manifest) -> str:
+    """Return the same for people: the scopes that it has, with what they are limited to."""
+    rights = _rights(manifest)
+    if not isinstance(rights, dict):
+        return f"with {rights}"
+    given = [key if value is True else f"{key} ({', '.join(value)})" for key, value in rights.items() if value]
+    return printable(f"may use: {'; '.join(given)}" if given else "with no rights but its own directory")
 
 
 def _why_not(one: Located) -> str:
@@ -73,5 +84,5 @@ def _why_not(one: Located) -> str:
             return f"it is disabled; zot ext enable {one.name}"
         case "untrusted":
             return f"it is not trusted as it is now; zot ext trust {one.name}"
-        case "shadowed" | "broken":
+        case _:
             return one.problem

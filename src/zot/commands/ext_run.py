@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Literal
 
-from zot.commands.asked import Request, remark, write
+from zot.commands.asked import Request, remark, write, write_json
 from zot.commands.ext_bench import bench_of, on_signal
 from zot.errors import UserError
 from zot.extensions.bench import Bench
@@ -24,7 +24,7 @@ def run(request: Request) -> int:
 async def _run(request: Request) -> int:
     from zot.serve.streams import read_chunks
 
-    shown = _Traced() if request.settings.get("trace") else _Told()
+    shown = _Traced(json=request.json) if request.json or request.settings.get("trace") else _Told()
     async with bench_of(request, shown.heard, shown.trace) as bench:
         typing = asyncio.create_task(_type(bench, shown, read_chunks(0)), name="zot ext run")
         ending = asyncio.create_task(bench.over(), name="zot ext end")
@@ -104,18 +104,22 @@ class _Told:
 
 
 class _Traced(_Told):
-    """Shows every frame instead, a line each."""
+    """Shows every frame instead, a line each; with ``json`` as an object with the way and the line."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, json: bool) -> None:
         super().__init__()
+        self._json = json
         self._lines = {"<": LineSplitter(), ">": LineSplitter()}
 
     def trace(self, way: Literal["<", ">"], data: bytes) -> None:
         """Take the bytes that are said."""
-        lines = self._lines[way].feed(data)
-        texts = ("(a line that is too long)" if isinstance(line, TooLong) else line.decode("utf-8", "replace")
-                 for line in lines)  # fmt: skip
-        self._show(*(f"{way} {text}" for text in texts))
+        for line in self._lines[way].feed(data):
+            text = "(a line that is too long)" if isinstance(line, TooLong) else line.decode("utf-8", "replace")
+            if self._json:
+                write_json({"way": way, "line": text})
+            else:
+                write(f"{way} {printable(text)}\n")
+        sys.stdout.flush()
 
     def heard(self, happening: Happening) -> None:
         """Take what is not a frame, or a wrong one."""

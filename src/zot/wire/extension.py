@@ -14,7 +14,6 @@ import msgspec
 
 from zot.errors import ProtocolError
 from zot.events import encode
-from zot.surrogates import without_half_escapes
 from zot.wire.lines import may_repeat_type, not_an_object, refuse_repeated_type
 
 PROTOCOL_VERSION: Final = 1
@@ -254,6 +253,10 @@ EVENTS: Final[tuple[EventName, ...]] = get_args(EventName)
 INTERCEPTED: Final[tuple[Intercepted, ...]] = get_args(Intercepted)
 
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+#: A longer line with bytes that are no UTF-8 is not looked into for its id: that is slow.
+_MAX_REPAIRED_BYTES: Final = 64 * 1024
+#: So many escapes that may be half characters are not looked at one by one, which is slow.
+_MAX_HALVES: Final = 20_000
 _REGISTRATIONS = (Hello, RegisterCommand, RegisterTool, Subscribe)
 
 
@@ -324,13 +327,9 @@ def _decode_leniently(
     line: bytes, problem: Exception, decoder: msgspec.json.Decoder[Any], names: frozenset[str]
 ) -> Any:
     """Read a frame that has nulls or half characters; raise ProtocolError with what could be read if it is none."""
-    clean = line.decode("utf-8", "replace").encode()
-    try:
-        fields: dict[str, Any] = msgspec.json.decode(
-            without_half_escapes(clean) if b"\\u" in clean else clean, type=dict[str, Any]
-        )
-    except _UNREADABLE:
-        raise ProtocolError(not_an_object(line, problem, noun="frame")) from None
+    fields = _fields(line)
+    if fields is None:
+        raise ProtocolError(not_an_object(line, problem, noun="frame"))
     kind, frame_id = fields.get("type"), _readable_id(fields.get("id"))
     if not isinstance(kind, str):
         raise ProtocolError("not a frame: it has no type that is a string", frame_id=frame_id)
@@ -343,6 +342,32 @@ def _decode_leniently(
         return decoder.decode(encode(_without_nulls(fields)))
     except _UNREADABLE as wrong_field:
         raise ProtocolError(f"{kind}: {wrong_field}", frame_id=frame_id, frame_type=kind) from None
+
+
+def _fields(line: bytes) -> dict[str, Any] | None:
+    """Return what stands in a line that may have half characters or wrong bytes in it; None if it is no object."""
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        if len(line) > _MAX_REPAIRED_BYTES:
+            return None
+        line = line.decode("utf-8", "replace").encode()
+    try:
+        halves = line.count(b"\\ud") + line.count(b"\\uD")
+        if not halves:
+            return msgspec.json.decode(line, type=dict[str, Any])
+        if halves > _MAX_HALVES:
+            return None
+        import json  # It reads half characters, which are rare.
+
+        fields = json.loads(line, parse_constant=_no_number)
+    except (*_UNREADABLE, ValueError):
+        return None
+    return fields if isinstance(fields, dict) else None
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _without_nulls(fields: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,104 @@
+"""The arguments of a tool: their JSON Schema, from type hints and the docstring, and their way into Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, get_type_hints
+
+import msgspec
+
+from zot.ext.docstring import Documented
+
+_VARIABLE = 0x04 | 0x08  # What the code of a function says if it takes *args or **kwargs.
+
+
+class Arguments:
+    """What a function takes. Raises TypeError if a model cannot be told about it."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        documented = Documented(function.__doc__ or "")
+        self.description = documented.description
+        self._kind = _kind(function)
+        self.schema = _schema(self._kind, documented.parameters)
+
+    def read(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments as their types want them; raise ValueError with what is wrong."""
+        # Models write "5" for 5 now and then: what can be meant by it is taken.
+        values = msgspec.convert(args, self._kind, strict=False)
+        return {name: getattr(values, name) for name in self._kind.__struct_fields__}
+
+
+def parameters(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the defaults of the parameters of a function, by name; NODEFAULT for those without.
+
+    Raise TypeError if it cannot be called with all of them by name.
+    """
+    code = getattr(function, "__code__", None)
+    if code is None or hasattr(function, "__wrapped__") or hasattr(function, "__self__"):
+        return _inspected(function)
+    if code.co_flags & _VARIABLE or code.co_posonlyargcount:
+        raise _not_by_name(function)
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    given = getattr(function, "__defaults__", None) or ()
+    defaults = dict(zip(names[code.co_argcount - len(given) : code.co_argcount], given, strict=True))
+    defaults |= getattr(function, "__kwdefaults__", None) or {}
+    return {name: defaults.get(name, msgspec.NODEFAULT) for name in names}
+
+
+def _inspected(function: Callable[..., Any]) -> dict[str, Any]:
+    """The same for methods and whatever else can be called."""
+    import inspect  # It costs a third of what msgspec does, and plain functions need it not.
+
+    found = inspect.signature(function).parameters.values()
+    if any(one.kind not in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY) for one in found):
+        raise _not_by_name(function)
+    return {one.name: msgspec.NODEFAULT if one.default is one.empty else one.default for one in found}
+
+
+def _not_by_name(function: Callable[..., Any]) -> TypeError:
+    return TypeError(f"{function!r} is called by name, so it cannot take *args, **kwargs or what has a place only")
+
+
+def _kind(function: Callable[..., Any]) -> type[msgspec.Struct]:
+    """Return a struct with the parameters of a function as fields."""
+    hints = get_type_hints(function, include_extras=True)
+    fields = [(name, hints.get(name, Any), _field(default)) for name, default in parameters(function).items()]
+    return msgspec.defstruct(getattr(function, "__name__", "Arguments"), fields, kw_only=True)
+
+
+def _field(default: Any) -> Any:
+    """Return a default as a struct takes it: one that could be changed is made anew for each call."""
+    if isinstance(default, list | dict | set | bytearray):
+        from copy import copy  # Not needed to say hello.
+
+        return msgspec.field(default_factory=lambda: copy(default))
+    return default
+
+
+def _schema(kind: type[msgspec.Struct], described: dict[str, str]) -> dict[str, Any]:
+    (top,), components = msgspec.json.schema_components((kind,))
+    schema: dict[str, Any] = _inlined(top, components, ())
+    schema.pop("title", None)
+    for name, description in described.items():
+        field = schema["properties"].get(name)
+        if field is not None:
+            field.setdefault("description", description)
+    return schema
+
+
+def _inlined(node: Any, components: dict[str, Any], inside: tuple[str, ...]) -> Any:
+    """Return a schema without references, since not every model service follows them."""
+    if isinstance(node, list):
+        return [_inlined(item, components, inside) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" not in node:
+        # A list of words is one of strings: some services want that said.
+        words = isinstance(node.get("enum"), list) and all(isinstance(word, str) for word in node["enum"])
+        said = {"type": "string"} if words else {}
+        return said | {key: _inlined(value, components, inside) for key, value in node.items()}
+    name = str(node["$ref"]).rpartition("/")[2]
+    if name in inside:
+        raise TypeError(f"{name} contains itself, which a model cannot be told")
+    rest = {key: value for key, value in node.items() if key != "$ref"}
+    return {**_inlined(components[name], components, (*inside, name)), **rest}

@@ -1,0 +1,173 @@
+"""One extension: what its author declares on it, and what its handlers use. Does no I/O until it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import msgspec
+
+from zot.ext.arguments import Arguments
+from zot.ext.declared import Command, Declared, Handler, Tool
+from zot.ext.panel import Draw, Panel
+from zot.wire import extension as wire
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_Function = TypeVar("_Function", bound=Handler)
+_Frame = TypeVar("_Frame", bound=wire.FromExtension)
+
+
+class Extension:
+    """Declare commands, tools, events, interceptors and panels on it, then `run` it.
+
+    Handlers may be plain functions or coroutines. Tools and commands run beside each other, each call in a thread of
+    its own or as a task; what watches (events, interceptors, keys of panels) is called in order, one after the other.
+    A handler that raises has answered: a tool and a command with an error, an interceptor by blocking.
+
+    With ``on_failure`` "block", zot blocks what an interceptor here does not decide in time, or at all.
+    """
+
+    def __init__(self, name: str, version: str = "", *, on_failure: wire.OnFailure = "allow") -> None:
+        self.name = name
+        self.version = version
+        self.on_failure: wire.OnFailure = on_failure
+        #: For whoever runs it: `zot.ext.service`.
+        self.declared = Declared()
+        _checked(wire.Hello(name, version))
+
+    # What an author declares.
+
+    @overload
+    def command(self, name: _Function, /) -> _Function: ...
+    @overload
+    def command(self, name: str = "", /, description: str = "") -> Callable[[_Function], _Function]: ...
+    def command(self, name: Any = "", /, description: str = "") -> Any:
+        """Let a function answer to a slash command. It is given what the person typed behind it.
+
+        It returns what zot is to do: `prompt(...)`, `insert(...)`, `display(...)`, `panel.open()`, a text to display,
+        or None. Without a name that is the function's, without a description the first line of its docstring.
+        """
+        if callable(name):
+            return self.command()(name)
+
+        def declare(function: _Function) -> _Function:
+            named = name or function.__name__
+            said = description or (function.__doc__ or "").strip().partition("\n")[0]
+            self.declared.add_command(Command(_checked(wire.RegisterCommand(named, said)), function))
+            return function
+
+        return declare
+
+    @overload
+    def tool(self, name: _Function, /) -> _Function: ...
+    @overload
+    def tool(
+        self, name: str = "", /, description: str = "", schema: dict[str, Any] | None = None
+    ) -> Callable[[_Function], _Function]: ...
+    def tool(self, name: Any = "", /, description: str = "", schema: dict[str, Any] | None = None) -> Any:
+        """Let the model call a function. What it is told comes from the type hints and the docstring.
+
+        It returns a text, an `Image`, a list of those, or anything else that is JSON; it raises `ToolError` to say what
+        went wrong. With a ``schema`` of your own, the function is given the arguments as one dictionary, unchecked.
+        """
+        if callable(name):
+            return self.tool()(name)
+
+        def declare(function: _Function) -> _Function:
+            named = name or function.__name__
+            arguments = Arguments(function) if schema is None else None
+            shape = schema if arguments is None else arguments.schema
+            said = description or (arguments.description if arguments else (function.__doc__ or "").strip())
+            frame = _checked(wire.RegisterTool(named, said, shape or {}))
+            self.declared.add_tool(Tool(frame, function, arguments))
+            return function
+
+        return declare
+
+    def on(self, *events: wire.EventName) -> Callable[[_Function], _Function]:
+        """Let a function hear of events. It is given an `Event`."""
+        for event in events:
+            if event not in wire.EVENTS:
+                raise ValueError(f"no event {event!r}; known: {', '.join(wire.EVENTS)}")
+
+        def declare(function: _Function) -> _Function:
+            for event in events:
+                self.declared.add_event(event, function)
+            return function
+
+        return declare
+
+    def intercept(self, event: wire.Intercepted) -> Callable[[_Function], _Function]:
+        """Let a function decide about what is about to happen. It is given an `Intercept`.
+
+        It returns `block(...)`, `modify(...)` for a tool call, `replace(...)` for a message, or None to let it happen.
+        """
+        if event not in wire.INTERCEPTED:
+            raise ValueError(f"cannot intercept {event!r}, only {', '.join(wire.INTERCEPTED)}")
+
+        def declare(function: _Function) -> _Function:
+            self.declared.add_interceptor(event, function)
+            return function
+
+        return declare
+
+    def panel(self, panel_id: str, *, title: str = "", footer: str = "") -> Callable[[Draw], Panel]:
+        """Make a panel of a function that returns its lines. The function's name is then that `Panel`."""
+
+        def declare(draw: Draw) -> Panel:
+            panel = Panel(panel_id, draw, title, footer, self.declared.tell)
+            self.declared.add_panel(panel)
+            return panel
+
+        return declare
+
+    def setup(self, function: _Function) -> _Function:
+        """Call a function once zot has said where we are, before we say ready: `host` and `data_dir` are known.
+
+        It may declare more commands and tools. A decorator.
+        """
+        self.declared.setup.append(function)
+        return function
+
+    def at_end(self, function: _Function) -> _Function:
+        """Call a function when zot shuts down. A decorator."""
+        self.declared.at_end.append(function)
+        return function
+
+    # What its handlers use.
+
+    @property
+    def host(self) -> wire.HelloAck:
+        """Who runs us: `zot_version`, `provider`, `model`, `cwd`. Known from `setup` on."""
+        if self.declared.host is None:
+            raise RuntimeError("zot has not answered hello yet: use it in a handler, or in a function with @setup")
+        return self.declared.host
+
+    @property
+    def data_dir(self) -> Path:
+        """Where to keep files. Known from `setup` on."""
+        from pathlib import Path  # Not needed to say hello.
+
+        return Path(self.host.data_dir)
+
+    def notify(self, message: str, level: wire.Level = "info") -> None:
+        """Show the person a note. From any thread."""
+        if level not in wire.LEVELS:
+            raise ValueError(f"no level {level!r}; known: {', '.join(wire.LEVELS)}")
+        self.declared.tell(wire.Notify(message, level))
+
+    def run(self) -> None:
+        """Serve zot on standard input and output until it shuts us down. Standard output is then standard error."""
+        from zot.ext.stdio import serve
+
+        serve(self)
+
+
+def _checked(frame: _Frame) -> _Frame:
+    """Return a frame that zot will take; raise ValueError if it would not."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(frame), type(frame))
+    except msgspec.ValidationError as problem:
+        raise ValueError(f"{frame.__struct_config__.tag}: {problem}") from None

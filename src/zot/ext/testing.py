@@ -1,0 +1,167 @@
+"""Test an extension without a process and without zot: a client that says what zot would say, and waits for the answer.
+
+    from zot.ext.testing import Client
+
+    def test_weather() -> None:
+        with Client(extension) as client:
+            assert client.call("weather", city="Berlin").text == "Berlin: sunny"
+
+Frames go through their bytes in both directions, so that what zot would refuse fails the test.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import msgspec
+
+from zot.ext.service import Service
+from zot.wire import extension as wire
+
+if TYPE_CHECKING:
+    import asyncio
+    import tempfile
+
+    from zot.ext.extension import Extension
+
+_Sent = TypeVar("_Sent", bound=wire.AnyToExtension)
+_Received = TypeVar("_Received", bound=wire.AnyFromExtension)
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What a tool answered: its text blocks, joined by line ends, and all its blocks."""
+
+    text: str
+    is_error: bool
+    content: tuple[wire.ContentBlock, ...]
+
+
+class Client:
+    """Stands in for zot. Use it with ``with``: it greets the extension at the beginning and shuts it down at the end.
+
+    ``data_dir`` is a new directory for the time of the test, unless it is given. Handlers run in the calling thread.
+    """
+
+    def __init__(
+        self, extension: Extension, *, data_dir: str = "", provider: str = "lab", model: str = "lab-1"
+    ) -> None:
+        #: All that the extension has said, in order.
+        self.frames: list[wire.AnyFromExtension] = []
+        #: What is shown in each panel that is open, by id.
+        self.panels: dict[str, tuple[str, ...]] = {}
+        self._service = Service(extension, self._heard, self._run)
+        self._data_dir = data_dir
+        self._provider, self._model = provider, model
+        self._ids = map(str, itertools.count(1))
+        self._runner: asyncio.Runner | None = None
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> Self:
+        import os
+        import tempfile
+
+        if not self._data_dir:
+            self._directory = tempfile.TemporaryDirectory()
+            self._data_dir = self._directory.name
+        where = (os.getcwd(), self._data_dir, self._data_dir)
+        self._service.begin()
+        self._service.greeted(_sent(wire.HelloAck(wire.PROTOCOL_VERSION, "0", self._provider, self._model, *where)))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._service.finish()
+        if self._runner is not None:
+            self._runner.close()
+        if self._directory is not None:
+            self._directory.cleanup()
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The names of its commands."""
+        return tuple(frame.name for frame in self.frames if isinstance(frame, wire.RegisterCommand))
+
+    @property
+    def tools(self) -> dict[str, dict[str, Any]]:
+        """The schemas of its tools, by name."""
+        return {frame.name: frame.schema for frame in self.frames if isinstance(frame, wire.RegisterTool)}
+
+    @property
+    def notices(self) -> tuple[tuple[str, str], ...]:
+        """What it has shown the person so far: levels and messages."""
+        return tuple((frame.level, frame.message) for frame in self.frames if isinstance(frame, wire.Notify))
+
+    def command(self, name: str, args: str = "") -> wire.CommandResponse:
+        """Run a command as if a person had typed it."""
+        assert name in self.commands, f"no command {name!r}; there are {', '.join(self.commands) or 'none'}"
+        invoked = _sent(wire.CommandInvoked(next(self._ids), name, args.strip()))
+        response = self._answered(self._service.command_response(invoked))
+        if response.action == "open_panel" and response.open_panel is not None:
+            self.panels[response.open_panel.id] = response.open_panel.lines
+        return response
+
+    def call(self, tool: str, /, **args: Any) -> Result:
+        """Call a tool as if the model had."""
+        assert tool in self.tools, f"no tool {tool!r}; there are {', '.join(self.tools) or 'none'}"
+        result = self._answered(self._service.tool_result(_sent(wire.ToolCall(next(self._ids), tool, args))))
+        text = "\n".join(block.text for block in result.content if block.type == "text")
+        return Result(text, result.is_error, result.content)
+
+    def intercept(self, event: wire.Intercepted, **about: Any) -> wire.EventInterceptResponse:
+        """Ask it about what is about to happen; ``about`` are the fields of `zot.ext.Intercept`."""
+        subscribed = [frame for frame in self.frames if isinstance(frame, wire.Subscribe) and event in frame.intercept]
+        assert subscribed, f"it does not intercept {event}"
+        asked = _sent(wire.EventIntercept(next(self._ids), event, **about))
+        return self._answered(self._service.decision(asked))
+
+    def tell(self, event: wire.EventName, **about: Any) -> None:
+        """Let it hear of an event; ``about`` are the fields of `zot.ext.Event`."""
+        subscribed = [frame for frame in self.frames if isinstance(frame, wire.Subscribe) and event in frame.events]
+        assert subscribed, f"it does not want to hear of {event}"
+        self._service.hear(_sent(wire.Event(event, **about)))
+
+    def press(self, panel_id: str, key: wire.Key, text: str = "") -> tuple[str, ...] | None:
+        """Press a key in an open panel and return what it shows then; None if that has closed it."""
+        assert panel_id in self.panels, f"no panel {panel_id!r} is open"
+        self._service.hear(_sent(wire.PanelKey(panel_id, key, text)))
+        return self.panels.get(panel_id)
+
+    def close_panel(self, panel_id: str) -> None:
+        """Close a panel, as a person does."""
+        del self.panels[panel_id]
+        self._service.hear(_sent(wire.PanelClose(panel_id)))
+
+    def _heard(self, *frames: wire.AnyFromExtension) -> None:
+        for frame in map(_received, frames):
+            self.frames.append(frame)
+            if isinstance(frame, wire.PanelRender) and frame.panel_id in self.panels:
+                self.panels[frame.panel_id] = frame.lines
+            elif isinstance(frame, wire.PanelClose):
+                self.panels.pop(frame.panel_id, None)
+
+    def _answered(self, frame: _Received) -> _Received:
+        answer = _received(frame)
+        self.frames.append(answer)
+        return answer
+
+    def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        import asyncio
+
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        return self._runner.run(coroutine)
+
+
+def _sent(frame: _Sent) -> _Sent:
+    """Return a frame as an extension reads it."""
+    read = wire.decode_to_extension(wire.encode_frame(frame))
+    assert isinstance(read, type(frame))
+    return read
+
+
+def _received(frame: _Received) -> _Received:
+    """Return a frame as zot reads it; raise ProtocolError if it would refuse it."""
+    read = wire.decode_from_extension(wire.encode_frame(frame))
+    assert isinstance(read, type(frame))
+    return read

@@ -1,0 +1,155 @@
+"""A real extension process, talked to through `Peer` by a shell as small as one can be."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from harness import PATIENCE_S, Late, environment
+from zot.extensions.calls import Asked
+from zot.extensions.happenings import (
+    CommandAnswered,
+    Decided,
+    Decision,
+    Ended,
+    Greeted,
+    Happening,
+    Kill,
+    Settled,
+    Terminate,
+    ToolAnswered,
+)
+from zot.extensions.peer import Peer
+from zot.wire import extension as wire
+
+_Kind = TypeVar("_Kind", ToolAnswered, CommandAnswered, Decided, Settled, Ended)
+
+
+class Running:
+    """An extension that runs. What happens is in `happenings`, and what it wrote to standard error in `log`."""
+
+    def __init__(self, name: str, command: Sequence[str | Path], directory: Path, data_dir: Path | None = None) -> None:
+        self._log = directory / ".test-stderr" if data_dir is None else data_dir / ".test-stderr"
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [str(word) for word in command], cwd=directory, env=environment({}), stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=log, bufsize=0,
+            )  # fmt: skip
+        data = str(data_dir or directory)
+        ack = wire.HelloAck(wire.PROTOCOL_VERSION, "0.1.0", "lab", "lab-1", str(directory), str(directory), data)
+        self.peer = Peer(name, ack, now=time.monotonic())
+        self.happenings: list[Happening] = []
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def ready(self) -> None:
+        """Wait until it is ready."""
+        self.until(lambda happening: isinstance(happening, Settled))
+
+    def command(self, name: str, args: str = "") -> wire.CommandResponse:
+        """Run a command and return its answer."""
+        asked = self.peer.invoke_command(name, args, time.monotonic())
+        return self.answer(asked, CommandAnswered).response
+
+    def call(self, tool: str, **args: Any) -> ToolAnswered:
+        """Call a tool and return its answer."""
+        return self.answer(self.peer.call_tool(tool, args, time.monotonic()), ToolAnswered)
+
+    def ask(self, event: wire.Intercepted, **about: Any) -> Decision:
+        """Ask for a decision and return it."""
+        asked = self.peer.ask(event, time.monotonic(), **about)
+        return asked if isinstance(asked, Decision) else self.answer(asked, Decided).decision
+
+    def answer(self, asked: object, kind: type[_Kind]) -> _Kind:
+        """Send a question and return the happening that answers it."""
+        assert isinstance(asked, Asked), asked
+        self.write(asked.data)
+        answered = self.until(lambda happening: getattr(happening, "id", None) == asked.id)
+        assert isinstance(answered, kind)
+        return answered
+
+    def write(self, data: bytes) -> None:
+        """Write bytes that the peer has made."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(data)
+
+    def until(self, wanted: Callable[[Happening], bool]) -> Happening:
+        """Pump until something happens, and return it."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            for happening in self.pump():
+                if wanted(happening):
+                    return happening
+        raise Late(f"it did not happen, but {self.happenings}; {self.log}")
+
+    def pump(self) -> list[Happening]:
+        """Wait for bytes or the next deadline, and act on what happens."""
+        assert self.process.stdout is not None
+        due = self.peer.next_deadline()
+        wait_s = PATIENCE_S if due is None else max(0.0, due - time.monotonic())
+        if select.select([self.process.stdout], [], [], min(wait_s, PATIENCE_S))[0]:
+            data = os.read(self.process.stdout.fileno(), 1 << 16)
+            now = time.monotonic()
+            came = self.peer.receive(data, now) if data else self.peer.end(f"exited with {self.exit_code()}", now)
+        else:
+            came = self.peer.expire(time.monotonic())
+        for happening in came:
+            self._act(happening)
+        self.happenings += came
+        return came
+
+    def _act(self, happening: Happening) -> None:
+        match happening:
+            case Greeted(reply=reply):
+                self.write(reply)
+            case Terminate():
+                self.process.terminate()
+            case Kill():
+                self.process.kill()
+            case _:
+                pass
+
+    def exit_code(self) -> int:
+        return self.process.wait(PATIENCE_S)
+
+    def shut_down(self) -> Ended:
+        """Shut it down as zot does."""
+        self.write(self.peer.shut_down(time.monotonic()))
+        ended = self.until(lambda happening: isinstance(happening, Ended))
+        assert isinstance(ended, Ended)
+        return ended
+
+
+@contextlib.contextmanager
+def running(
+    directory: Path, data_dir: Path | None = None, *, name: str = "", command: Sequence[str] = ()
+) -> Iterator[Running]:
+    """Start what the manifest of a directory says, or a command; leave nothing behind."""
+    if not command:
+        manifest = json.loads((directory / "extension.json").read_text())
+        name, command = manifest["name"], [start_of(directory, manifest["exec"]), *manifest.get("args", ())]
+    extension = Running(name, command, directory, data_dir)
+    try:
+        yield extension
+    finally:
+        extension.process.kill()
+        extension.process.wait(PATIENCE_S)
+        for stream in (extension.process.stdin, extension.process.stdout):
+            assert stream is not None
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+
+
+def start_of(directory: Path, program: str) -> str:
+    """Return what a manifest means by ``exec``: beside it, unless it is a bare name that is not there."""
+    beside = directory / program
+    return str(beside) if "/" in program or beside.exists() else program
