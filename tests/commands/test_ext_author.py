@@ -87,8 +87,8 @@ def test_what_is_begun_can_be_installed_and_nothing_is_written_over(shell: Ext) 
 WRONG = """
 say("hello", name="one", version="2")
 print("Loading...", flush=True)
-say("register_command", name="mute")
-say("register_command", name="mute")
+for time in range(3): say("register_command", name="mute")
+say("register_command", name="panel")
 say("register_tool", name="read", schema={})
 say("register_tool", name="lost", description="Forgets.", schema={"type": "object", "required": ["n", "who", "list"],
     "properties": {"n": {"type": "integer", "minimum": 3}, "who": {"$ref": "#/$defs/name"},
@@ -100,15 +100,19 @@ for line in sys.stdin:
     frame = json.loads(line)
     if frame["type"] == "event_intercept" and frame["event"] == "assistant_message":
         say("event_intercept_response", id=frame["id"], replace_text="Hi.")
-    if frame["type"] == "event":
-        say("notify", message="heard")
+    if frame.get("name") == "panel":
+        say("command_response", id=frame["id"], action="open_panel", open_panel={"id": "mine", "lines": ["a"]})
+    if frame["type"] == "panel_key":
+        say("panel_render", panel_id=frame["key"])
 """
 
 
 def test_everything_that_is_wrong_is_told(shell: Ext) -> None:
     put(shell, WRONG)
-    limits = [f"--ext-deadline={name}=0.2" for name in ("tool", "command", "shutdown", "terminate")]
-    said = shell.run("ext", "test", "one", "--call-tools", "--ext-deadline", "intercept=2", *limits)
+    limits = [f"--ext-deadline={name}=0.2" for name in ("tool", "shutdown", "terminate")]
+    said = shell.run(
+        "ext", "test", "one", "--call-tools", "--ext-deadline=intercept=2", "--ext-deadline=command=2", *limits
+    )
     assert said == (
         "ok     said hello as one 2\n"
         "wrong  wrote a line that is no frame: not a JSON object: JSON is malformed: invalid character (byte 0): "
@@ -116,17 +120,20 @@ def test_everything_that_is_wrong_is_told(shell: Ext) -> None:
         "wrong  register_command: mute is already registered\n"
         "wrong  subscribe: no such event: lunch\n"
         "ok     registered the command /mute\n"
+        "ok     registered the command /panel\n"
         "wrong  registered the tool read, but zot has one of that name, which is used\n"
         "note   the tool read has no description: the model will not know what it is for\n"
         "ok     registered the tool lost\n"
         "wrong  intercept tool_call: extension one did not answer within 2 s: intercept tool_call\n"
         "ok     intercept assistant_message: changes it\n"
-        "wrong  command /mute: extension one did not answer within 0.2 s: command mute\n"
+        "wrong  command /mute: extension one did not answer within 2 s: command mute\n"
+        "ok     command /panel: answered with open_panel\n"
+        "wrong  panel_render: no panel down is open\n"
         "wrong  tool read {}: extension one did not answer within 0.2 s: tool read\n"
         'wrong  tool lost {"n":3,"who":"textxx","list":["a"]}: extension one did not answer within 0.2 s: tool lost\n'
         "wrong  did not say shutdown_ack\n"
         "wrong  did not exit within 0.2 s of shutdown, and had to be killed\n",
-        "zot: one does 10 things wrong\n",
+        "zot: one does 11 things wrong\n",
         1,
     )
 

@@ -99,9 +99,9 @@ class Bench:
         """Let it hear of an event, if it wants to."""
         self._process.say(self.peer.tell(event))
 
-    def use_panel(self, panel_id: str) -> None:
-        """Press a key in one of its panels, and close it."""
-        self._process.say(self.peer.press(panel_id, "down") + self.peer.close_panel(panel_id))
+    def press(self, panel_id: str, key: wire.Key) -> None:
+        """Press a key in one of its panels."""
+        self._process.say(self.peer.press(panel_id, key))
 
     async def close(self) -> None:
         """End it: asked, then told, then made to. Returns when nothing of it runs; any number of times."""

@@ -33,12 +33,16 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Trial:
-    """Talks to what is on ``bench`` and hands every `Finding` to ``tell``. `heard` hears what happens there."""
+    """Talks to an extension and hands what it finds to ``tell``, each once; ``failures`` counts what is wrong.
+
+    ``taken`` are the names of zot's own tools. `heard` is for the bench to tell what happens there.
+    """
 
     def __init__(self, tell: Callable[[Finding], None], *, taken: Collection[str]) -> None:
         self.failures = 0
         self._tell = tell
         self._taken = taken
+        self._told: set[Finding] = set()
         self._broken = False
         self._acknowledged = False
         self._said_ready = False
@@ -121,7 +125,7 @@ class Trial:
             if response.error:
                 self._found("note", f"command /{command.name}: without arguments it says: {response.error}")
             if response.action == "open_panel" and response.open_panel is not None:
-                bench.use_panel(response.open_panel.id)
+                bench.press(response.open_panel.id, "down")
 
     async def _call_tools(self, bench: Bench, *, call: bool) -> None:
         tools = bench.peer.tools
@@ -157,5 +161,8 @@ class Trial:
             self._found("ok", "acknowledged the shutdown and exited")
 
     def _found(self, verdict: Verdict, text: str) -> None:
-        self.failures += verdict == "wrong"
-        self._tell(Finding(verdict, printable(text)))
+        finding = Finding(verdict, printable(text))
+        if finding not in self._told:  # What is said a hundred times is no clearer.
+            self._told.add(finding)
+            self.failures += verdict == "wrong"
+            self._tell(finding)
