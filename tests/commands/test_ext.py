@@ -106,6 +106,18 @@ def test_a_linked_one_is_removed_without_what_it_leads_to(ext: Ext) -> None:
     assert (list(ext.installed.iterdir()), (source / "run").exists()) == ([], True)
 
 
+def test_a_place_that_cannot_be_looked_into_is_listed_and_never_removed(ext: Ext) -> None:
+    ext.home.mkdir()
+    ext.installed.symlink_to("extensions")
+    [listed] = ext.listed()
+    assert (listed["standing"], listed["why_not"]) == (
+        "broken", f"{ext.installed}: Too many levels of symbolic links",
+    )  # fmt: skip
+    none = "zot: there is no extension 'extensions' here; there are: none\n"
+    assert ext.ext("remove", "--yes", "extensions") == ("", none, 1)
+    assert ext.installed.is_symlink()
+
+
 def test_what_cannot_be_installed_leaves_nothing(ext: Ext) -> None:
     pipe = put(ext.user, "pipe")
     os.mkfifo(pipe / "fifo")

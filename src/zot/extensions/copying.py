@@ -19,21 +19,24 @@ def copying(source: str, destination: str) -> Iterator[None]:
     Raise OSError, or UserError for what cannot be copied. Of the modes only "executable" is kept: the copy is for its
     owner alone.
     """
-    os.mkdir(destination, 0o700)
-    with os.scandir(source) as entries:
-        names = sorted(entry.name for entry in entries)
-    for name in names:
-        there, here = os.path.join(source, name), os.path.join(destination, name)
-        mode = os.lstat(there).st_mode
-        if stat.S_ISDIR(mode):
-            yield from copying(there, here)
-        elif stat.S_ISLNK(mode):
-            os.symlink(os.readlink(there), here)
-        elif stat.S_ISREG(mode):
-            yield from _copying_file(there, here)
-        else:
-            raise UserError(f"{there} is neither a file nor a directory nor a link")
-        yield
+    left = [""]
+    while left:
+        below = left.pop()
+        os.mkdir(os.path.join(destination, below), 0o700)
+        with os.scandir(os.path.join(source, below)) as entries:
+            names = sorted(entry.name for entry in entries)
+        for path in (os.path.join(below, name) for name in names):
+            there, here = os.path.join(source, path), os.path.join(destination, path)
+            mode = os.lstat(there).st_mode
+            if stat.S_ISDIR(mode):
+                left.append(path)
+            elif stat.S_ISLNK(mode):
+                os.symlink(os.readlink(there), here)
+            elif stat.S_ISREG(mode):
+                yield from _copying_file(there, here)
+            else:
+                raise UserError(f"{there} is neither a file nor a directory nor a link")
+            yield
 
 
 def _copying_file(there: str, here: str) -> Iterator[None]:
