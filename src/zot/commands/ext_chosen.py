@@ -30,8 +30,8 @@ def found() -> list[Located]:
 def chosen(name: str, sources: Sequence[Source] = ("project", "global")) -> Located:
     """Return the one that ``name`` means: its name, that of its directory, or the directory itself. Raise UserError."""
     # Where they are looked for stands among them if it cannot be read, and is none of them.
-    places = (os.path.join(directory(None), ".zot", "extensions"), os.path.join(home(), "extensions"))
-    known = [one for one in found() if one.source in sources and one.directory not in places]
+    not_theirs = (os.path.join(directory(None), ".zot", "extensions"), os.path.join(home(), "extensions"))
+    known = [one for one in found() if one.source in sources and one.directory not in not_theirs]
     if "/" in name:
         fits = [one for one in known if os.path.realpath(one.directory) == os.path.realpath(name)]
     else:
