@@ -195,6 +195,7 @@ class Extension:
             deadlines=around.deadlines,
             closed=closed,
             fails_closed=self.manifest.on_failure == "block",
+            permissions=self.manifest.permissions,
         )
         return ExtensionProcess(peer, self._happened, terminate_s=around.deadlines.terminate_s)
 

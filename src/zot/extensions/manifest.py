@@ -8,6 +8,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from zot.errors import ConfigError
+from zot.extensions.permissions import Permissions
 from zot.fingerprint import DEFAULT_DATA
 from zot.regular import content
 from zot.wire.extension import ExtensionName, Intercepted, OnFailure
@@ -33,6 +34,8 @@ class Manifest(msgspec.Struct, frozen=True):
     on_failure: OnFailure = "allow"
     #: Patterns of the files that it may change itself, see `fingerprint`.
     data: tuple[str, ...] = DEFAULT_DATA
+    #: What it may do. None: whatever its user may.
+    permissions: Permissions | None = None
 
 
 def load(directory: str) -> Manifest:
@@ -49,13 +52,17 @@ def load(directory: str) -> Manifest:
 
 def parse(data: bytes, path: str) -> Manifest:
     """Return the manifest that ``data`` is, which was found at ``path``. Raise ConfigError."""
+    data = data.removeprefix(b"\xef\xbb\xbf")
     try:
-        manifest = msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"), type=Manifest)
+        manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
         raise ConfigError(f"{path}: {problem}") from None
     for word in (manifest.exec, *manifest.args):
         if "\0" in word:
             raise ConfigError(f"{path}: a NUL character in `exec` or `args`")
+    if manifest.permissions is None and "permissions" in msgspec.json.decode(data, type=dict[str, msgspec.Raw]):
+        # Whoever writes this hardly wants to allow everything.
+        raise ConfigError(f"{path}: Expected `object`, got `null` - at `$.permissions`")
     return manifest
 
 
