@@ -16,6 +16,8 @@ from zot.wire.extension import ExtensionName, Intercepted, OnFailure
 FILE_NAME = "extension.json"
 MAX_BYTES = 256 * 1024
 
+#: What makes a pattern stand for several names.
+_WILD = frozenset("*?[")
 _NonEmpty: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
 
 
@@ -72,3 +74,10 @@ def program(manifest: Manifest, directory: str) -> str:
         return os.path.join(directory, manifest.exec)
     beside = os.path.join(directory, manifest.exec)
     return beside if os.path.isfile(beside) else manifest.exec
+
+
+def data_directories(manifest: Manifest) -> list[str]:
+    """Return the directories that are data as a whole, relative to the manifest, the first as the first is named."""
+    whole = [pattern.removesuffix("/**") for pattern in manifest.data if pattern.endswith("/**")]
+    names = [os.path.normpath(name) for name in whole if name and not name.startswith("!") and not _WILD & {*name}]
+    return [name for name in names if not os.path.isabs(name) and name.split("/")[0] not in (".", "..")]

@@ -7,6 +7,7 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from zot.errors import UserError
 from zot.extensions.calls import Asked
 from zot.extensions.happenings import (
     Answered,
@@ -51,7 +52,7 @@ class ExtensionProcess:
         try:
             self._child = child = await self._started(start, errors)
             reason = await self._heard_out(child)
-        except (OSError, ValueError) as problem:
+        except (OSError, ValueError, UserError) as problem:
             reason = f"could not be started: {problem}"
         finally:
             if self._outbox is not None:
