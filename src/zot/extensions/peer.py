@@ -224,12 +224,12 @@ class Peer:
         """Take what it wrote, in chunks of any size."""
         return [] if self._deaf else self._take_all(self._lines.feed(data), now)
 
-    def end(self, reason: str, now: float) -> list[Happening]:
-        """It is over, for a reason to be shown, such as "exited with 1": nothing more comes from it."""
+    def end(self, reason: str, now: float, *, began: bool = True) -> list[Happening]:
+        """It is over, or never ``began``, for a reason to be shown, such as "exited with 1": nothing more comes."""
         if self.state is State.CLOSED:
             return []
         happenings = [] if self._deaf else self._take_all(self._lines.finish(), now)
-        if self.state is State.GREETING:
+        if self.state is State.GREETING and began:
             reason = f"{reason} before it said hello"
         happenings += self._questions.fail_all(reason)
         happenings += self._panels.close_all()

@@ -57,7 +57,7 @@ class ExtensionProcess:
         finally:
             if self._outbox is not None:
                 self._outbox.close()
-            self._happen(self.peer.end(reason, self._loop.time()))
+            self._happen(self.peer.end(reason, self._loop.time(), began=self._child is not None))
             self._stop_timer()
 
     async def answer(self, asked: Asked | A) -> Any:

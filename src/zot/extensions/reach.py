@@ -93,20 +93,26 @@ def _programs(manifest: Manifest, permissions: Permissions, ground: Ground, *, s
 def _granted(scope: str, paths: Iterable[str], ground: Ground) -> Iterable[tuple[str, str]]:
     """Yield the paths of a scope that are there, each as it was named and as it is."""
     for path in paths:
-        named = _expanded(scope, path, ground)
+        base, named = _expanded(scope, path, ground)
         real = os.path.realpath(named)
-        if problem := _problem(real, ground):
+        # What is in a project or an extension was put there by others, who could have made it a link to anywhere.
+        leads_out = is_in(named, [base]) and not is_in(real, [os.path.realpath(base)])
+        if problem := "leads out of there" if leads_out else _problem(real, ground):
             raise UserError(f"permissions: {scope}: {path} {problem}")
         if os.path.exists(real):
             yield named, real
 
 
-def _expanded(scope: str, path: str, ground: Ground) -> str:
+def _expanded(scope: str, path: str, ground: Ground) -> tuple[str, str]:
+    """Return what a path begins from, and the path itself."""
     first, _, rest = path.partition("/")
-    if first == "~" and not os.path.isabs(ground.home):
-        raise UserError(f"permissions: {scope}: {path}: there is no home directory")
-    base = {"~": ground.home, CWD: ground.cwd}.get(first)
-    return os.path.abspath(os.path.join(ground.directory, path) if base is None else os.path.join(base, rest))
+    if first in ("", "~"):
+        if first and not os.path.isabs(ground.home):
+            raise UserError(f"permissions: {scope}: {path}: there is no home directory")
+        named = os.path.abspath(os.path.join(ground.home, rest) if first else path)
+        return named, named
+    base, rest = (ground.cwd, rest) if first == CWD else (ground.directory, path)
+    return os.path.abspath(base), os.path.abspath(os.path.join(base, rest))
 
 
 def _problem(real: str, ground: Ground) -> str:

@@ -54,7 +54,7 @@ def run_by(
     ``covered``.
     """
     found = command if "/" in command else _binary(command, path)
-    if found is None or not os.path.isfile(found):
+    if found is None or not _is_program(found):
         raise LookupError(f"{command} is no program, or is a script that starts others")
     places = {
         place: mount
@@ -122,9 +122,13 @@ def _with_links(program: str, *, away: Sequence[str]) -> Places:
 def _binary(name: str, path: str) -> str | None:
     for directory in path.split(os.pathsep):
         place = os.path.join(directory, name)
-        if os.path.isabs(directory) and os.path.isfile(place) and os.access(place, os.X_OK) and not _first_line(place):
+        if os.path.isabs(directory) and _is_program(place) and not _first_line(place):
             return place
     return None
+
+
+def _is_program(place: str) -> bool:
+    return os.path.isfile(place) and os.access(place, os.X_OK)
 
 
 def _first_line(program: str) -> list[str]:
