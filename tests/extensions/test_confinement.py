@@ -193,6 +193,28 @@ async def test_data_that_are_a_link_keep_it_from_starting(place: Place) -> None:
 
 
 @needs("bwrap")
+async def test_a_bubblewrap_that_it_could_have_written_is_not_used(place: Place) -> None:
+    (place.outside / "bwrap").write_text(f"#!/bin/sh\ntouch {place.outside}/ran; exit 1\n")
+    (place.outside / "bwrap").chmod(0o755)
+    env = {**place.env, "PATH": f"{place.outside}:{place.env['PATH']}"}
+    async with place.stage(place.probe({"fs.write": [str(place.outside)]}), env=env) as stage:
+        assert await tried(stage, f"sorted(os.listdir('{place.outside}'))") == ["['bwrap', 'file']"]
+
+
+@needs("bwrap")
+async def test_all_programs_are_found_if_all_are_allowed(place: Place) -> None:
+    (place.outside / "bin").mkdir()
+    tool = place.outside / "bin" / "tool"
+    tool.write_text("#!/bin/sh\necho tooled | cat\n")
+    tool.chmod(0o755)
+    (place.outside / "bin" / "linked").symlink_to("tool")
+    env = {**place.env, "PATH": f"{place.env['PATH'].partition(':')[2]}:{tool.parent}"}
+    async with place.stage(place.probe({"exec": True}), env=env) as stage:
+        outcome = await tried(stage, "subprocess.check_output(['linked'])", f"open('{place.outside}/file')")
+    assert outcome == ["b'tooled\\n'", "FileNotFoundError"]
+
+
+@needs("bwrap")
 async def test_nothing_of_it_is_left_and_it_has_time_to_end(place: Place) -> None:
     script = """
 import signal, subprocess

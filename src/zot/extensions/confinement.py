@@ -39,12 +39,14 @@ class Confinement:
     ) -> list[str | bytes]:
         """Return the command line that runs an extension confined. Raise UserError if that cannot be done here."""
         env = self._env
+        if problem := refusal(manifest, directory, env, cwd=self._cwd):
+            raise UserError(problem)
         ground = Ground(directory, self._cwd, self._zot_home, env.get("HOME", ""), env.get("PATH", ""))
         try:
             # In a thread: it looks at many files, the first time at all that say how the system is set up.
             seen = await asyncio.to_thread(reach, manifest, permissions, ground)
-        except OSError as problem:
-            raise UserError(f"{problem.filename}: {problem.strerror}") from None
+        except OSError as failed:
+            raise UserError(str(failed)) from None
         bwrap = find_bwrap(env.get("PATH"), outside=[self._cwd, directory, *seen.writable])
         if bwrap is None:
             raise UserError(_without_bwrap())

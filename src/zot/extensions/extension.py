@@ -234,6 +234,7 @@ class Extension:
             case Complained(reason=reason):
                 self._log.note(reason)
             case Broken(reason=reason):
+                self._settled.set()
                 self.problem = reason
                 self._log.note(reason)
             case Ended(reason=reason, wanted=wanted):

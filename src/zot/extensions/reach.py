@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from zot.errors import UserError
@@ -61,33 +62,36 @@ def reach(manifest: Manifest, permissions: Permissions, ground: Ground) -> Reach
     places = system(ground.home if permissions.exec is True else "", away=[*granted])
     places |= _programs(manifest, permissions, ground, shown=[*_shown(places), *granted])
     places |= private(ground.home, away=[*granted])
-    places |= {} if ground.zot_home is None else {os.path.realpath(ground.zot_home): ("--tmpfs",)}
+    places |= dict.fromkeys(_hidden(ground), ("--tmpfs",))
     places |= granted
     for named in (*read, *write, ground.directory):
         places |= link(named, away=_shown(places))
-    return Reach(mounts(places), [*write.values(), *data])
+    return Reach(mounts(_without_doubles(places)), [*write.values(), *data])
 
 
 def _programs(manifest: Manifest, permissions: Permissions, ground: Ground, *, shown: Sequence[str]) -> Places:
     """Return the programs that it may start: all, or those that are named beside itself and what runs it."""
+    itself = program(manifest, ground.directory)
     if permissions.exec is True:
-        hidden = [] if ground.zot_home is None else [os.path.realpath(ground.zot_home)]
-        return in_path(ground.path, away=[*shown, *hidden])
-    named = permissions.exec if isinstance(permissions.exec, tuple) else ()
-    covered = [
-        place
-        for prefix in _PREFIXES
-        for name in _PROGRAM_DIRECTORIES
-        if os.path.isdir(place := os.path.join(prefix, name)) and not os.path.islink(place)
-    ]
-    places: Places = dict.fromkeys(covered, ("--tmpfs",))
-    for command in (program(manifest, ground.directory), *named):
-        try:
-            places |= run_by(command, path=ground.path, away=shown, covered=covered)
-        except LookupError as problem:
-            if command not in named:
-                raise UserError(f"{problem}, which its permissions for exec would have to include") from None
+        places = in_path(ground.path, away=[*shown, *_hidden(ground)])
+        with suppress(LookupError):  # It is among those, or bubblewrap will say that there is no such program.
+            places |= run_by(itself, path=ground.path, away=[*shown, *places])
+        return places
+    covered = _program_directories()
+    places = dict.fromkeys(covered, ("--tmpfs",))
+    try:
+        places |= run_by(itself, path=ground.path, away=shown, covered=covered)
+    except LookupError as problem:
+        raise UserError(f"{problem}, which its permissions for exec would have to include") from None
+    for name in permissions.exec or ():
+        with suppress(LookupError):  # What is not there cannot be run by anybody.
+            places |= run_by(name, path=ground.path, away=shown, covered=covered)
     return places
+
+
+def _program_directories() -> list[str]:
+    found = [os.path.join(prefix, name) for prefix in _PREFIXES for name in _PROGRAM_DIRECTORIES]
+    return [place for place in found if os.path.isdir(place) and not os.path.islink(place)]
 
 
 def _granted(scope: str, paths: Iterable[str], ground: Ground) -> Iterable[tuple[str, str]]:
@@ -143,6 +147,25 @@ def _outermost(places: Iterable[str]) -> list[str]:
         if not is_in(place, found):
             found.append(place)
     return found
+
+
+def _hidden(ground: Ground) -> list[str]:
+    """Return what nobody sees, if it is there."""
+    return [os.path.realpath(ground.zot_home)] if ground.zot_home is not None and os.path.isdir(ground.zot_home) else []
+
+
+def _without_doubles(places: Places) -> Places:
+    """Leave out links that are there already, because what they are in is shown as it is."""
+    return {
+        place: mount
+        for place, mount in places.items()
+        if mount[0] != "--symlink" or places.get(_around(place, places), ("--tmpfs",)) == ("--tmpfs",)
+    }
+
+
+def _around(place: str, places: Places) -> str:
+    """Return the innermost of the places that this one is in."""
+    return max((other for other in places if other != place and is_in(place, [other])), key=len, default="")
 
 
 def _shown(places: Places) -> list[str]:
