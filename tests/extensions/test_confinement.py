@@ -14,7 +14,7 @@ import pytest
 from harness import MARK, living
 from optional import needs
 from zot.config import Config
-from zot.runtime import find_extensions
+from zot.extension_host import find_extensions
 
 from .stage import Extension, Stage, results
 
@@ -252,7 +252,7 @@ async def test_without_bubblewrap_it_is_refused_and_its_guard_stays_closed(place
     guard = Extension(
         place.ext, "guard", PROBE, permissions={"intercept": True}, on_failure="block", intercept=["tool_call"]
     )
-    [located] = find_extensions(Config(cwd=str(place.cwd), env=env, ext=(str(guard.directory),)))
+    [located] = find_extensions(Config(env=env, ext=(str(guard.directory),)), str(place.cwd))
     assert (located.standing, located.problem) == ("refused", NO_BWRAP)
     async with place.stage(guard, place.probe(), env=env) as stage:
         [(text, is_error)] = results(await stage.prompt('call read {"path": "."} ;; --- ;; say done'))
