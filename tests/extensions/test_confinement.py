@@ -162,6 +162,7 @@ async def test_what_zot_keeps_is_hidden_in_whatever_is_allowed(place: Place) -> 
         ) == ["notes", "[]", "False"]
 
 
+@needs("bwrap")
 @pytest.mark.parametrize(
     ("paths", "problem"),
     [
@@ -177,11 +178,13 @@ async def test_what_nobody_can_be_given_keeps_it_from_starting(place: Place, pat
     (place.outside / "root").symlink_to("/")
     (place.cwd / "link").symlink_to(place.outside)
     named = {"home": place.home, "outside": place.outside}
-    async with place.stage(place.probe({"fs.read": [path.format(**named) for path in paths]})) as stage:
+    probe = place.probe({"fs.read": [path.format(**named) for path in paths]})
+    async with place.stage(probe, unsandboxed_ext=True) as stage:
         await stage.prompt("say done")
     assert stage.notices() == [("probe", f"could not be started: {problem.format(**named)}")]
 
 
+@needs("bwrap")
 async def test_data_that_are_a_link_keep_it_from_starting(place: Place) -> None:
     probe = place.probe()
     (probe.directory / "data").rmdir()

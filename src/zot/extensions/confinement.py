@@ -6,9 +6,10 @@ What is said with frames is held to its scopes by the `peer`, in any case.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping, Sequence
 
-from zot.errors import UserError
+from zot.errors import NoSandbox, UserError
 from zot.extensions.manifest import Manifest
 from zot.extensions.permissions import Permissions, allows
 from zot.extensions.reach import Ground, reach
@@ -37,11 +38,14 @@ class Confinement:
     async def confine(
         self, argv: Sequence[str], directory: str, manifest: Manifest, permissions: Permissions
     ) -> list[str | bytes]:
-        """Return the command line that runs an extension confined. Raise UserError if that cannot be done here."""
+        """Return the command line that runs an extension confined.
+
+        Raise NoSandbox if nothing can be confined here, or UserError if that is due to what it wants.
+        """
         env = self._env
         if problem := refusal(manifest, directory, env, cwd=self._cwd):
-            raise UserError(problem)
-        ground = Ground(directory, self._cwd, self._zot_home, env.get("HOME", ""), env.get("PATH", ""))
+            raise NoSandbox(problem)
+        ground = Ground(directory, self._cwd, self._zot_home, env.get("HOME", ""), env.get("PATH") or os.defpath)
         try:
             # In a thread: it looks at many files, the first time at all that say how the system is set up.
             seen = await asyncio.to_thread(reach, manifest, permissions, ground)
@@ -49,7 +53,7 @@ class Confinement:
             raise UserError(str(failed)) from None
         bwrap = find_bwrap(env.get("PATH"), outside=[self._cwd, directory, *seen.writable])
         if bwrap is None:
-            raise UserError(_without_bwrap())
+            raise NoSandbox(_without_bwrap())
         options = ("--die-with-parent", *(() if permissions.net else ("--unshare-net",)))
         await self._try(bwrap, options)
         return sandboxed(argv, bwrap=bwrap, cwd=directory, mounts=seen.mounts, options=options)
@@ -61,7 +65,7 @@ class Confinement:
             everything = [("--ro-bind", "/", "/"), ("--dev", "/dev"), ("--proc", "/proc")]
             argv = sandboxed(["/bin/sh", "-c", ":"], bwrap=bwrap, cwd="/", mounts=everything, options=options)
             if reason := await failure(argv, self._processes(), cwd="/", env=self._env):
-                raise UserError(f"{_NEEDED}, which {reason}{_ADVICE}")
+                raise NoSandbox(f"{_NEEDED}, which {reason}{_ADVICE}")
             self._works.add((bwrap, *options))
 
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
-from zot.errors import UserError
+from zot.errors import NoSandbox
 from zot.extensions.confinement import Confinement, environment
 from zot.extensions.deadlines import Deadlines
 from zot.extensions.discovery import Located
@@ -162,18 +162,16 @@ class Extension:
 
     async def _spawn(self, streams: Streams) -> Child:
         around, permissions = self._around, self.manifest.permissions
-        argv: Sequence[str | bytes] = [program(self.manifest, self.directory), *self.manifest.args]
-        if permissions is not None:
-            argv = await self._confined(permissions)
-        env = environment(around.env, permissions)
-        return await around.processes().spawn(argv, cwd=self.directory, env=env, streams=streams)
-
-    async def _confined(self, permissions: Permissions) -> Sequence[str | bytes]:
-        """Return the command line that runs it in its sandbox; without one, if that may be. Raise UserError."""
         argv = [program(self.manifest, self.directory), *self.manifest.args]
+        command = argv if permissions is None else await self._confined(argv, permissions)
+        env = environment(around.env, permissions)
+        return await around.processes().spawn(command, cwd=self.directory, env=env, streams=streams)
+
+    async def _confined(self, argv: list[str], permissions: Permissions) -> Sequence[str | bytes]:
+        """Return the command line that runs it in its sandbox; without one, if that may be. Raise UserError."""
         try:
             return await self._around.confinement.confine(argv, self.directory, self.manifest, permissions)
-        except UserError as problem:
+        except NoSandbox as problem:
             if not self._around.unsandboxed:
                 raise
             self._log.note(f"runs without a sandbox: {problem}")

@@ -137,7 +137,10 @@ def _data(manifest: Manifest, here: str) -> Iterable[str]:
         place = os.path.join(here, name)
         if os.path.realpath(place) != place or not is_in(place, [here]):
             raise UserError(f"{place} is a link, and data must be in the directory itself")
-        os.makedirs(place, exist_ok=True)
+        try:
+            os.makedirs(place, exist_ok=True)
+        except OSError:  # Where we cannot write it cannot, either, and will be told so when it tries.
+            continue
         yield place
 
 
