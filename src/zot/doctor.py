@@ -235,7 +235,7 @@ def _bubblewrap(env: Mapping[str, str], cwd: str) -> Check:
     found = find_bwrap(env.get("PATH"), outside=[cwd])
     if found is None:
         return Check(
-            "bubblewrap", "none", "no bwrap on the PATH: needed for --lock, and by extensions with permissions"
+            "bubblewrap", "none", "no bwrap on the PATH: for --lock, and extensions with permissions"
         )
     return Check("bubblewrap", "ok", f"{found}, for --lock and extensions with permissions")
 
