@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
+from zot.errors import NoSandbox
+from zot.extensions.confinement import Confinement, environment
 from zot.extensions.deadlines import Deadlines
 from zot.extensions.discovery import Located
 from zot.extensions.happenings import (
@@ -23,8 +25,9 @@ from zot.extensions.happenings import (
     ToolAnswered,
 )
 from zot.extensions.log import Log
-from zot.extensions.manifest import Manifest, program
+from zot.extensions.manifest import Manifest, data_directories, program
 from zot.extensions.peer import Peer
+from zot.extensions.permissions import Permissions
 from zot.extensions.process import ExtensionProcess
 from zot.tools.process import Child, Processes, Streams
 from zot.wire import extension as wire
@@ -49,6 +52,9 @@ class Surroundings(NamedTuple):
     cwd: str
     zot_version: str
     deadlines: Deadlines
+    confinement: Confinement
+    #: What cannot be confined runs nevertheless.
+    unsandboxed: bool
 
 
 class Audience(Protocol):
@@ -155,9 +161,21 @@ class Extension:
             os.close(errors)
 
     async def _spawn(self, streams: Streams) -> Child:
+        around, permissions = self._around, self.manifest.permissions
         argv = [program(self.manifest, self.directory), *self.manifest.args]
-        around = self._around
-        return await around.processes().spawn(argv, cwd=self.directory, env=around.env, streams=streams)
+        command = argv if permissions is None else await self._confined(argv, permissions)
+        env = environment(around.env, permissions)
+        return await around.processes().spawn(command, cwd=self.directory, env=env, streams=streams)
+
+    async def _confined(self, argv: list[str], permissions: Permissions) -> Sequence[str | bytes]:
+        """Return the command line that runs it in its sandbox; without one, if that may be. Raise UserError."""
+        try:
+            return await self._around.confinement.confine(argv, self.directory, self.manifest, permissions)
+        except NoSandbox as problem:
+            if not self._around.unsandboxed:
+                raise
+            self._log.note(f"runs without a sandbox: {problem}")
+            return argv
 
     async def _may_restart(self) -> bool:
         """Wait until it may be started again. False if it never may."""
@@ -189,14 +207,20 @@ class Extension:
                 around.model,
                 around.cwd,
                 self.directory,
-                self.directory,
+                self._data_directory(),
             ),
             now=_now(),
             deadlines=around.deadlines,
             closed=closed,
             fails_closed=self.manifest.on_failure == "block",
+            permissions=self.manifest.permissions,
         )
         return ExtensionProcess(peer, self._happened, terminate_s=around.deadlines.terminate_s)
+
+    def _data_directory(self) -> str:
+        """Return where its data belong: beside its manifest, or where it may write if it declares what it may do."""
+        names = [] if self.manifest.permissions is None else data_directories(self.manifest)
+        return os.path.join(self.directory, *names[:1])
 
     def _happened(self, happening: Happening) -> None:
         match happening:
@@ -208,6 +232,7 @@ class Extension:
             case Complained(reason=reason):
                 self._log.note(reason)
             case Broken(reason=reason):
+                self._settled.set()
                 self.problem = reason
                 self._log.note(reason)
             case Ended(reason=reason, wanted=wanted):

@@ -57,7 +57,8 @@ class Manager:
         taken: Sequence[str],
         offered: Callable[[str], bool] = lambda name: True,
     ) -> None:
-        self._located = [one for one in located if one.standing == "runs"]
+        # One that is refused says why when it would start, and what it was to guard stays blocked.
+        self._located = [one for one in located if one.standing in ("runs", "refused")]
         self._around = around
         self._show: Callable[[Sequence[AgentEvent]], None] = lambda shown: None
         self._taken = frozenset(taken)

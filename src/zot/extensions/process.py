@@ -7,6 +7,7 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, TypeAlias, TypeVar
 
+from zot.errors import UserError
 from zot.extensions.calls import Asked
 from zot.extensions.happenings import (
     Answered,
@@ -53,6 +54,7 @@ class ExtensionProcess:
         self._outbox: Outbox | None = None
         self._child: Child | None = None
         self._ending: asyncio.Task[None] | None = None
+        self._doomed = False
         self._schedule()
 
     async def run(self, start: Callable[[Streams], Awaitable[Child]], errors: int) -> None:
@@ -60,13 +62,15 @@ class ExtensionProcess:
         reason = "was not started"
         try:
             self._child = child = await self._started(start, errors)
+            if self._doomed:
+                self._end()
             reason = await self._heard_out(child)
-        except (OSError, ValueError) as problem:
+        except (OSError, ValueError, UserError) as problem:
             reason = f"could not be started: {problem}"
         finally:
             if self._outbox is not None:
                 self._outbox.close()
-            self._happen(self.peer.end(reason, self._loop.time()))
+            self._happen(self.peer.end(reason, self._loop.time(), began=self._child is not None))
             self._stop_timer()
 
     async def answer(self, asked: Asked | A) -> Any:
@@ -141,7 +145,11 @@ class ExtensionProcess:
         self._schedule()
 
     def _end(self) -> None:
-        """End the process and all it started; once is enough, for that takes its own time to ask and then kills."""
+        """End the process and all it started, as soon as there is one.
+
+        Once is enough, for that takes its own time to ask and then kills.
+        """
+        self._doomed = True
         if self._ending is None and self._child is not None:
             self._ending = self._loop.create_task(self._child.end(grace_s=self._terminate_s), name="zot extension end")
 
