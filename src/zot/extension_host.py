@@ -21,8 +21,8 @@ def open_extensions(config: Config, toolbox: Toolbox, *, cwd: str, model_id: str
         return None
     from zot.extensions.confinement import Confinement
     from zot.extensions.deadlines import Deadlines
-    from zot.extensions.extension import Surroundings
     from zot.extensions.manager import Manager
+    from zot.extensions.surroundings import Surroundings
     from zot.version import __version__
 
     located = find_extensions(config, cwd)

@@ -71,6 +71,26 @@ def test_what_there_is_is_listed_with_why_it_does_not_run(ext: Ext) -> None:
     assert ext.listed()[1]["last_problem"] is None
 
 
+def test_what_one_may_do_is_listed_and_why_it_cannot_be_held_to_it(ext: Ext) -> None:
+    one = put(
+        ext.installed, "one", permissions={"fs.read": ["~/x\n", "$CWD"], "net": True, "env": False, "tools": ["a"]}
+    )
+    two = put(ext.installed, "two", permissions={})
+    ext.env["PATH"] = str(ext.user / "bin")
+    (ext.user / "bin").mkdir()
+    why = "it declares permissions, which take bubblewrap, and there is no bwrap on the PATH; --unsandboxed-ext runs it without"
+    assert ext.ext("list").out == (
+        f"one  global  refused\n    {one}, may use: fs.read (~/x\\n, $CWD); net; tools (a)\n    does not run: {why}\n"
+        f"two  global  refused\n    {two}, with no rights but its own directory\n    does not run: {why}\n"
+    )
+    (ext.user / "bin" / "bwrap").symlink_to("/bin/true")
+    assert ext.standings() == [("one", "global", "runs"), ("two", "global", "runs")]
+    assert ext.listed()[1]["rights"] == {
+        "fs.read": [], "fs.write": [], "net": False, "exec": False, "env": False, "tools": False, "events": False,
+        "intercept": False, "ui": False,
+    }  # fmt: skip
+
+
 def test_an_installed_one_is_a_copy_of_all_of_it_under_its_own_name(ext: Ext) -> None:
     source = put(ext.user / "work", "tool", version="1")
     source.rename(source := source.with_name("some directory"))

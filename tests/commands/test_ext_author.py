@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness import PATIENCE_S, read_some
-from optional import available
+from optional import available, needs
 
 from .ext_shell import Ext
 
@@ -175,6 +175,30 @@ def test_one_that_crashes_is_not_tried_further(shell: Ext) -> None:
     (shell.cwd / "one" / "extension.json").unlink()
     missing = f"zot: {shell.cwd}/one/extension.json: No such file or directory\n"
     assert shell.run("ext", "test", "one") == ("", missing, 1)
+
+
+HELD = """
+say("hello", name="one", version=str(os.path.exists(HOME)))
+say("register_tool", name="t", description="d")
+say("ready")
+for line in sys.stdin:
+    if json.loads(line)["type"] == "shutdown":
+        say("shutdown_ack"); break
+"""
+
+
+@needs("bwrap")
+def test_one_that_declares_what_it_may_do_is_held_to_it(shell: Ext) -> None:
+    put(shell, f"HOME = {str(shell.user)!r} + '/secret'" + HELD, exec="python3", permissions={})
+    (shell.user / "secret").touch()
+    out, err, code = shell.run("ext", "test", "one")
+    assert (out, err, code) == (
+        "ok     said hello as one False\n"
+        "wrong  register_tool: its permissions do not include the tool t\n"
+        "ok     acknowledged the shutdown and exited\n",
+        "zot: one does one thing wrong\n",
+        1,
+    )
 
 
 TALKER = """

@@ -14,7 +14,8 @@ from zot.errors import UsageError
 from zot.flags import Flag
 
 _HELP = Flag("--help", "this text", short="-h")
-_DEADLINE = next(flag for flag in AGENT_FLAGS if flag.name == "--ext-deadline")
+#: How sessions start theirs.
+_AS_IN_SESSIONS = tuple(flag for flag in AGENT_FLAGS if flag.name in ("--ext-deadline", "--unsandboxed-ext"))
 _LANGUAGES = ("python", "typescript", "shell", "go")
 _JSON = Flag("--json", "one JSON object a line, for programs")
 
@@ -51,11 +52,11 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     )),
     "test": Subcommand("ext_test.test", (1, 1), "DIR", "talk to one as a session would, and tell what it does wrong", (
         Flag("--call-tools", "call its tools, too, with made-up arguments; they do what they do"),
-        _DEADLINE,
+        *_AS_IN_SESSIONS,
     )),
     "run": Subcommand("ext_run.run", (1, 1), "DIR", "start one and type its commands, such as /name args", (
         Flag("--trace", "show every frame: > what it is told, < what it says"),
-        _DEADLINE,
+        *_AS_IN_SESSIONS,
     )),
 }  # fmt: skip
 

@@ -8,13 +8,15 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from zot.commands.asked import Request, directory
-from zot.config import tool_environment
+from zot.commands.asked import Request, directory, remark
+from zot.config import tool_environment, zot_home
 from zot.extensions.bench import Bench
+from zot.extensions.confinement import Confinement
 from zot.extensions.deadlines import Deadlines
 from zot.extensions.happenings import Happening
 from zot.extensions.manifest import load
 from zot.extensions.process import Trace
+from zot.extensions.surroundings import Start, Surroundings
 from zot.tools.process import open_processes
 from zot.version import __version__
 
@@ -27,23 +29,24 @@ async def bench_of(
 
     What it writes to standard error is seen on ours.
     """
-    where = directory(request.words[0])
-    manifest = load(where)
+    where, cwd, env = directory(request.words[0]), directory(None), tool_environment(os.environ)
+    manifest, home = load(where), zot_home(os.environ)
     limits = {f"{name}_s": seconds for name, seconds in request.settings.get("ext_deadlines", ())}
     processes, errors = open_processes(protected=True), os.dup(2)
     try:
-        bench = Bench(
-            manifest,
-            where,
-            cwd=directory(None),
-            processes=processes,
-            env=tool_environment(os.environ),
-            errors=errors,
-            zot_version=__version__,
-            deadlines=Deadlines(**limits),
-            heard=heard,
-            trace=trace,
+        around = Surroundings(
+            lambda: processes,
+            env,
+            home,
+            "lab",
+            "lab",
+            cwd,
+            __version__,
+            Deadlines(**limits),
+            Confinement(lambda: processes, env, cwd=cwd, zot_home=home),
+            bool(request.settings.get("unsandboxed_ext")),
         )
+        bench = Bench(Start(manifest, where, around), errors, heard=heard, note=remark, trace=trace)
         try:
             yield bench
         finally:

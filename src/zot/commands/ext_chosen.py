@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from zot.commands.asked import directory
 from zot.config import zot_home
 from zot.errors import ConfigError, UserError
+from zot.extensions.confinement import refusal
 from zot.extensions.discovery import Located, Source, discover
+from zot.extensions.manifest import Manifest
 from zot.printable import printable
 from zot.trust import TrustStore
 
@@ -23,8 +25,12 @@ def home() -> str:
 
 def found() -> list[Located]:
     """Return the extensions of the project and of the user, as a session here would find them."""
-    where = home()
-    return discover(cwd=directory(None), home=where, is_trusted=TrustStore(where).is_trusted)
+    where, cwd = home(), directory(None)
+
+    def refused(manifest: Manifest, place: str) -> str:
+        return refusal(manifest, place, os.environ, cwd=cwd)
+
+    return discover(cwd=cwd, home=where, is_trusted=TrustStore(where).is_trusted, refusal=refused)
 
 
 def chosen(name: str, sources: Sequence[Source] = ("project", "global")) -> Located:

@@ -63,8 +63,7 @@ def _told(one: Located, last: Note | None) -> str:
 
 def _rights(manifest: Manifest) -> object:
     """Return what it may do: what its manifest declares, or everything."""
-    declared = getattr(manifest, "permissions", None)
-    return FULL_RIGHTS if declared is None else msgspec.to_builtins(declared)
+    return FULL_RIGHTS if manifest.permissions is None else msgspec.to_builtins(manifest.permissions)
 
 
 def _rights_told(manifest: Manifest) -> str:
@@ -84,5 +83,5 @@ def _why_not(one: Located) -> str:
             return f"it is disabled; zot ext enable {one.name}"
         case "untrusted":
             return f"it is not trusted as it is now; zot ext trust {one.name}"
-        case _:
+        case "shadowed" | "refused" | "broken":
             return one.problem

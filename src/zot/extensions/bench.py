@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from zot.extensions.deadlines import Deadlines
 from zot.extensions.happenings import (
     Broken,
     CommandAnswered,
@@ -17,55 +16,37 @@ from zot.extensions.happenings import (
     Settled,
     ToolAnswered,
 )
-from zot.extensions.manifest import Manifest, program
-from zot.extensions.peer import Peer
 from zot.extensions.process import ExtensionProcess, Trace
-from zot.tools.process import Child, Processes, Streams
+from zot.extensions.surroundings import Start
 from zot.wire import extension as wire
 
 
 class Bench:
-    """Runs the extension that ``manifest`` in ``directory`` describes. ``heard`` is told what happens but answers.
+    """Runs an extension. ``heard`` is told what happens but answers, ``note`` what is odd about how it is started.
 
     Its standard error goes to ``errors``. Unlike a session it does not start one again that has crashed.
     """
 
     def __init__(
         self,
-        manifest: Manifest,
-        directory: str,
-        *,
-        cwd: str,
-        processes: Processes,
-        env: Mapping[str, str],
+        start: Start,
         errors: int,
-        zot_version: str,
-        deadlines: Deadlines,
+        *,
         heard: Callable[[Happening], None],
+        note: Callable[[str], None],
         trace: Trace = lambda way, data: None,
     ) -> None:
-        self.manifest = manifest
-        self.deadlines = deadlines
+        self.manifest = start.manifest
+        self.deadlines = start.around.deadlines
         #: How it ended, once it has.
         self.ended: Ended | None = None
-        self._directory = directory
-        self._processes = processes
-        self._env = env
         self._heard = heard
         self._settled = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        ack = wire.HelloAck(wire.PROTOCOL_VERSION, zot_version, "lab", "lab", cwd, directory, directory)
-        fails_closed = manifest.on_failure == "block"
-        self.peer = Peer(
-            manifest.name,
-            ack,
-            now=self._loop.time(),
-            deadlines=deadlines,
-            closed=frozenset(manifest.intercept) if fails_closed else frozenset(),
-            fails_closed=fails_closed,
-        )
-        self._process = ExtensionProcess(self.peer, self._happened, terminate_s=deadlines.terminate_s, trace=trace)
-        self._running = self._loop.create_task(self._process.run(self._spawn, errors), name="zot extension")
+        self.peer = start.peer(start.guarded(), now=self._loop.time())
+        self._process = ExtensionProcess(self.peer, self._happened, terminate_s=self.deadlines.terminate_s, trace=trace)
+        running = self._process.run(lambda streams: start.spawn(streams, note), errors)
+        self._running = self._loop.create_task(running, name="zot extension")
 
     def now(self) -> float:
         """Return the time, in seconds of no matter which clock."""
@@ -112,10 +93,6 @@ class Bench:
             self._running.cancel()
             await asyncio.wait({self._running})
             raise
-
-    async def _spawn(self, streams: Streams) -> Child:
-        argv = [program(self.manifest, self._directory), *self.manifest.args]
-        return await self._processes.spawn(argv, cwd=self._directory, env=self._env, streams=streams)
 
     def _happened(self, happening: Happening) -> None:
         match happening:

@@ -5,12 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
-from zot.errors import NoSandbox
-from zot.extensions.confinement import Confinement, environment
-from zot.extensions.deadlines import Deadlines
 from zot.extensions.discovery import Located
 from zot.extensions.happenings import (
     Broken,
@@ -25,11 +21,11 @@ from zot.extensions.happenings import (
     ToolAnswered,
 )
 from zot.extensions.log import Log
-from zot.extensions.manifest import Manifest, data_directories, program
+from zot.extensions.manifest import Manifest
 from zot.extensions.peer import Peer
-from zot.extensions.permissions import Permissions
 from zot.extensions.process import ExtensionProcess
-from zot.tools.process import Child, Processes, Streams
+from zot.extensions.surroundings import Start, Surroundings
+from zot.tools.process import Child, Streams
 from zot.wire import extension as wire
 
 #: How often one that crashes is started again within `_WINDOW_S`, and after which pauses.
@@ -39,22 +35,6 @@ _WINDOW_S = 300.0
 _SLACK_S = 4.0
 
 Condition: TypeAlias = Literal["starting", "running", "restarting", "failed", "stopped"]
-
-
-class Surroundings(NamedTuple):
-    """What the extensions of a session have in common."""
-
-    processes: Callable[[], Processes]
-    env: Mapping[str, str]
-    home: str | None
-    provider: str
-    model: str
-    cwd: str
-    zot_version: str
-    deadlines: Deadlines
-    confinement: Confinement
-    #: What cannot be confined runs nevertheless.
-    unsandboxed: bool
 
 
 class Audience(Protocol):
@@ -82,8 +62,8 @@ class Extension:
         self._closing = asyncio.Event()
         self._greeted = False
         self._restarts: deque[float] = deque(maxlen=len(_PAUSES_S))
-        closed = frozenset(self.manifest.intercept) if self.manifest.on_failure == "block" else frozenset()
-        self._process = self._next_process(closed)
+        self._start = Start(self.manifest, self.directory, around)
+        self._process = self._next_process(self._start.guarded())
         self._living = asyncio.get_running_loop().create_task(self._live(), name=f"zot extension {self.name}")
 
     @property
@@ -161,21 +141,7 @@ class Extension:
             os.close(errors)
 
     async def _spawn(self, streams: Streams) -> Child:
-        around, permissions = self._around, self.manifest.permissions
-        argv = [program(self.manifest, self.directory), *self.manifest.args]
-        command = argv if permissions is None else await self._confined(argv, permissions)
-        env = environment(around.env, permissions)
-        return await around.processes().spawn(command, cwd=self.directory, env=env, streams=streams)
-
-    async def _confined(self, argv: list[str], permissions: Permissions) -> Sequence[str | bytes]:
-        """Return the command line that runs it in its sandbox; without one, if that may be. Raise UserError."""
-        try:
-            return await self._around.confinement.confine(argv, self.directory, self.manifest, permissions)
-        except NoSandbox as problem:
-            if not self._around.unsandboxed:
-                raise
-            self._log.note(f"runs without a sandbox: {problem}")
-            return argv
+        return await self._start.spawn(streams, self._log.note)
 
     async def _may_restart(self) -> bool:
         """Wait until it may be started again. False if it never may."""
@@ -197,30 +163,8 @@ class Extension:
         return False
 
     def _next_process(self, closed: frozenset[wire.Intercepted]) -> ExtensionProcess:
-        around = self._around
-        peer = Peer(
-            self.name,
-            wire.HelloAck(
-                wire.PROTOCOL_VERSION,
-                around.zot_version,
-                around.provider,
-                around.model,
-                around.cwd,
-                self.directory,
-                self._data_directory(),
-            ),
-            now=_now(),
-            deadlines=around.deadlines,
-            closed=closed,
-            fails_closed=self.manifest.on_failure == "block",
-            permissions=self.manifest.permissions,
-        )
-        return ExtensionProcess(peer, self._happened, terminate_s=around.deadlines.terminate_s)
-
-    def _data_directory(self) -> str:
-        """Return where its data belong: beside its manifest, or where it may write if it declares what it may do."""
-        names = [] if self.manifest.permissions is None else data_directories(self.manifest)
-        return os.path.join(self.directory, *names[:1])
+        peer = self._start.peer(closed, now=_now())
+        return ExtensionProcess(peer, self._happened, terminate_s=self._around.deadlines.terminate_s)
 
     def _happened(self, happening: Happening) -> None:
         match happening:

@@ -20,7 +20,7 @@ from zot.events import (
     TurnStart,
 )
 from zot.extensions.discovery import Located
-from zot.extensions.extension import Extension, Surroundings
+from zot.extensions.extension import Extension
 from zot.extensions.happenings import (
     Broken,
     CommandRegistered,
@@ -33,6 +33,7 @@ from zot.extensions.happenings import (
     ToolRegistered,
 )
 from zot.extensions.listener import Listener
+from zot.extensions.surroundings import Surroundings
 from zot.extensions.tool import ExtensionTool
 from zot.messages import CallBlock, TextBlock
 from zot.slash import CommandAnswer, CommandInfo
