@@ -78,7 +78,10 @@ def test_what_one_may_do_is_listed_and_why_it_cannot_be_held_to_it(ext: Ext) -> 
     two = put(ext.installed, "two", permissions={})
     ext.env["PATH"] = str(ext.user / "bin")
     (ext.user / "bin").mkdir()
-    why = "it declares permissions, which take bubblewrap, and there is no bwrap on the PATH; --unsandboxed-ext runs it without"
+    why = (
+        "it declares permissions, which take bubblewrap, and there is no bwrap on the PATH; "
+        "--unsandboxed-ext runs it without"
+    )
     assert ext.ext("list").out == (
         f"one  global  refused\n    {one}, may use: fs.read (~/x\\n, $CWD); net; tools (a)\n    does not run: {why}\n"
         f"two  global  refused\n    {two}, with no rights but its own directory\n    does not run: {why}\n"
