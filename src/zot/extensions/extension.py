@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
-from zot.errors import NoSandbox
-from zot.extensions.confinement import Confinement, environment
+from zot.extensions.confinement import Confinement, NoSandbox, environment
 from zot.extensions.deadlines import Deadlines
 from zot.extensions.discovery import Located
 from zot.extensions.happenings import (
