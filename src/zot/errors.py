@@ -19,10 +19,6 @@ class UsageError(ConfigError):
     """A command line that no configuration and no file could make right: exit code 2."""
 
 
-class NoSandbox(UserError):
-    """What is to be confined cannot be, on this system: there is no bubblewrap, or it does not work."""
-
-
 class KeyMissing(ConfigError):
     """There is no key for a model service that needs one."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -215,6 +216,33 @@ async def test_all_programs_are_found_if_all_are_allowed(place: Place) -> None:
     async with place.stage(place.probe({"exec": True}), env=env) as stage:
         outcome = await tried(stage, "subprocess.check_output(['linked'])", f"open('{place.outside}/file')")
     assert outcome == ["b'tooled\\n'", "FileNotFoundError"]
+
+
+@needs("bwrap")
+async def test_a_script_that_is_named_brings_what_runs_it(place: Place) -> None:
+    for directory in ("bin", "libs"):
+        (place.outside / directory).mkdir()
+    script = place.outside / "bin" / "tool-of-mine"
+    script.write_text("#!/usr/bin/env -S sh -e\necho scripted\n")
+    script.chmod(0o755)
+    env = {**place.env, "PATH": f"{place.env['PATH']}:{script.parent}"}
+    async with place.stage(place.probe({"exec": ["tool-of-mine", "gone"]}), env=env) as stage:
+        outcome = await tried(stage, "subprocess.check_output(['tool-of-mine'])", f"os.listdir('{place.outside}')")
+    assert outcome == ["b'scripted\\n'", "['bin']"]
+
+
+@needs("bwrap")
+async def test_an_interpreter_that_starts_others_has_to_be_allowed_to(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("bwrap", "sh"):
+        (tmp_path / "bin" / name).symlink_to(shutil.which(name) or "")
+    env = {**place.env, "PATH": f"{tmp_path}/shims:{tmp_path}/bin"}
+    async with place.stage(place.probe(), env=env) as stage:
+        await stage.prompt("say done")
+    assert stage.notices() == [
+        ("probe", "could not be started: python3 is no program, or only a script that starts others, "
+         "which its permissions for exec would have to include")
+    ]  # fmt: skip
 
 
 @needs("bwrap")

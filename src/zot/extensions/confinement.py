@@ -9,7 +9,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from zot.errors import NoSandbox, UserError
+from zot.errors import UserError
 from zot.extensions.manifest import Manifest
 from zot.extensions.permissions import Permissions, allows
 from zot.extensions.reach import Ground, reach
@@ -20,6 +20,10 @@ from zot.tools.sandbox import failure, find_bwrap, sandboxed
 _ALWAYS = frozenset({"PATH", "HOME", "LANG", "TZ", "TMPDIR"})
 _NEEDED = "it declares permissions, which take bubblewrap"
 _ADVICE = "; --unsandboxed-ext runs it without"
+
+
+class NoSandbox(UserError):
+    """Nothing can be confined on this system: there is no bubblewrap, or it does not work."""
 
 
 class Confinement:

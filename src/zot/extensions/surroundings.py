@@ -6,8 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from zot.errors import NoSandbox
-from zot.extensions.confinement import Confinement, environment
+from zot.extensions.confinement import Confinement, NoSandbox, environment
 from zot.extensions.deadlines import Deadlines
 from zot.extensions.manifest import Manifest, data_directories, program
 from zot.extensions.peer import Peer

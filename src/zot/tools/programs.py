@@ -11,7 +11,8 @@ Mount: TypeAlias = tuple[str, ...]
 Places: TypeAlias = dict[str, Mount]
 
 #: Directories of programs whose neighbours belong to them, and which neighbours that are.
-_BIN = ("bin", "sbin", "shims")
+_SHIMS = "shims"
+_BIN = ("bin", "sbin", _SHIMS)
 _BESIDE_BIN = ("conf", "lib", "lib64", "libexec", "pyvenv.cfg", "version", "versions")
 #: As many as a PATH and the links in it may lead to.
 _MAX_PROGRAM_PLACES = 200
@@ -49,13 +50,12 @@ def run_by(
 ) -> Places:
     """Return one program with what is beside it, the links to it, and if it is a script what runs that.
 
-    A name is looked for in ``path``, where only binaries count: the scripts that version managers put there start
-    other programs. Raise LookupError if there is none. What is in one of the ``away`` is there anyway, unless
-    ``covered``.
+    A name is looked for in ``path``, where a binary counts before a script. Raise LookupError if there is none. What
+    is in one of the ``away`` is there anyway, unless ``covered``.
     """
-    found = command if "/" in command else _binary(command, path)
+    found = command if "/" in command else _looked_up(command, path)
     if found is None or not _is_program(found):
-        raise LookupError(f"{command} is no program, or is a script that starts others")
+        raise LookupError(f"{command} is no program, or only a script that starts others")
     places = {
         place: mount
         for place, mount in _with_links(found, away=away).items()
@@ -119,12 +119,15 @@ def _with_links(program: str, *, away: Sequence[str]) -> Places:
     return places
 
 
-def _binary(name: str, path: str) -> str | None:
-    for directory in path.split(os.pathsep):
-        place = os.path.join(directory, name)
-        if os.path.isabs(directory) and _is_program(place) and not _first_line(place):
-            return place
-    return None
+def _looked_up(name: str, path: str) -> str | None:
+    """Return the first binary of a name, or else the first script that is not one of a version manager.
+
+    Those start a dozen programs to find the one that was meant.
+    """
+    places = [os.path.join(directory, name) for directory in path.split(os.pathsep) if os.path.isabs(directory)]
+    found = [place for place in places if _is_program(place)]
+    scripts = (place for place in found if os.path.basename(os.path.dirname(place)) != _SHIMS)
+    return next((place for place in found if not _first_line(place)), next(scripts, None))
 
 
 def _is_program(place: str) -> bool:
