@@ -21,6 +21,10 @@ from zot.events import (
     Done,
     Error,
     ExtNotify,
+    PanelClosed,
+    PanelOpened,
+    PanelRendered,
+    ResultDetails,
     Retry,
     TextDelta,
     ThinkingDelta,
@@ -88,6 +92,19 @@ LINES: list[tuple[AgentEvent, bytes]] = [
     (
         ExtNotify("guard", "warn", "careful"),
         b'{"type":"ext_notify","extension":"guard","level":"warn","message":"careful"}',
+    ),
+    (
+        PanelOpened("todo", "p", "T", ("one",), "f"),
+        b'{"type":"panel_open","extension":"todo","panel_id":"p","title":"T","lines":["one"],"footer":"f"}',
+    ),
+    (
+        PanelRendered("todo", "p", "T", ()),
+        b'{"type":"panel_render","extension":"todo","panel_id":"p","title":"T","lines":[]}',
+    ),
+    (PanelClosed("todo", "p"), b'{"type":"panel_close","extension":"todo","panel_id":"p"}'),
+    (
+        ToolResult("c1", False, (), ResultDetails("todo")),
+        b'{"type":"tool_result","id":"c1","is_error":false,"content":[],"details":{"extension":"todo"}}',
     ),
 ]
 

@@ -25,6 +25,7 @@ usage: zot COMMAND [flags]
   zot doctor       what is set up, what is missing, and if the model service can be reached
   zot models       which models there are, what they hold and what they cost
   zot skills list  which skills there are; trust and untrust those of a project
+  zot ext          list, install, remove, switch, trust, begin and try extensions
   zot prompt       print the system prompt
   zot --version    print the version
 
@@ -117,6 +118,7 @@ _COMMANDS: Mapping[str, str] = {
     "logout": "logout",
     "doctor": "doctor",
     "skills": "skills",
+    "ext": "ext",
     "prompt": "prompt",
 }
 

@@ -56,6 +56,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     trust_project: bool = False
     ext: tuple[str, ...] = ()
     no_ext: bool = False
+    unsandboxed_ext: bool = False
     ext_deadlines: dict[DeadlineName, _Patience] = {}
     session: str | None = None
     script: str | None = None
@@ -100,6 +101,7 @@ class _AgentTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     no_skill: bool | None = None
     ext: tuple[str, ...] | None = None
     no_ext: bool | None = None
+    unsandboxed_ext: bool | None = None
     ext_deadlines: dict[DeadlineName, _Patience] | None = None
     policy: tuple[str, ...] | None = None
     approval_timeout_s: _Patience | None = None
@@ -152,6 +154,7 @@ AGENT_FLAGS: Sequence[Flag] = (
     Flag("--ext", "a directory with an extension.json", value="DIR", short="-e", many=True),
     Flag("--ext-deadline", "how long an extension may take, such as tool=120 or intercept=2", value="NAME=SECONDS",
          parse=_deadline, many=True, setting="ext_deadlines"),
+    Flag("--unsandboxed-ext", "run extensions that declare permissions also where there is no bubblewrap"),
     Flag("--script", "the script that `--provider lab` plays", value="FILE"),
     Flag("--record", "save what is asked of the provider and what it streams", value="FILE"),
     Flag("--replay", "the recording that `--provider lab` plays", value="FILE"),

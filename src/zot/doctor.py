@@ -239,10 +239,10 @@ def _certificates(env: Mapping[str, str]) -> Check:
 
 
 def _bubblewrap(env: Mapping[str, str], cwd: str) -> Check:
-    found = find_bwrap(env.get("PATH"), outside=cwd)
+    found = find_bwrap(env.get("PATH"), outside=[cwd])
     if found is None:
-        return Check("bubblewrap", "none", "no bwrap on the PATH: under --lock no command can be run")
-    return Check("bubblewrap", "ok", f"{found}, for --lock")
+        return Check("bubblewrap", "none", "no bwrap on the PATH: for --lock, and extensions with permissions")
+    return Check("bubblewrap", "ok", f"{found}, for --lock and extensions with permissions")
 
 
 def _program(name: str, env: Mapping[str, str], why: str) -> Check:

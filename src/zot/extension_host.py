@@ -11,6 +11,7 @@ from zot.errors import ConfigError
 if TYPE_CHECKING:
     from zot.agent.hooks import Extensions
     from zot.extensions.discovery import Located
+    from zot.extensions.manifest import Manifest
     from zot.toolbox import Toolbox
 
 
@@ -18,23 +19,27 @@ def open_extensions(config: Config, toolbox: Toolbox, *, cwd: str, model_id: str
     """Return what keeps the extensions of a session; None if there are none. Raise ConfigError for a broken --ext."""
     if not extension_places(config):
         return None
+    from zot.extensions.confinement import Confinement
     from zot.extensions.deadlines import Deadlines
-    from zot.extensions.extension import Surroundings
     from zot.extensions.manager import Manager
+    from zot.extensions.surroundings import Surroundings
     from zot.version import __version__
 
     located = find_extensions(config, cwd)
-    if not any(one.standing == "runs" for one in located):
+    if not any(one.standing in ("runs", "refused") for one in located):
         return None
+    env, home = tool_environment(config.environment), zot_home(config.environment)
     around = Surroundings(
         toolbox.processes,
-        tool_environment(config.environment),
-        zot_home(config.environment),
+        env,
+        home,
         config.provider,
         model_id,
         cwd,
         __version__,
         Deadlines(**{f"{name}_s": seconds for name, seconds in config.ext_deadlines.items()}),
+        Confinement(toolbox.processes, env, cwd=cwd, zot_home=home),
+        config.unsandboxed_ext,
     )
     wanted = config.tools
     return Manager(located, around, taken=TOOL_NAMES, offered=lambda name: wanted is None or name in wanted)
@@ -44,6 +49,7 @@ def find_extensions(config: Config, cwd: str) -> list[Located]:
     """Return the extensions that ``config`` leads to, in order. Raise ConfigError if one that was named is broken."""
     import logging
 
+    from zot.extensions.confinement import refusal
     from zot.extensions.discovery import discover
     from zot.printable import printable
 
@@ -56,11 +62,21 @@ def find_extensions(config: Config, cwd: str) -> list[Located]:
 
         return TrustStore(home).is_trusted(directory, data)
 
-    located = discover(cwd=cwd, home=home, explicit=config.ext, look=not config.no_ext, is_trusted=is_trusted)
+    def is_refused(manifest: Manifest, directory: str) -> str:
+        return "" if config.unsandboxed_ext else refusal(manifest, directory, config.environment, cwd=cwd)
+
+    located = discover(
+        cwd=cwd,
+        home=home,
+        explicit=config.ext,
+        look=not config.no_ext,
+        is_trusted=is_trusted,
+        refusal=is_refused,
+    )
     for one in located:
         if one.source == "ext" and one.standing == "broken":
             raise ConfigError(one.problem)
-        if one.standing in ("broken", "shadowed"):
+        if one.standing in ("broken", "refused", "shadowed"):
             log.warning("extension %s: %s", printable(one.name), printable(one.problem))
         elif one.standing == "untrusted":
             log.warning(

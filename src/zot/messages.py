@@ -105,7 +105,7 @@ class ShownMessage(msgspec.Struct, frozen=True, gc=False):
     time: str
 
 
-class ToolSpec(msgspec.Struct, frozen=True):
+class ToolSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the model is told about a tool. ``schema`` is the JSON Schema of its arguments.
 
     ``extension`` names whose it is, which the model is not told; "" for our own.

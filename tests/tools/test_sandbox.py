@@ -274,9 +274,9 @@ def test_a_bubblewrap_that_the_confined_could_have_written_does_not_count(tmp_pa
         (directory / "bwrap").touch(mode=0o755)
     (tmp_path / "link").symlink_to(inside)
     cwd = str(tmp_path / "work")
-    assert find_bwrap(f"{inside}:{tmp_path}/link:bin:{outside}", outside=cwd) == str(outside / "bwrap")
-    assert find_bwrap(f"{inside}:.:", outside=cwd) is None
-    assert find_bwrap(str(outside), outside=str(tmp_path / "wo")) == str(outside / "bwrap")
+    assert find_bwrap(f"{inside}:{tmp_path}/link:bin:{outside}", outside=[cwd]) == str(outside / "bwrap")
+    assert find_bwrap(f"{inside}:.:", outside=[cwd]) is None
+    assert find_bwrap(str(outside), outside=[str(tmp_path / "wo")]) == str(outside / "bwrap")
 
 
 def test_a_directory_is_mounted_before_what_is_in_it() -> None:

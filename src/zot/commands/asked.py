@@ -1,18 +1,20 @@
-"""What `zot sessions` was asked, how it answers, and which session is meant."""
+"""What a command with subcommands was asked, how it answers, and which session is meant."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from zot.errors import ConfigError, NoSuchSession, UserError
-from zot.journal.look import Look
-from zot.journal.tables import SessionRecord
 from zot.readable import one_line
+
+if TYPE_CHECKING:  # Not every command needs the journal.
+    from zot.journal.look import Look
+    from zot.journal.tables import SessionRecord
 
 #: How many sessions are named when an abbreviation fits several.
 _NAMED = 5

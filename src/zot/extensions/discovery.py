@@ -12,8 +12,9 @@ from zot.errors import ConfigError
 from zot.extensions.manifest import Manifest, load
 
 Source: TypeAlias = Literal["ext", "project", "global"]
-#: Why one does not run: "broken" says what is wrong with it in ``problem``, "shadowed" who took its name.
-Standing: TypeAlias = Literal["runs", "disabled", "untrusted", "shadowed", "broken"]
+#: Why one does not run: "broken" says what is wrong with it in ``problem``, "shadowed" who took its name, "refused" why
+#: it cannot be held to its permissions here.
+Standing: TypeAlias = Literal["runs", "disabled", "untrusted", "shadowed", "refused", "broken"]
 
 
 class Located(msgspec.Struct, frozen=True):
@@ -38,17 +39,19 @@ def discover(
     explicit: Sequence[str] = (),
     look: bool = True,
     is_trusted: Callable[[str, Sequence[str]], bool],
+    refusal: Callable[[Manifest, str], str] = lambda manifest, directory: "",
 ) -> list[Located]:
     """Return the extensions: those the user named, then the project's, then those of ``home``, each by name.
 
     ``look`` False leaves out all that were not named. Those of a project run only if ``is_trusted`` says so of their
-    directory and the patterns of their data. The first of a name that could run is the one that does.
+    directory and the patterns of their data. The first of a name that could run is the one that does. If ``refusal``
+    says why that one cannot be confined, no other takes its place.
     """
     found = [_located(os.path.abspath(directory), "ext") for directory in explicit]
     if look:
         found += _by_name(os.path.join(cwd, ".zot", "extensions"), "project")
         found += _by_name(os.path.join(home, "extensions"), "global") if home else []
-    return list(_ranked(found, is_trusted))
+    return [_confinable(one, refusal) for one in _ranked(found, is_trusted)]
 
 
 def _by_name(place: str, source: Source) -> list[Located]:
@@ -84,3 +87,9 @@ def _ranked(found: Sequence[Located], is_trusted: Callable[[str, Sequence[str]],
             )
         else:
             yield one
+
+
+def _confinable(one: Located, refusal: Callable[[Manifest, str], str]) -> Located:
+    if one.standing != "runs" or one.manifest is None or not (problem := refusal(one.manifest, one.directory)):
+        return one
+    return msgspec.structs.replace(one, standing="refused", problem=problem)

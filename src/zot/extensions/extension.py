@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
-from zot.extensions.deadlines import Deadlines
 from zot.extensions.discovery import Located
 from zot.extensions.happenings import (
     Broken,
@@ -23,10 +21,11 @@ from zot.extensions.happenings import (
     ToolAnswered,
 )
 from zot.extensions.log import Log
-from zot.extensions.manifest import Manifest, program
+from zot.extensions.manifest import Manifest
 from zot.extensions.peer import Peer
 from zot.extensions.process import ExtensionProcess
-from zot.tools.process import Child, Processes, Streams
+from zot.extensions.surroundings import Start, Surroundings
+from zot.tools.process import Child, Streams
 from zot.wire import extension as wire
 
 #: How often one that crashes is started again within `_WINDOW_S`, and after which pauses.
@@ -36,19 +35,6 @@ _WINDOW_S = 300.0
 _SLACK_S = 4.0
 
 Condition: TypeAlias = Literal["starting", "running", "restarting", "failed", "stopped"]
-
-
-class Surroundings(NamedTuple):
-    """What the extensions of a session have in common."""
-
-    processes: Callable[[], Processes]
-    env: Mapping[str, str]
-    home: str | None
-    provider: str
-    model: str
-    cwd: str
-    zot_version: str
-    deadlines: Deadlines
 
 
 class Audience(Protocol):
@@ -76,8 +62,8 @@ class Extension:
         self._closing = asyncio.Event()
         self._greeted = False
         self._restarts: deque[float] = deque(maxlen=len(_PAUSES_S))
-        closed = frozenset(self.manifest.intercept) if self.manifest.on_failure == "block" else frozenset()
-        self._process = self._next_process(closed)
+        self._start = Start(self.manifest, self.directory, around)
+        self._process = self._next_process(self._start.guarded())
         self._living = asyncio.get_running_loop().create_task(self._live(), name=f"zot extension {self.name}")
 
     @property
@@ -155,9 +141,7 @@ class Extension:
             os.close(errors)
 
     async def _spawn(self, streams: Streams) -> Child:
-        argv = [program(self.manifest, self.directory), *self.manifest.args]
-        around = self._around
-        return await around.processes().spawn(argv, cwd=self.directory, env=around.env, streams=streams)
+        return await self._start.spawn(streams, self._log.note)
 
     async def _may_restart(self) -> bool:
         """Wait until it may be started again. False if it never may."""
@@ -179,24 +163,8 @@ class Extension:
         return False
 
     def _next_process(self, closed: frozenset[wire.Intercepted]) -> ExtensionProcess:
-        around = self._around
-        peer = Peer(
-            self.name,
-            wire.HelloAck(
-                wire.PROTOCOL_VERSION,
-                around.zot_version,
-                around.provider,
-                around.model,
-                around.cwd,
-                self.directory,
-                self.directory,
-            ),
-            now=_now(),
-            deadlines=around.deadlines,
-            closed=closed,
-            fails_closed=self.manifest.on_failure == "block",
-        )
-        return ExtensionProcess(peer, self._happened, terminate_s=around.deadlines.terminate_s)
+        peer = self._start.peer(closed, now=_now())
+        return ExtensionProcess(peer, self._happened, terminate_s=self._around.deadlines.terminate_s)
 
     def _happened(self, happening: Happening) -> None:
         match happening:
@@ -208,6 +176,7 @@ class Extension:
             case Complained(reason=reason):
                 self._log.note(reason)
             case Broken(reason=reason):
+                self._settled.set()
                 self.problem = reason
                 self._log.note(reason)
             case Ended(reason=reason, wanted=wanted):

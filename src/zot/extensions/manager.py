@@ -20,7 +20,7 @@ from zot.events import (
     TurnStart,
 )
 from zot.extensions.discovery import Located
-from zot.extensions.extension import Extension, Surroundings
+from zot.extensions.extension import Extension
 from zot.extensions.happenings import (
     Broken,
     CommandRegistered,
@@ -33,6 +33,7 @@ from zot.extensions.happenings import (
     ToolRegistered,
 )
 from zot.extensions.listener import Listener
+from zot.extensions.surroundings import Surroundings
 from zot.extensions.tool import ExtensionTool
 from zot.messages import CallBlock, TextBlock
 from zot.slash import CommandAnswer, CommandInfo
@@ -57,7 +58,8 @@ class Manager:
         taken: Sequence[str],
         offered: Callable[[str], bool] = lambda name: True,
     ) -> None:
-        self._located = [one for one in located if one.standing == "runs"]
+        # One that is refused says why when it would start, and what it was to guard stays blocked.
+        self._located = [one for one in located if one.standing in ("runs", "refused")]
         self._around = around
         self._show: Callable[[Sequence[AgentEvent]], None] = lambda shown: None
         self._taken = frozenset(taken)

@@ -8,6 +8,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from zot.errors import ConfigError
+from zot.extensions.permissions import Permissions
 from zot.fingerprint import DEFAULT_DATA
 from zot.regular import content
 from zot.wire.extension import ExtensionName, Intercepted, OnFailure
@@ -15,6 +16,8 @@ from zot.wire.extension import ExtensionName, Intercepted, OnFailure
 FILE_NAME = "extension.json"
 MAX_BYTES = 256 * 1024
 
+#: What makes a pattern stand for several names.
+_WILD = frozenset("*?[")
 _NonEmpty: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
 
 
@@ -33,6 +36,8 @@ class Manifest(msgspec.Struct, frozen=True):
     on_failure: OnFailure = "allow"
     #: Patterns of the files that it may change itself, see `fingerprint`.
     data: tuple[str, ...] = DEFAULT_DATA
+    #: What it may do. None: whatever its user may.
+    permissions: Permissions | None = None
 
 
 def load(directory: str) -> Manifest:
@@ -49,13 +54,17 @@ def load(directory: str) -> Manifest:
 
 def parse(data: bytes, path: str) -> Manifest:
     """Return the manifest that ``data`` is, which was found at ``path``. Raise ConfigError."""
+    data = data.removeprefix(b"\xef\xbb\xbf")
     try:
-        manifest = msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"), type=Manifest)
+        manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
         raise ConfigError(f"{path}: {problem}") from None
     for word in (manifest.exec, *manifest.args):
         if "\0" in word:
             raise ConfigError(f"{path}: a NUL character in `exec` or `args`")
+    if manifest.permissions is None and "permissions" in msgspec.json.decode(data, type=dict[str, msgspec.Raw]):
+        # Whoever writes this hardly wants to allow everything.
+        raise ConfigError(f"{path}: Expected `object`, got `null` - at `$.permissions`")
     return manifest
 
 
@@ -65,3 +74,10 @@ def program(manifest: Manifest, directory: str) -> str:
         return os.path.join(directory, manifest.exec)
     beside = os.path.join(directory, manifest.exec)
     return beside if os.path.isfile(beside) else manifest.exec
+
+
+def data_directories(manifest: Manifest) -> list[str]:
+    """Return the directories that are data as a whole, relative to the manifest, the first as the first is named."""
+    whole = [pattern.removesuffix("/**") for pattern in manifest.data if pattern.endswith("/**")]
+    names = [os.path.normpath(name) for name in whole if name and not name.startswith("!") and not _WILD & {*name}]
+    return [name for name in names if not os.path.isabs(name) and name.split("/")[0] not in (".", "..")]

@@ -19,6 +19,7 @@ What holds:
 - A failed question is allowed, or blocked if the extension fails closed: its subscription said ``on_failure`` "block",
   or its manifest did (``fails_closed``). What is in ``closed`` is blocked from the start until it has subscribed to it,
   and whenever it is not running; hand `closed` of a peer that has ended to the one that follows it.
+- What ``permissions`` do not include is refused and `Complained` about. A guard that is refused stays ``closed``.
 - A line that is no frame fails what it answers, by its id, or else everything that waits, since it may have been any
   of the answers. It is `Complained` about. The first line must be a good hello, and `MAX_FAULTS` bad lines are the
   end: `Broken`.
@@ -55,7 +56,9 @@ from zot.extensions.happenings import (
     ToolRegistered,
 )
 from zot.extensions.panels import Panels
+from zot.extensions.permissions import Permissions, admit
 from zot.extensions.questions import Questions
+from zot.extensions.quotes import clipped, with_line
 from zot.extensions.registry import Registry
 from zot.printable import printable
 from zot.wire import extension as wire
@@ -65,7 +68,6 @@ from zot.wire.lines import LineSplitter, TooLong
 MAX_FAULTS: Final = 100
 #: What asks for no more than this can be used before it is complete.
 _UNHURRIED: Final = frozenset({"commands", "panels"})
-_CLIP: Final = 200
 
 
 class State(Enum):
@@ -90,6 +92,7 @@ class Peer:
         deadlines: Deadlines | None = None,
         closed: frozenset[wire.Intercepted] = frozenset(),
         fails_closed: bool = False,
+        permissions: Permissions | None = None,
         max_line_bytes: int = wire.MAX_LINE_BYTES,
     ) -> None:
         self.name = name
@@ -98,6 +101,7 @@ class Peer:
         self._ack = ack
         self._deadlines = deadlines or Deadlines()
         self._fails_closed = fails_closed
+        self._permissions = permissions
         self._lines = LineSplitter(max_line_bytes=max_line_bytes)
         self._registry = Registry()
         self._questions = Questions(name, self._deadlines, closed)
@@ -220,12 +224,12 @@ class Peer:
         """Take what it wrote, in chunks of any size."""
         return [] if self._deaf else self._take_all(self._lines.feed(data), now)
 
-    def end(self, reason: str, now: float) -> list[Happening]:
-        """It is over, for a reason to be shown, such as "exited with 1": nothing more comes from it."""
+    def end(self, reason: str, now: float, *, began: bool = True) -> list[Happening]:
+        """It is over, or never ``began``, for a reason to be shown, such as "exited with 1": nothing more comes."""
         if self.state is State.CLOSED:
             return []
         happenings = [] if self._deaf else self._take_all(self._lines.finish(), now)
-        if self.state is State.GREETING:
+        if self.state is State.GREETING and began:
             reason = f"{reason} before it said hello"
         happenings += self._questions.fail_all(reason)
         happenings += self._panels.close_all()
@@ -275,11 +279,13 @@ class Peer:
         except wire.UnknownFrame as problem:
             return self._unknown(problem, line, now)
         except ProtocolError as problem:
-            return self._fault(f"wrote a line that is no frame: {_clipped(str(problem))}", now, problem, line)
+            return self._fault(f"wrote a line that is no frame: {clipped(str(problem))}", now, problem, line)
         if self.state is State.REGISTERING:
             self._wait_for_more(now)
         try:
-            return self._act(frame, len(line), now)
+            frame, refused = (frame, "") if self.state is State.GREETING else admit(frame, self._permissions)
+            happenings = self._act(frame, len(line), now)
+            return [Complained(refused, notice=True), *happenings] if refused else happenings
         except ProtocolError as problem:
             return self._complain(str(problem), now)
 
@@ -352,18 +358,18 @@ class Peer:
     def _unknown(self, problem: wire.UnknownFrame, line: bytes, now: float) -> list[Happening]:
         """A frame of a later version harms nobody; one that answers a question was meant as an answer."""
         if self.state is State.GREETING or self._questions.meant(problem.frame_id) is not None:
-            return self._fault(f"wrote an {_clipped(str(problem))}", now, problem, line)
-        return self._complain(_clipped(str(problem)), now)
+            return self._fault(f"wrote an {clipped(str(problem))}", now, problem, line)
+        return self._complain(clipped(str(problem)), now)
 
     def _fault(
         self, reason: str, now: float, problem: ProtocolError | None = None, line: bytes = b""
     ) -> list[Happening]:
         """A line is no frame: fail what it answers, or else all that waits."""
         if self.state is State.GREETING:
-            return self.lose(f"did not say hello first, but {_with_line(reason, line)}", now)
+            return self.lose(f"did not say hello first, but {with_line(reason, line)}", now)
         meant = self._questions.meant(problem.frame_id) if problem is not None else None
         failed = [self._questions.fail(meant, reason)] if meant else self._questions.fail_all(reason)
-        complaint = Complained(_with_line(reason, line), notice=bool(failed) or not self._faults)
+        complaint = Complained(with_line(reason, line), notice=bool(failed) or not self._faults)
         return [complaint, *failed, *self._count_fault(now)]
 
     def _complain(self, reason: str, now: float) -> list[Happening]:
@@ -387,13 +393,3 @@ class Peer:
         if not self.running:
             return f"extension {self.name} is not running"
         return None if name in known else f"extension {self.name} has no {kind} named {name!r}"
-
-
-def _with_line(reason: str, line: bytes) -> str:
-    return f"{reason}: {_clipped(line[: 4 * _CLIP].decode('utf-8', 'replace'))}" if line else reason
-
-
-def _clipped(text: str) -> str:
-    """Return the beginning of what others wrote, fit for a log."""
-    shown = printable(text[: _CLIP + 1])
-    return shown if len(shown) <= _CLIP else shown[:_CLIP] + "..."

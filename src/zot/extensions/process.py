@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
+from zot.errors import UserError
 from zot.extensions.calls import Asked
 from zot.extensions.happenings import (
     Answered,
@@ -23,6 +24,8 @@ from zot.extensions.peer import Peer
 from zot.tools.process import Child, Streams
 
 A = TypeVar("A")
+#: Hears what is said, byte by byte: ">" to the extension, "<" by it.
+Trace: TypeAlias = Callable[[Literal["<", ">"], bytes], None]
 #: What has closed its output is about to exit, and has this long for it.
 _EXIT_S = 0.2
 
@@ -33,9 +36,17 @@ class ExtensionProcess:
     ``heard`` is told everything that happens, in order, except answers, which go to whoever asked.
     """
 
-    def __init__(self, peer: Peer, heard: Callable[[Happening], None], *, terminate_s: float) -> None:
+    def __init__(
+        self,
+        peer: Peer,
+        heard: Callable[[Happening], None],
+        *,
+        terminate_s: float,
+        trace: Trace = lambda way, data: None,
+    ) -> None:
         self.peer = peer
         self._heard = heard
+        self._trace = trace
         self._terminate_s = terminate_s
         self._loop = asyncio.get_running_loop()
         self._asked: dict[str, asyncio.Future[Answered]] = {}
@@ -43,6 +54,7 @@ class ExtensionProcess:
         self._outbox: Outbox | None = None
         self._child: Child | None = None
         self._ending: asyncio.Task[None] | None = None
+        self._doomed = False
         self._schedule()
 
     async def run(self, start: Callable[[Streams], Awaitable[Child]], errors: int) -> None:
@@ -50,13 +62,15 @@ class ExtensionProcess:
         reason = "was not started"
         try:
             self._child = child = await self._started(start, errors)
+            if self._doomed:
+                self._end()
             reason = await self._heard_out(child)
-        except (OSError, ValueError) as problem:
+        except (OSError, ValueError, UserError) as problem:
             reason = f"could not be started: {problem}"
         finally:
             if self._outbox is not None:
                 self._outbox.close()
-            self._happen(self.peer.end(reason, self._loop.time()))
+            self._happen(self.peer.end(reason, self._loop.time(), began=self._child is not None))
             self._stop_timer()
 
     async def answer(self, asked: Asked | A) -> Any:
@@ -74,7 +88,8 @@ class ExtensionProcess:
 
     def say(self, data: bytes) -> None:
         """Send what `peer` wants said."""
-        if self._outbox is not None:
+        if self._outbox is not None and data:
+            self._trace(">", data)
             self._outbox.write(data)
         self._schedule()
 
@@ -97,6 +112,7 @@ class ExtensionProcess:
         """Listen until it ends; return how it did."""
         try:
             while data := await child.read(until_exit=False):
+                self._trace("<", data)
                 self._happen(self.peer.receive(data, self._loop.time()))
             if not await child.exited(within_s=_EXIT_S):
                 self._happen(self.peer.lose("has closed its output", self._loop.time()))
@@ -129,7 +145,11 @@ class ExtensionProcess:
         self._schedule()
 
     def _end(self) -> None:
-        """End the process and all it started; once is enough, for that takes its own time to ask and then kills."""
+        """End the process and all it started, as soon as there is one.
+
+        Once is enough, for that takes its own time to ask and then kills.
+        """
+        self._doomed = True
         if self._ending is None and self._child is not None:
             self._ending = self._loop.create_task(self._child.end(grace_s=self._terminate_s), name="zot extension end")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from zot.errors import ToolFailed
@@ -35,7 +35,7 @@ class Sandbox:
         self, argv: Sequence[str | bytes], processes: Processes, context: ToolContext
     ) -> list[str | bytes]:
         """Return the command line that runs ``argv`` confined. Raise ToolFailed if nothing can be confined here."""
-        bwrap = find_bwrap(context.env.get("PATH"), outside=context.cwd)
+        bwrap = find_bwrap(context.env.get("PATH"), outside=[context.cwd])
         if bwrap is None:
             raise ToolFailed(f"{_NOT_RUN}, and there is no bwrap on the PATH")
         if not self._works:
@@ -57,47 +57,63 @@ class Sandbox:
                     make_directory(directory)
 
     async def _try(self, bwrap: str, processes: Processes, context: ToolContext) -> None:
-        """See if it works: a kernel or a container may forbid it, and a command's own failure looks the same."""
         argv = self._wrap(["/bin/sh", "-c", ":"], bwrap, context)
-        child = await processes.spawn(argv, cwd=context.cwd, env=context.env, owners=context.owners)
-        said = b""
-        try:
-            async with asyncio.timeout(_TRIAL_S):
-                while data := await child.read():
-                    said += data
-        except TimeoutError:
-            raise ToolFailed(f"{_NOT_RUN}, which does not answer within {_TRIAL_S:g} s") from None
-        finally:
-            await child.end(grace_s=0)
-            child.close()
-        if child.status() != 0:
-            reason = said.decode(errors="replace").strip() or f"it exits with {child.status()}"
-            raise ToolFailed(f"{_NOT_RUN}, which does not work here: {reason}")
+        if reason := await failure(argv, processes, cwd=context.cwd, env=context.env, owners=context.owners):
+            raise ToolFailed(f"{_NOT_RUN}, which {reason}")
         self._works = True
 
 
-def find_bwrap(path: str | None, *, outside: str) -> str | None:
+async def failure(
+    argv: Sequence[str | bytes], processes: Processes, *, cwd: str, env: Mapping[str, str], owners: Sequence[str] = ()
+) -> str:
+    """Run ``argv``, an empty command in a sandbox, and return why that does not work; "" if it does.
+
+    A kernel or a container may forbid it, and the failure of a command itself looks the same.
+    """
+    child = await processes.spawn(argv, cwd=cwd, env=env, owners=owners)
+    said = b""
+    try:
+        async with asyncio.timeout(_TRIAL_S):
+            while data := await child.read():
+                said += data
+    except TimeoutError:
+        return f"does not answer within {_TRIAL_S:g} s"
+    finally:
+        await child.end(grace_s=0)
+        child.close()
+    if child.status() == 0:
+        return ""
+    return f"does not work here: {said.decode(errors='replace').strip() or f'it exits with {child.status()}'}"
+
+
+def find_bwrap(path: str | None, *, outside: Iterable[str]) -> str | None:
     """Return where bubblewrap is, looking in ``path`` as in the variable of that name; None if it is nowhere.
 
-    One inside of ``outside`` does not count: who is to be confined could have put it there.
+    One inside of a directory in ``outside`` does not count: who is to be confined could have put it there.
     """
-    fence = os.path.join(os.path.realpath(outside), "")
+    fences = tuple(os.path.join(os.path.realpath(directory), "") for directory in outside)
     for directory in (path or os.defpath).split(os.pathsep):
         found = os.path.realpath(os.path.join(directory, "bwrap"))
-        is_ours = os.path.isabs(directory) and not found.startswith(fence)
+        is_ours = os.path.isabs(directory) and not found.startswith(fences)
         if is_ours and os.path.isfile(found) and os.access(found, os.X_OK):
             return found
     return None
 
 
 def sandboxed(
-    argv: Sequence[str | bytes], *, bwrap: str, cwd: str, mounts: Sequence[tuple[str, ...]]
+    argv: Sequence[str | bytes],
+    *,
+    bwrap: str,
+    cwd: str,
+    mounts: Sequence[tuple[str, ...]],
+    options: Sequence[str] = (),
 ) -> list[str | bytes]:
     """Return the command line that runs ``argv`` in ``cwd`` and sees nothing but ``mounts``.
 
-    It does not die with its parent, since a background job outlives the command; whoever keeps the command ends it.
+    ``options`` are more for bubblewrap. Without them it does not die with its parent, since a background job outlives
+    the command; whoever keeps the command ends it.
     """
-    words: list[str | bytes] = [bwrap, "--unshare-pid", "--unshare-ipc", "--cap-drop", "ALL"]
+    words: list[str | bytes] = [bwrap, "--unshare-pid", "--unshare-ipc", *options, "--cap-drop", "ALL"]
     if os.geteuid() == 0:
         for capability in _ROOT_KEEPS:
             words += ["--cap-add", capability]

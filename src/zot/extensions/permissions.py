@@ -1,0 +1,110 @@
+"""What an extension may do: the scopes in its manifest, and those of them that zot itself holds it to. Does no I/O.
+
+The others, files, network, programs and variables, are up to a sandbox, see `confinement`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TypeAlias
+
+import msgspec
+
+from zot.errors import ProtocolError
+from zot.printable import printable
+from zot.wire import extension as wire
+
+#: The directory that the session works in, at the beginning of a path.
+CWD = "$CWD"
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+Names: TypeAlias = bool | tuple[str, ...]
+
+
+class Permissions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is not named here is not allowed. Of scopes with names, True means all and False none.
+
+    A path is absolute, or begins with ``~/`` or ``$CWD``, or is relative to the extension's directory.
+    """
+
+    fs_read: tuple[str, ...] = msgspec.field(default=(), name="fs.read")
+    fs_write: tuple[str, ...] = msgspec.field(default=(), name="fs.write")
+    net: bool = False
+    exec: Names = False
+    env: Names = False
+    tools: bool | tuple[wire.ToolName, ...] = False
+    events: bool | tuple[wire.EventName, ...] = False
+    intercept: bool | tuple[wire.Intercepted, ...] = False
+    ui: bool = False
+
+    def __post_init__(self) -> None:
+        for scope, paths in (("fs.read", self.fs_read), ("fs.write", self.fs_write)):
+            for path in paths:
+                if problem := _path_problem(path):
+                    raise ValueError(f"{scope}: {path!r} {problem}")
+        for name in _listed(self.exec):
+            if not name or "\0" in name or ("/" in name and not os.path.isabs(name)):
+                raise ValueError(f"exec: {name!r} is neither the name of a program nor an absolute path")
+        for name in _listed(self.env):
+            if not _VARIABLE.fullmatch(name):
+                raise ValueError(f"env: {name!r} is not the name of a variable")
+
+
+def allows(scope: bool | tuple[str, ...], name: str) -> bool:
+    """Tell if a scope includes ``name``."""
+    return name in scope if isinstance(scope, tuple) else scope
+
+
+def admit(frame: wire.AnyFromExtension, permissions: Permissions | None) -> tuple[wire.AnyFromExtension, str]:
+    """Return what is left of a frame, and what was taken away from it, "" for nothing.
+
+    None means that everything is allowed. Raise ProtocolError if nothing is left.
+    """
+    if permissions is None:
+        return frame, ""
+    match frame:
+        case wire.RegisterTool(name=name) if not allows(permissions.tools, name):
+            raise ProtocolError(f"register_tool: its permissions do not include the tool {name}")
+        case wire.Notify() | wire.PanelRender() if not permissions.ui:
+            raise ProtocolError(f"{wire.name_of(frame)}: its permissions do not include ui")
+        case wire.CommandResponse(id=call_id, action="open_panel") if not permissions.ui:
+            problem = "its permissions do not include ui, so it cannot open a panel"
+            return wire.CommandResponse(call_id, error=problem), f"command_response: {problem}"
+        case wire.Subscribe():
+            return _subscription(frame, permissions)
+        case _:
+            return frame, ""
+
+
+def _subscription(wanted: wire.Subscribe, permissions: Permissions) -> tuple[wire.Subscribe, str]:
+    """Return what it may subscribe to. What it may not decide about it cannot block by failing, either."""
+    events = tuple(name for name in wanted.events if allows(permissions.events, name))
+    intercept = tuple(name for name in wanted.intercept if allows(permissions.intercept, name))
+    refused = [
+        f"{scope} ({', '.join(map(printable, names))})"
+        for scope, names in (
+            ("events", sorted({*wanted.events}.difference(events))),
+            ("intercept", sorted({*wanted.intercept}.difference(intercept))),
+        )
+        if names
+    ]
+    problem = f"subscribe: its permissions do not include {' and '.join(refused)}" if refused else ""
+    return msgspec.structs.replace(wanted, events=events, intercept=intercept), problem
+
+
+def _listed(scope: Names) -> tuple[str, ...]:
+    return scope if isinstance(scope, tuple) else ()
+
+
+def _path_problem(path: str) -> str:
+    if not path or "\0" in path:
+        return "is not a path"
+    first = path.split("/", 1)[0]
+    if first.startswith("~") and first != "~":
+        return "is in the home of somebody else; say where that is"
+    if first.startswith("$") and first != CWD:
+        return f"begins with a variable; there is only {CWD}"
+    if os.path.normpath(path).strip("/") == "":
+        return "is everything; name what is needed"
+    return ""

@@ -1,0 +1,20 @@
+"""What an extension wrote, fit to be quoted in its log."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from zot.printable import printable
+
+_CLIP: Final = 200
+
+
+def with_line(reason: str, line: bytes) -> str:
+    """Return a reason with the line that it is about, if there is one."""
+    return f"{reason}: {clipped(line[: 4 * _CLIP].decode('utf-8', 'replace'))}" if line else reason
+
+
+def clipped(text: str) -> str:
+    """Return the beginning of what others wrote."""
+    shown = printable(text[: _CLIP + 1])
+    return shown if len(shown) <= _CLIP else shown[:_CLIP] + "..."

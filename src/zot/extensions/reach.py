@@ -1,0 +1,175 @@
+"""What a confined extension sees of the file system: what it needs to run, its own directory, and what its scopes name.
+
+The result is a list of mounts for bubblewrap, on an empty root.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from zot.errors import UserError
+from zot.extensions.manifest import FILE_NAME, Manifest, data_directories, program
+from zot.extensions.permissions import CWD, Permissions
+from zot.tools.programs import Places, in_path, is_in, link, run_by
+from zot.tools.view import mounts, private, system
+
+#: Whoever reaches into the kernel's own reaches other processes and their files.
+_KERNEL = ("/dev", "/proc", "/sys")
+#: Where systems keep programs, apart from what these need.
+_PREFIXES = ("/", "/usr", "/usr/local")
+_PROGRAM_DIRECTORIES = ("bin", "games", "libexec", "opt", "sbin")
+
+
+class Ground(NamedTuple):
+    """Where an extension stands: its ``directory``, that of the session, zot's own files, the user's, and the PATH."""
+
+    directory: str
+    cwd: str
+    zot_home: str | None
+    home: str
+    path: str
+
+
+class Reach(NamedTuple):
+    """The ``mounts`` for an extension, and the directories that it can write to, or could in an earlier life."""
+
+    mounts: list[tuple[str, ...]]
+    writable: list[str]
+
+
+def reach(manifest: Manifest, permissions: Permissions, ground: Ground) -> Reach:
+    """Return what an extension sees. Its directories of data are made if they are not there.
+
+    Raise UserError for a scope that names what cannot be given to anybody.
+    """
+    here = os.path.realpath(ground.directory)
+    data = [*_data(manifest, here)]
+    write = {named: real for named, real in _granted("fs.write", permissions.fs_write, ground) if real != here}
+    # What it can write it could have replaced by a link to something else, before it was started again.
+    inside = [*write, *write.values(), *data]
+    read = {
+        named: real
+        for named, real in _granted("fs.read", permissions.fs_read, ground)
+        if not is_in(named, inside) and not is_in(real, inside)
+    }
+    granted: Places = {real: ("--ro-bind", real) for real in read.values()}
+    granted |= {real: ("--bind", real) for real in _outermost(write.values())}
+    granted |= {here: ("--ro-bind", here)} | {place: ("--bind", place) for place in _outermost(data)}
+    # What programs need of a home are other programs.
+    places = system(ground.home if permissions.exec is True else "", away=[*granted])
+    places |= _programs(manifest, permissions, ground, shown=[*_shown(places), *granted])
+    places |= private(ground.home, away=[*granted])
+    places |= dict.fromkeys(_hidden(ground), ("--tmpfs",))
+    places |= granted
+    for named in (*read, *write, ground.directory):
+        places |= link(named, away=_shown(places))
+    return Reach(mounts(_without_doubles(places)), [*write.values(), *data])
+
+
+def _programs(manifest: Manifest, permissions: Permissions, ground: Ground, *, shown: Sequence[str]) -> Places:
+    """Return the programs that it may start: all, or those that are named beside itself and what runs it."""
+    itself = program(manifest, ground.directory)
+    if permissions.exec is True:
+        places = in_path(ground.path, away=[*shown, *_hidden(ground)])
+        with suppress(LookupError):  # It is among those, or bubblewrap will say that there is no such program.
+            places |= run_by(itself, path=ground.path, away=[*shown, *places])
+        return places
+    covered = _program_directories()
+    places = dict.fromkeys(covered, ("--tmpfs",))
+    try:
+        places |= run_by(itself, path=ground.path, away=shown, covered=covered)
+    except LookupError as problem:
+        raise UserError(f"{problem}, which its permissions for exec would have to include") from None
+    for name in permissions.exec or ():
+        with suppress(LookupError):  # What is not there cannot be run by anybody.
+            places |= run_by(name, path=ground.path, away=shown, covered=covered)
+    return places
+
+
+def _program_directories() -> list[str]:
+    found = [os.path.join(prefix, name) for prefix in _PREFIXES for name in _PROGRAM_DIRECTORIES]
+    return [place for place in found if os.path.isdir(place) and not os.path.islink(place)]
+
+
+def _granted(scope: str, paths: Iterable[str], ground: Ground) -> Iterable[tuple[str, str]]:
+    """Yield the paths of a scope that are there, each as it was named and as it is."""
+    for path in paths:
+        base, named = _expanded(scope, path, ground)
+        real = os.path.realpath(named)
+        # What is in a project or an extension was put there by others, who could have made it a link to anywhere.
+        leads_out = is_in(named, [base]) and not is_in(real, [os.path.realpath(base)])
+        if problem := "leads out of there" if leads_out else _problem(real, ground):
+            raise UserError(f"permissions: {scope}: {path} {problem}")
+        if os.path.exists(real):
+            yield named, real
+
+
+def _expanded(scope: str, path: str, ground: Ground) -> tuple[str, str]:
+    """Return what a path begins from, and the path itself."""
+    first, _, rest = path.partition("/")
+    if first in ("", "~"):
+        if first and not os.path.isabs(ground.home):
+            raise UserError(f"permissions: {scope}: {path}: there is no home directory")
+        named = os.path.abspath(os.path.join(ground.home, rest) if first else path)
+        return named, named
+    base, rest = (ground.cwd, rest) if first == CWD else (ground.directory, path)
+    return os.path.abspath(base), os.path.abspath(os.path.join(base, rest))
+
+
+def _problem(real: str, ground: Ground) -> str:
+    here = os.path.realpath(ground.directory)
+    if real == "/":
+        return "is everything; name what is needed"
+    if is_in(real, _KERNEL):
+        return "belongs to the kernel"
+    if real == os.path.join(here, FILE_NAME):
+        return "is what says so, and stays as it is"
+    if ground.zot_home is not None and is_in(real, [os.path.realpath(ground.zot_home)]) and not is_in(real, [here]):
+        return "is where zot keeps its own files"
+    return ""
+
+
+def _data(manifest: Manifest, here: str) -> Iterable[str]:
+    for name in data_directories(manifest):
+        place = os.path.join(here, name)
+        if os.path.realpath(place) != place or not is_in(place, [here]):
+            raise UserError(f"{place} is a link, and data must be in the directory itself")
+        try:
+            os.makedirs(place, exist_ok=True)
+        except OSError:  # Where we cannot write it cannot, either, and will be told so when it tries.
+            continue
+        yield place
+
+
+def _outermost(places: Iterable[str]) -> list[str]:
+    found: list[str] = []
+    for place in sorted(places):
+        if not is_in(place, found):
+            found.append(place)
+    return found
+
+
+def _hidden(ground: Ground) -> list[str]:
+    """Return what nobody sees, if it is there."""
+    return [os.path.realpath(ground.zot_home)] if ground.zot_home is not None and os.path.isdir(ground.zot_home) else []
+
+
+def _without_doubles(places: Places) -> Places:
+    """Leave out links that are there already, because what they are in is shown as it is."""
+    return {
+        place: mount
+        for place, mount in places.items()
+        if mount[0] != "--symlink" or places.get(_around(place, places), ("--tmpfs",)) == ("--tmpfs",)
+    }
+
+
+def _around(place: str, places: Places) -> str:
+    """Return the innermost of the places that this one is in."""
+    return max((other for other in places if other != place and is_in(place, [other])), key=len, default="")
+
+
+def _shown(places: Places) -> list[str]:
+    return [place for place, mount in places.items() if mount != ("--tmpfs",)]

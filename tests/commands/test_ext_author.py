@@ -1,0 +1,273 @@
+"""`zot ext new`, `test` and `run`: what helps to write an extension."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness import PATIENCE_S, read_some
+from optional import available, needs
+
+from .ext_shell import Ext
+
+#: The languages that can be run here, each by its program.
+LANGUAGES = [
+    language
+    for language, program in (("python", "python3"), ("typescript", "node"), ("shell", "jq"), ("go", "go"))
+    if available(program, f"what is begun in {language}")
+]
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Ext:
+    return Ext(tmp_path)
+
+
+def put(shell: Ext, script: str, **more: object) -> Path:
+    """Write an extension in Python."""
+    directory = shell.cwd / "one"
+    directory.mkdir()
+    manifest = {"name": "one", "exec": sys.executable, "args": ["-I", "main.py"], **more}
+    (directory / "extension.json").write_text(json.dumps(manifest))
+    prelude = (
+        'import json, sys, os, time\ndef say(kind, **more): print(json.dumps({"type": kind, **more}), flush=True)\n'
+    )
+    (directory / "main.py").write_text(prelude + script)
+    return directory
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_what_is_begun_works(shell: Ext, language: str) -> None:
+    made = shell.ext("new", "--lang", language, "my.One", "--json")
+    assert (made.err, made.code) == ("", 0)
+    told = json.loads(made.out)
+    assert {**told, "files": sorted(told["files"])} == {
+        "name": "my.One", "directory": str(shell.cwd / "my.One"), "language": language, "built": True,
+        "files": sorted(path.name for path in (shell.cwd / "my.One").iterdir() if path.is_file()),
+    }  # fmt: skip
+    assert shell.run("ext", "test", "--call-tools", "my.One") == (
+        "ok     said hello as my.One 0.1.0\n"
+        "ok     registered the command /my.One\n"
+        "ok     registered the tool my_One_greet\n"
+        "ok     command /my.One: answered with prompt\n"
+        'ok     tool my_One_greet {"who":"text"}: answered\n'
+        "ok     acknowledged the shutdown and exited\n",
+        "",
+        0,
+    )
+    typed = '/my.One Zoë \u2028 & "Bo"\n/other\n'.encode()
+    said = shell.run("ext", "run", "my.One", typed=typed)
+    assert said == (
+        'prompt\n  Greet Zoë \\u2028 & "Bo" in one short sentence.\n',
+        "zot: not a command: /other; there are: /my.One\n",
+        0,
+    )
+
+
+def test_what_is_begun_can_be_installed_and_nothing_is_written_over(shell: Ext) -> None:
+    where = shell.cwd / "some" / "place"
+    assert shell.ext("new", "one", "some/place").out == (
+        f"made {where}: extension.json, main.py, README.md\ntry it: zot ext test some/place\n"
+    )
+    assert shell.ext("new", "one", "some/place") == ("", f"zot: {where} exists already\n", 1)
+    assert shell.ext("install", "some/place").code == 0
+    wrong = "'../one' cannot be a name: letters, digits, dots, dashes and underscores can, at most 64"
+    assert shell.ext("new", "../one") == ("", f"zot: {wrong}\n", 1)
+    choice = "--lang cobol: must be one of python, typescript, shell, go; zot ext --help tells more"
+    assert shell.ext("new", "one", "--lang", "cobol") == ("", f"zot: {choice}\n", 2)
+
+
+WRONG = """
+say("hello", name="one", version="2")
+print("Loading...", flush=True)
+for time in range(3): say("register_command", name="mute")
+say("register_command", name="panel")
+say("register_tool", name="read", schema={})
+say("register_tool", name="lost", description="Forgets.", schema={"type": "object", "required": ["n", "who", "list"],
+    "properties": {"n": {"type": "integer", "minimum": 3}, "who": {"$ref": "#/$defs/name"},
+                   "list": {"type": "array", "minItems": 1, "items": {"enum": ["a", "b"]}}},
+    "$defs": {"name": {"type": ["null", "string"], "minLength": 6}}})
+say("subscribe", events=["turn_end", "lunch"], intercept=["tool_call", "assistant_message"])
+say("ready")
+for line in sys.stdin:
+    frame = json.loads(line)
+    if frame["type"] == "event_intercept" and frame["event"] == "assistant_message":
+        say("event_intercept_response", id=frame["id"], replace_text="Hi.")
+    if frame.get("name") == "panel":
+        say("command_response", id=frame["id"], action="open_panel", open_panel={"id": "mine", "lines": ["a"]})
+    if frame["type"] == "panel_key":
+        say("panel_render", panel_id=frame["key"])
+"""
+
+
+def test_everything_that_is_wrong_is_told(shell: Ext) -> None:
+    put(shell, WRONG)
+    limits = [f"--ext-deadline={name}=0.2" for name in ("tool", "shutdown", "terminate")]
+    said = shell.run(
+        "ext", "test", "one", "--call-tools", "--ext-deadline=intercept=1.5", "--ext-deadline=command=1.5", *limits
+    )
+    lines = (
+        "ok     said hello as one 2\n"
+        "wrong  wrote a line that is no frame: not a JSON object: JSON is malformed: invalid character (byte 0): "
+        "Loading...\n"
+        "wrong  register_command: mute is already registered\n"
+        "wrong  subscribe: no such event: lunch\n"
+        "ok     registered the command /mute\n"
+        "ok     registered the command /panel\n"
+        "wrong  registered the tool read, but zot has one of that name, which is used\n"
+        "note   the tool read has no description: the model will not know what it is for\n"
+        "ok     registered the tool lost\n"
+        "wrong  intercept tool_call: extension one did not answer within 1.5 s: intercept tool_call\n"
+        "ok     intercept assistant_message: changes it\n"
+        "wrong  command /mute: extension one did not answer within 1.5 s: command mute\n"
+        "ok     command /panel: answered with open_panel\n"
+        "wrong  panel_render: no panel down is open\n"
+        "wrong  tool read {}: extension one did not answer within 0.2 s: tool read\n"
+        'wrong  tool lost {"n":3,"who":"textxx","list":["a"]}: extension one did not answer within 0.2 s: tool lost\n'
+        "wrong  did not say shutdown_ack\n"
+        "wrong  did not exit within 0.2 s of shutdown, and had to be killed\n"
+    )
+    # Only its answers wait for each other.
+    assert sorted(said.out.split("\n")) == sorted(lines.split("\n"))
+    assert (said.err, said.code) == ("zot: one does 11 things wrong\n", 1)
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("time.sleep(60)", "did not say hello within 0.3 s"),
+        ('say("hello", name="two"); time.sleep(60)', "says it is 'two', but its manifest says 'one'"),
+        ('say("ready"); time.sleep(60)', "did not say hello first, but ready"),
+        ("sys.exit(3)", "exited with 3 before it said hello"),
+    ],
+)
+def test_one_that_does_not_come_far_is_told_from_the_others(shell: Ext, script: str, told: str) -> None:
+    put(shell, script)
+    patience = "0.3" if "within" in told else "10"
+    said = shell.run("ext", "test", "one", "--json", f"--ext-deadline=hello={patience}")
+    assert [json.loads(line) for line in said.out.split("\n")[:-1]] == [{"verdict": "wrong", "text": told}]
+    assert (said.err, said.code) == ("zot: one does one thing wrong\n", 1)
+
+
+def test_one_that_crashes_is_not_tried_further(shell: Ext) -> None:
+    put(shell, 'say("hello", name="one"); say("register_command", name="c"); say("ready")\nsys.stdin.readline()\n'
+               'sys.stdin.readline(); print("oops", file=sys.stderr); sys.exit(4)')  # fmt: skip
+    assert shell.run("ext", "test", "one") == (
+        "ok     said hello as one\n"
+        "ok     registered the command /c\n"
+        "wrong  exited with 4\n"
+        "wrong  command /c: extension one exited with 4\n",
+        "oops\nzot: one does 2 things wrong\n",
+        1,
+    )
+    (shell.cwd / "one" / "extension.json").write_text('{"name": "one", "exec": "./missing"}')
+    said = shell.run("ext", "run", "one")
+    assert (said.out, said.code) == ("", 1)
+    assert said.err.startswith("zot: one could not be started: ")
+    assert "./missing" in said.err
+    (shell.cwd / "one" / "extension.json").unlink()
+    missing = f"zot: {shell.cwd}/one/extension.json: No such file or directory\n"
+    assert shell.run("ext", "test", "one") == ("", missing, 1)
+
+
+HELD = """
+say("hello", name="one", version=str(os.path.exists(HOME)))
+say("register_tool", name="t", description="d")
+say("ready")
+for line in sys.stdin:
+    if json.loads(line)["type"] == "shutdown":
+        say("shutdown_ack"); break
+"""
+
+
+@needs("bwrap")
+def test_one_that_declares_what_it_may_do_is_held_to_it(shell: Ext) -> None:
+    put(shell, f"HOME = {str(shell.user)!r} + '/secret'" + HELD, exec="python3", permissions={})
+    (shell.user / "secret").touch()
+    out, err, code = shell.run("ext", "test", "one")
+    assert (out, err, code) == (
+        "ok     said hello as one False\n"
+        "wrong  register_tool: its permissions do not include the tool t\n"
+        "ok     acknowledged the shutdown and exited\n",
+        "zot: one does one thing wrong\n",
+        1,
+    )
+
+
+TALKER = """
+say("hello", name="one"); say("register_command", name="c"); say("ready")
+for line in sys.stdin:
+    frame = json.loads(line)
+    if frame["type"] == "command_invoked":
+        say("notify", message="\\u001b[2Jworking")
+        say("command_response", id=frame["id"], action="display", display="a\\nb")
+    if frame["type"] == "shutdown":
+        say("shutdown_ack"); break
+"""
+
+
+def test_frames_are_shown_as_they_come_until_the_input_ends(shell: Ext) -> None:
+    where = put(shell, TALKER)
+    process = shell.start("ext", "run", "one", "--trace", stdin=subprocess.PIPE)
+    try:
+        assert process.stdin is not None
+        said = until(process, b'< {"type": "ready"}\n')
+        process.stdin.write(b"/c  x y \n")
+        process.stdin.flush()
+        said += until(process, b'"display": "a\\nb"}\n')
+        out, err = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+    ack = {"protocol_version": 1, "zot_version": "0.1.0", "provider": "lab", "model": "lab", "cwd": str(shell.cwd),
+           "extension_dir": str(where), "data_dir": str(where)}  # fmt: skip
+    told, heard = ([line[2:] for line in (said + out).decode().split("\n") if line[:1] == way] for way in "><")
+    assert [json.loads(line) for line in told] == [
+        {"type": "hello_ack", **ack},
+        {"type": "command_invoked", "id": "1", "name": "c", "args": "x y"},
+        {"type": "shutdown"},
+    ]
+    assert heard == [
+        '{"type": "hello", "name": "one"}',
+        '{"type": "register_command", "name": "c"}',
+        '{"type": "ready"}',
+        '{"type": "notify", "message": "\\u001b[2Jworking"}',
+        '{"type": "command_response", "id": "1", "action": "display", "display": "a\\nb"}',
+        '{"type": "shutdown_ack"}',
+    ]
+    assert (err, process.returncode) == (b"", 0)
+    first = shell.run("ext", "run", "one", "--json").out.split("\n")[0]
+    assert json.loads(first) == {"way": "<", "line": '{"type": "hello", "name": "one"}'}
+    assert shell.run("ext", "run", "one", typed=b"/c").out == "info: \\x1b[2Jworking\ndisplay\n  a\n  b\n"
+
+
+@pytest.mark.parametrize(("command", "told", "code"), [("run", b"", 0), ("test", b"zot: interrupted\n", 1)])
+def test_an_interrupt_ends_the_extension_too(shell: Ext, command: str, told: bytes, code: int) -> None:
+    put(shell, 'print(os.getpid(), file=sys.stderr, flush=True); say("hello", name="one")\ntime.sleep(60)')
+    process = shell.start("ext", command, "one", "--ext-deadline=shutdown=0.1", stdin=subprocess.PIPE)
+    assert process.stderr is not None
+    try:
+        pid = int(until(process, b"\n", process.stderr.fileno()))
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+    assert (err, process.returncode) == (told, code)
+    assert not os.path.exists(f"/proc/{pid}")
+
+
+def until(process: subprocess.Popen[bytes], end: bytes, descriptor: int | None = None) -> bytes:
+    """Return what it says up to ``end``."""
+    assert process.stdout is not None
+    said, deadline = b"", time.monotonic() + PATIENCE_S
+    while not said.endswith(end):
+        data = read_some(process.stdout.fileno() if descriptor is None else descriptor, deadline)
+        assert data, said
+        said += data
+    return said
