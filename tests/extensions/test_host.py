@@ -257,7 +257,7 @@ async def test_one_that_crashes_again_and_again_is_given_up(tmp_path: Path, monk
     monkeypatch.setattr("zot.extensions.extension._PAUSES_S", (0.01, 0.01, 0.01))
     async with Stage(tmp_path, Extension(tmp_path, "shaky", "hello(); sys.exit(3)")) as stage:
         await stage.prompt("say hi")
-        await stage.until(lambda: len(stage.notices()) == 5)
+        await stage.until(lambda: len(stage.notices()) >= 5)
     assert stage.notices()[3:] == [
         ("shaky", "exited with 3"),
         ("shaky", "is not started again: it has crashed 4 times"),

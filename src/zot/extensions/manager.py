@@ -237,7 +237,8 @@ class Manager:
                 self._show([ExtNotify(extension.name, "error", reason)])
             case Ended(reason=reason, wanted=False):
                 self._tools = None
-                self._show([ExtNotify(extension.name, "error", reason)])
+                if extension.problem == reason:  # Else it has been said what broke it.
+                    self._show([ExtNotify(extension.name, "error", reason)])
             case _:
                 pass
 

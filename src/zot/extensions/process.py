@@ -27,7 +27,7 @@ A = TypeVar("A")
 #: Hears what is said, byte by byte: ">" to the extension, "<" by it.
 Trace: TypeAlias = Callable[[Literal["<", ">"], bytes], None]
 #: What has closed its output is about to exit, and has this long for it.
-_EXIT_S = 0.2
+_EXIT_S = 0.5
 
 
 class ExtensionProcess:
