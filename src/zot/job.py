@@ -73,6 +73,7 @@ class Job:
         edit: Edit | None = None,
         errand: Callable[[], Awaitable[None]] | None = None,
         words: Words | None = None,
+        channel: str = "",
         yields: bool = False,
     ) -> None:
         self.text = text
@@ -81,6 +82,7 @@ class Job:
         self.images = images
         self.started = started
         self.dropped = dropped
+        self.channel = channel
         self.words: Words = words or (lambda messages: text)
         self.yields = yields
         self.error: AgentError | None = None

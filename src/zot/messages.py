@@ -67,7 +67,8 @@ TranscriptBlock: TypeAlias = TextBlock | ImageBlock | ThinkingBlock | CallBlock 
 class Message(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One message of the transcript, complete. ``shown_text`` is what clients see where that differs from its text.
 
-    ``origin`` is the provider whose model said it: signatures and sealed thoughts mean nothing to any other.
+    ``origin`` is the provider whose model said it: signatures and sealed thoughts mean nothing to any other. Of what a
+    user said it is the channel where that was, if somebody told.
     """
 
     role: Role

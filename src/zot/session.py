@@ -127,14 +127,24 @@ class Session:
         """
         return self._worker.accept(Job(*checked_prompt(text, images), started=started, dropped=dropped))
 
-    def request(self, text: str, words: Words) -> Job:
+    def request(self, text: str, words: Words, *, channel: str = "") -> Job:
         """Run a prompt that may have been said before: ``words`` decide what is said when its turn comes.
+
+        With it is kept in which ``channel`` it was said.
 
         None says nothing and goes on where it ended. What the model's window does not hold is taken back.
         """
         text, images = checked_prompt(text, ())
         return self._worker.accept(
-            Job(text, images, started=lambda: None, dropped=lambda reason: None, words=words, yields=True)
+            Job(
+                text,
+                images,
+                started=lambda: None,
+                dropped=lambda reason: None,
+                words=words,
+                channel=channel,
+                yields=True,
+            )
         )
 
     def check_fit(self, text: str) -> None:

@@ -221,7 +221,7 @@ class Worker:
                 if (words := job.words(self._history.transcript.messages)) is None:
                     run.resume()
                 else:
-                    run.prompt(words, job.images)
+                    run.prompt(words, job.images, channel=job.channel)
                 body = self._agent.run(run, self._steer)
             except StoreFailed as problem:
                 body = _fail(problem)

@@ -78,6 +78,17 @@ def test_a_session_is_kept_by_its_id_whatever_that_is(hosts: Hosts) -> None:
     assert hosts.transcript() == [("user", "!echo three"), ("assistant", "three")]
 
 
+def test_the_channel_is_kept_with_what_was_said_there(hosts: Hosts) -> None:
+    for number, channel in enumerate(("group 7", "group 8", None)):
+        assert hosts.say(f"!echo {number}", channel_id=channel).code == 0
+    export = [sys.executable, "-m", "zot", "sessions", "export", "host:s"]
+    lines = subprocess.check_output(export, env=environment({"ZOT_HOME": str(hosts.home)}), timeout=PATIENCE_S)
+    changes = [line["change"] for line in map(json.loads, lines.split(b"\n")[:-1]) if line["type"] == "change"]
+    messages = [change["message"] for change in changes if change["type"] == "said"]
+    said = [message.get("origin") for message in messages if message["role"] == "user"]
+    assert said == ["group 7", "group 8", None]
+
+
 def test_a_session_of_the_user_cannot_be_named(hosts: Hosts) -> None:
     assert hosts.transcript("mine") == []
     hosts.say("!echo hello", session_id="mine")

@@ -117,10 +117,10 @@ class Run:
         #: What calls that were interrupted had to say, by id.
         self.last_words: dict[str, str] = {}
 
-    def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
-        """The user said something: the beginning of a run, or steering in its middle."""
+    def prompt(self, text: str, images: Sequence[ImageBlock] = (), *, channel: str = "") -> None:
+        """The user said something, in a ``channel`` if that is known: the beginning of a run, or steering it."""
         blocks: tuple[TranscriptBlock, ...] = (*((TextBlock(text),) if text else ()), *images)
-        message = Message("user", blocks, self.now())
+        message = Message("user", blocks, self.now(), origin=channel)
         self.recorder.say([UserMessage(show(message).content, message.time)], *self._repairs(), Said(message))
 
     def resume(self) -> None:

@@ -189,7 +189,7 @@ class Answering:
                 return kept, True
             async with self._place.slots:
                 self.waits, self._is_running = False, True
-                job = session.request(self._request.prompt, once.words)
+                job = session.request(self._request.prompt, once.words, channel=self._request.channel_id or "")
                 await session.finish()
                 self._is_running = False
             match job.error:
