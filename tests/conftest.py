@@ -39,12 +39,12 @@ def nothing_outlives_the_tests() -> Iterator[None]:
 
 
 @pytest.fixture
-def zot(tmp_path: Path) -> Iterator[Callable[..., Zot]]:
-    """Start `zot rpc` in an empty directory, as often as a test likes."""
+def zot(tmp_path: Path, nursery: Nursery) -> Iterator[Callable[..., Zot]]:
+    """Start `zot rpc` in an empty directory, as often as a test likes; from nothing if ``fresh``."""
     started: list[Zot] = []
 
-    def start(*flags: str, **popen: Any) -> Zot:
-        started.append(Zot(*flags, **{"cwd": tmp_path, **popen}))
+    def start(*flags: str, fresh: bool = False, **popen: Any) -> Zot:
+        started.append(Zot(*flags, nursery=None if fresh else nursery, **{"cwd": tmp_path, **popen}))
         return started[-1]
 
     yield start
@@ -53,14 +53,14 @@ def zot(tmp_path: Path) -> Iterator[Callable[..., Zot]]:
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Shell:
+def shell(tmp_path: Path, nursery: Nursery) -> Shell:
     """zot as it is used in a shell, in an empty directory and with a home of its own."""
-    return Shell(tmp_path)
+    return Shell(tmp_path, nursery)
 
 
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    """Where processes of `zot host` come from that need not be started from nothing."""
+@pytest.fixture(scope="session")
+def nursery(nothing_outlives_the_tests: None) -> Iterator[Nursery]:
+    """Where processes come from that need not be started from nothing."""
     with Nursery() as started:
         yield started
 

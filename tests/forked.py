@@ -1,4 +1,4 @@
-"""Processes of `zot host` that are forked from one that has it loaded: many of them cost little."""
+"""Processes of zot that are forked from one that has it loaded: many of them cost little."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ class Nursery:
 
     def __init__(self) -> None:
         self._control, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._lives: int | None = None
 
     def fork(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> Forked:
         """Let a process begin."""
-        self._process = self._process or self._start()
+        if self._lives is None:
+            self._lives = self._start()
         (stdin, our_stdin), (our_stdout, stdout), (our_stderr, stderr), (our_report, report) = (
             os.pipe() for _ in range(4)
         )
@@ -40,12 +41,17 @@ class Nursery:
             os.close(descriptor)
         return Forked(our_stdin, our_stdout, our_stderr, our_report)
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        with self._theirs as theirs:
-            return subprocess.Popen(
-                [sys.executable, Path(__file__).parent / "nursery.py", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()], env=environment({}), stdin=subprocess.DEVNULL,
+    def _start(self) -> int:
+        """Start it, and return what can be read to its end when it has ended, with all that it forked."""
+        ours, theirs = os.pipe()
+        with self._theirs as control:
+            subprocess.run(
+                [sys.executable, Path(__file__).parent / "nursery.py", str(control.fileno())],
+                pass_fds=[control.fileno(), theirs], env=environment({}), stdin=subprocess.DEVNULL, check=True,
+                timeout=PATIENCE_S,
             )  # fmt: skip
+        os.close(theirs)
+        return ours
 
     def __enter__(self) -> Self:
         return self
@@ -53,7 +59,9 @@ class Nursery:
     def __exit__(self, *_: object) -> None:
         self._theirs.close()
         self._control.close()
-        assert self._process is None or self._process.wait(PATIENCE_S) == 0
+        if self._lives is not None:
+            assert read_some(self._lives, time.monotonic() + PATIENCE_S) == b""
+            os.close(self._lives)
 
 
 class Forked:
@@ -103,7 +111,7 @@ class Forked:
         while streams:
             ready = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
             if not ready:
-                raise subprocess.TimeoutExpired("zot host", timeout)
+                raise subprocess.TimeoutExpired("zot", timeout)
             for descriptor, _ in ready:
                 stream = streams[descriptor]
                 if stream is self.stdin:
@@ -126,7 +134,7 @@ class Forked:
             while b"\n" not in self._reported:
                 self._reported += read_some(self._report.fileno(), deadline) or b"-1\n"
         except Late:
-            raise subprocess.TimeoutExpired("zot host", timeout) from None
+            raise subprocess.TimeoutExpired("zot", timeout) from None
         line, _, self._reported = self._reported.partition(b"\n")
         return int(line)
 

@@ -16,11 +16,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from grammar import Grammar
 from zot.providers.lab.script import Script
 from zot.providers.lab.server import serve
+
+if TYPE_CHECKING:
+    from forked import Forked, Nursery
 
 Frame: TypeAlias = dict[str, Any]
 
@@ -38,9 +41,22 @@ class Late(AssertionError):
 class Zot:
     """A running `zot rpc` that reads and writes pipes. What it writes is checked against the order of frames."""
 
-    def __init__(self, *flags: str, cwd: Path, env: Mapping[str, str] | None = None, **popen: Any) -> None:
-        given = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen}
-        self.process = subprocess.Popen(command(*flags), cwd=cwd, env=environment(env or {}), bufsize=0, **given)
+    def __init__(
+        self,
+        *flags: str,
+        cwd: Path,
+        env: Mapping[str, str] | None = None,
+        nursery: Nursery | None = None,
+        **popen: Any,
+    ) -> None:
+        """Start it: from nothing, unless there is a ``nursery`` and it is to have pipes and nothing special."""
+        self.process: subprocess.Popen[bytes] | Forked
+        variables = environment(env or {})
+        if nursery is not None and not popen and may_be_forked(variables):
+            self.process = nursery.fork(command(*flags)[3:], cwd, variables)
+        else:
+            given = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen}
+            self.process = subprocess.Popen(command(*flags), cwd=cwd, env=variables, bufsize=0, **given)
         self.frames: list[Frame] = []
         self.grammar = Grammar()
         self._unread = bytearray()
@@ -153,6 +169,11 @@ def command(*flags: str) -> list[str]:
     """Return the command line of `zot rpc`; with lab, unless the flags name a provider."""
     provider = () if "--provider" in flags else ("--provider", "lab")
     return [sys.executable, "-m", "zot", "rpc", *provider, *flags]
+
+
+def may_be_forked(env: Mapping[str, str]) -> bool:
+    """False if the interpreter itself would begin differently with these variables."""
+    return env.get("LC_ALL") == "C.UTF-8" and not any(name.startswith("PYTHON") for name in env)
 
 
 def environment(more: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,6 @@
-"""A program that has `zot host` loaded, and forks one whenever it is asked to: that costs a third of a fresh start.
+"""A program that has zot loaded, and forks one whenever it is asked to: that costs a third of a fresh start.
+
+It is nobody's child, so that those who look at their children do not see it, and ends when nobody can ask any more.
 
 Whoever asks sends a JSON object (`argv`, `cwd`, `env`) with four descriptors: the three standard streams, and where to
 report the pid and then the exit code, each on a line. Each has a parent of its own, which waits for it.
@@ -15,7 +17,8 @@ from typing import Any, NoReturn
 from zot.cli import main
 
 LOADED = (
-    "ctypes", "zot.agent.prompt", "zot.agent.run", "zot.commands.host", "zot.providers.anthropic", "zot.providers.http",
+    "ctypes", "zot.agent.prompt", "zot.agent.run", "zot.commands.host", "zot.commands.once", "zot.commands.rpc",
+    "zot.journal.journal", "zot.serve.once", "zot.serve.rpc", "zot.providers.anthropic", "zot.providers.http",
     "zot.providers.lab.service", "zot.providers.lab.transport", "zot.runtime", "zot.serve.host", "zot.serve.host_input",
     "zot.serve.host_many", "zot.skills", "zot.tools.bash", "zot.tools.edit", "zot.tools.guardian", "zot.tools.read",
     "zot.tools.skill", "zot.tools.write",
@@ -57,7 +60,7 @@ def attend(order: dict[str, Any], descriptors: list[int]) -> NoReturn:
 
 
 def become(order: dict[str, Any], streams: list[int]) -> NoReturn:
-    """Be a `zot host` that has just been loaded."""
+    """Be a zot that has just been loaded."""
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
     os.closerange(3, 64)
@@ -74,6 +77,9 @@ def become(order: dict[str, Any], streams: list[int]) -> NoReturn:
 
 
 if __name__ == "__main__":
+    if os.fork():
+        os._exit(0)
+    os.setsid()
     for name in LOADED:
         import_module(name)
     serve(socket.socket(fileno=int(sys.argv[1])))

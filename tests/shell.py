@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
+from forked import Forked, Nursery
 from harness import PATIENCE_S, environment
 from zot.cli import run
 
@@ -34,7 +35,8 @@ def _written(stream: io.TextIOWrapper) -> str:
 class Shell:
     """A directory to work in and a home where sessions are kept."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, nursery: Nursery) -> None:
+        self._nursery = nursery
         self.user = directory
         self.home = directory / "kept"
         self.cwd = directory / "project"
@@ -46,9 +48,14 @@ class Shell:
         return subprocess.Popen([sys.executable, "-m", "zot", *argv], **{"cwd": self.cwd, "env": self.env, **given})
 
     def run(self, *argv: str, typed: bytes = b"", **popen: Any) -> Said:
-        """Run a command to its end."""
-        process = self.start(*argv, stdin=subprocess.PIPE, **popen)
+        """Run a command to its end; from nothing if ``popen`` wants anything but another directory."""
+        process: subprocess.Popen[bytes] | Forked
+        if popen.keys() <= {"cwd"}:
+            process = self._nursery.fork(argv, popen.get("cwd", self.cwd), self.env)
+        else:
+            process = self.start(*argv, stdin=subprocess.PIPE, **popen)
         out, err = process.communicate(typed, timeout=PATIENCE_S)
+        assert process.returncode is not None
         return Said(out.decode(), err.decode(), process.returncode)
 
     def ask(self, prompt: str, *flags: str, **popen: Any) -> Said:

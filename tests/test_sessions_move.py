@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from forked import Nursery
 from harness import PATIENCE_S, Zot, eventually, resident_bytes
 from shell import Shell
 
@@ -18,11 +19,11 @@ IMAGE = base64.b64encode(b"not really a picture" * 100).decode()
 
 
 @pytest.fixture
-def other(tmp_path: Path) -> Shell:
+def other(tmp_path: Path, nursery: Nursery) -> Shell:
     """Somebody else's shell, on another machine."""
     directory = tmp_path / "other"
     directory.mkdir()
-    return Shell(directory)
+    return Shell(directory, nursery)
 
 
 def fill(shell: Shell, zot: Callable[..., Zot]) -> None:

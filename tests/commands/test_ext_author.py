@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from forked import Nursery
 from harness import PATIENCE_S, read_some
 from optional import available, needs
 
@@ -26,8 +27,8 @@ LANGUAGES = [
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Ext:
-    return Ext(tmp_path)
+def shell(tmp_path: Path, nursery: Nursery) -> Ext:
+    return Ext(tmp_path, nursery)
 
 
 def put(shell: Ext, script: str, **more: object) -> Path:
