@@ -172,8 +172,10 @@ def command(*flags: str) -> list[str]:
 
 
 def may_be_forked(env: Mapping[str, str]) -> bool:
-    """False if the interpreter itself would begin differently with these variables."""
-    return env.get("LC_ALL") == "C.UTF-8" and not any(name.startswith("PYTHON") for name in env)
+    """False if the interpreter itself would begin differently with these variables, or is to be found by one."""
+    is_usual = env.get("LC_ALL") == "C.UTF-8" and not any(name.startswith("PYTHON") for name in env)
+    # By its mark a process is found only if it was started with it.
+    return is_usual and env.get(MARK) == os.environ.get(MARK)
 
 
 def environment(more: Mapping[str, str]) -> dict[str, str]:
