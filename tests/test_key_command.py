@@ -131,7 +131,8 @@ def home_with(tmp_path: Path, line: str) -> str:
 def talk(zot: Callable[..., Zot], home: str, url: str, **env: str) -> Zot:
     file = Path(home, "auth.json")
     file.write_text(json.dumps({"anthropic": {**json.loads(file.read_text())["anthropic"], "base_url": url}}))
-    return zot("--provider", "anthropic", "--base-url", url, env={"ZOT_HOME": home, **env})
+    # What is looked for by its mark has to be started with it.
+    return zot("--provider", "anthropic", "--base-url", url, env={"ZOT_HOME": home, **env}, fresh="MARK" in env)
 
 
 def test_it_runs_when_a_model_is_first_asked_and_sees_no_keys(zot: Callable[..., Zot], tmp_path: Path) -> None:
