@@ -26,7 +26,7 @@ def open_extensions(config: Config, toolbox: Toolbox, *, cwd: str, model_id: str
     from zot.version import __version__
 
     located = find_extensions(config, cwd)
-    if not any(one.standing in ("runs", "refused") for one in located):
+    if not any(one.counts for one in located):
         return None
     env, home = tool_environment(config.environment), zot_home(config.environment)
     around = Surroundings(

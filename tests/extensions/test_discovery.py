@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from zot.errors import ConfigError
 from zot.extensions.discovery import discover
-from zot.extensions.manifest import Manifest, load, program
+from zot.extensions.manifest import Manifest, changeable, load, program
 from zot.trust import TrustStore
 
 from .stage import Extension, Stage, results
@@ -125,6 +126,64 @@ async def test_an_extension_of_a_project_runs_only_as_it_was_trusted(tmp_path: P
     (extension.directory / "more.py").write_text("")
     assert not await runs()
     assert not await runs(no_ext=True, trust_project=True)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "runs"),
+    [
+        ({"exec": "./run.py", "data": ["**", "*.py"]}, "run.py"),
+        ({"exec": "./run.json"}, "run.json"),
+        ({"exec": "python3", "args": ["run.log"]}, "run.log"),
+    ],
+)
+def test_what_is_run_counts_whatever_is_data(tmp_path: Path, manifest: dict[str, Any], runs: str) -> None:
+    directory = put(tmp_path, "one", **manifest)
+    (directory / runs).write_text("")
+    store, described = TrustStore(str(tmp_path)), load(str(directory))
+    store.trust(str(directory), changeable(described, str(directory)))
+    assert store.is_trusted(str(directory), changeable(described, str(directory)))
+    (directory / runs).write_text("changed")
+    assert not store.is_trusted(str(directory), changeable(described, str(directory)))
+
+
+@pytest.mark.parametrize(
+    ("manifest", "where"),
+    [
+        ({"exec": "./data/run.py"}, "which is among its data"),
+        ({"exec": "../outside.py"}, "which lies outside of it"),
+        ({"exec": "python3", "args": ["../outside.py"]}, "which lies outside of it"),
+    ],
+)
+def test_what_runs_where_no_change_is_noticed_is_never_trusted(
+    tmp_path: Path, manifest: dict[str, Any], where: str
+) -> None:
+    directory = put(tmp_path / ".zot" / "extensions", "one", **manifest)
+    for path in (directory / "data" / "run.py", directory.parent / "outside.py"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("")
+    [found] = discover(cwd=str(tmp_path), home=None, is_trusted=everything)
+    assert found.standing == "untrusted"
+    assert found.problem.endswith(where)
+
+
+@pytest.mark.parametrize("field", ["permisions", "on_faliure", "Intercept", "enable"])
+def test_a_field_that_is_misspelt_is_an_error(tmp_path: Path, field: str) -> None:
+    with pytest.raises(ConfigError, match=f"there is no field '{field}'; did you mean "):
+        load(str(put(tmp_path, "one", **{field: {}})))
+    assert load(str(put(tmp_path, "two", homepage="x", author="y", license="z"))).name == "two"
+
+
+async def test_what_a_broken_manifest_was_to_guard_stays_blocked(tmp_path: Path) -> None:
+    guarding = {"intercept": ["tool_call"], "on_failure": "block"}
+    broken = put(tmp_path / "extensions", "guard", **guarding, version=3)
+    async with Stage(tmp_path) as stage:
+        [(text, is_error)] = results(await stage.prompt('call read {"path": "."} ;; --- ;; say done'))
+    assert (text, is_error) == ("extension guard, which guards this, is not running", True)
+    [(name, why)] = stage.notices()
+    assert (name, why) == (
+        "guard",
+        f"could not be started: {broken}/extension.json: Expected `str`, got `int` - at `$.version`",
+    )
 
 
 async def test_a_named_extension_that_is_broken_is_an_error(tmp_path: Path) -> None:

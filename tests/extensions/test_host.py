@@ -67,6 +67,15 @@ async def test_a_tool_of_an_extension_is_one_of_the_models_and_says_whose_it_is(
     assert result["details"] == {"extension": "finder"}
 
 
+async def test_of_a_long_result_the_model_gets_the_beginning_and_the_end(tmp_path: Path) -> None:
+    long = TOOL.replace('"found " + frame["args"]["q"]', '"begin" + "x" * 3_000_000 + "end"')
+    async with Stage(tmp_path, Extension(tmp_path, "finder", long)) as stage:
+        [(text, _)] = results(await stage.prompt('call lookup {"q": "it"} ;; --- ;; say done'))
+    assert text.startswith("beginx")
+    assert text.endswith("xend")
+    assert len(text) < 60_000
+
+
 @pytest.mark.parametrize(
     ("settings", "offered"),
     [({}, True), ({"tools": ("lookup",)}, True), ({"tools": ("read",)}, False), ({"tools": ()}, False)],
@@ -230,6 +239,7 @@ async def test_an_interceptor_that_sleeps_is_not_waited_for_for_ever(tmp_path: P
     async with Stage(tmp_path, sleeper, ext_deadlines={"intercept": 0.2, "shutdown": 0.1, "terminate": 0.1}) as stage:
         [(_, is_error)] = results(await stage.prompt('call read {"path": "."} ;; --- ;; say done'))
     assert not is_error
+    assert "did not answer within 0.2 s: intercept tool_call" in stage.log("sleeper")
 
 
 async def test_an_abort_ends_the_wait_for_a_guard_at_once(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from zot.commands.asked import Request, directory, write, write_json
 from zot.commands.ext_chosen import chosen, found, home
 from zot.errors import UserError
 from zot.extensions.discovery import Located
-from zot.extensions.manifest import Manifest, load
+from zot.extensions.manifest import Manifest, changeable, load
 from zot.extensions.switching import switch
 from zot.printable import printable
 from zot.trust import TrustStore
@@ -27,10 +27,12 @@ def disable(request: Request) -> int:
 def _switch(request: Request, *, enabled: bool) -> int:
     one = chosen(request.words[0])
     manifest, store = load(one.directory), TrustStore(home())
-    trusted = one.source == "project" and store.is_trusted(one.directory, manifest.data)
+    trusted = one.source == "project" and store.is_trusted(one.directory, changeable(manifest, one.directory))
     changed = switch(one.directory, enabled=enabled)
     if trusted and changed:
-        store.trust(one.directory, manifest.data)  # It is the same as before but for what its user wants.
+        store.trust(
+            one.directory, changeable(manifest, one.directory)
+        )  # It is the same as before but for what its user wants.
     if request.json:
         write_json({"name": one.name, "directory": one.directory, "enabled": enabled, "changed": changed})
     else:
@@ -44,9 +46,9 @@ def trust(request: Request) -> int:
     name = request.words[0]
     where, manifest = _of_project(name)
     store = TrustStore(home())
-    changed = not store.is_trusted(where, manifest.data)
+    changed = not store.is_trusted(where, changeable(manifest, where))
     if changed:
-        store.trust(where, manifest.data)
+        store.trust(where, changeable(manifest, where))
     shadowed = next((one for one in found() if one.name == manifest.name and one.source == "global"), None)
     if request.json:
         hidden = shadowed.directory if shadowed else None

@@ -8,8 +8,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from zot.errors import ConfigError
-from zot.extensions.manifest import Manifest, load
+from zot.errors import ConfigError, UserError
+from zot.extensions.manifest import Manifest, broken_guard, changeable, load
 
 Source: TypeAlias = Literal["ext", "project", "global"]
 #: Why one does not run: "broken" says what is wrong with it in ``problem``, "shadowed" who took its name, "refused" why
@@ -18,13 +18,21 @@ Standing: TypeAlias = Literal["runs", "disabled", "untrusted", "shadowed", "refu
 
 
 class Located(msgspec.Struct, frozen=True):
-    """An extension in its ``directory``: where it was looked for, what its manifest says, and whether it runs."""
+    """An extension in its ``directory``: where it was looked for, what its manifest says, and whether it runs.
+
+    One that is broken has a manifest if what it was to guard could be read.
+    """
 
     directory: str
     source: Source
     standing: Standing
     manifest: Manifest | None = None
     problem: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """True if it has a say in a session: it runs, or what it was to guard stays blocked."""
+        return self.standing in ("runs", "refused") or (self.standing == "broken" and self.manifest is not None)
 
     @property
     def name(self) -> str:
@@ -69,7 +77,9 @@ def _located(directory: str, source: Source) -> Located:
     try:
         manifest = load(directory)
     except ConfigError as problem:
-        return Located(directory, source, "broken", problem=str(problem))
+        # A project must not be able to block anything before it is trusted.
+        guard = broken_guard(directory) if source != "project" else None
+        return Located(directory, source, "broken", guard, problem=str(problem))
     return Located(directory, source, "runs" if manifest.enabled else "disabled", manifest)
 
 
@@ -79,14 +89,22 @@ def _ranked(found: Sequence[Located], is_trusted: Callable[[str, Sequence[str]],
     for one in found:
         if one.standing != "runs" or one.manifest is None:
             yield one
-        elif one.source == "project" and not is_trusted(one.directory, one.manifest.data):
-            yield msgspec.structs.replace(one, standing="untrusted")
+        elif one.source == "project" and (problem := _distrust(one, one.manifest, is_trusted)) is not None:
+            yield msgspec.structs.replace(one, standing="untrusted", problem=problem)
         elif (first := taken.setdefault(one.name, one.directory)) != one.directory:
             yield msgspec.structs.replace(
                 one, standing="shadowed", problem=f"{first} has the same name and comes first"
             )
         else:
             yield one
+
+
+def _distrust(one: Located, manifest: Manifest, is_trusted: Callable[[str, Sequence[str]], bool]) -> str | None:
+    """Return why one is not trusted, "" if only because nobody said so; None if it is."""
+    try:
+        return None if is_trusted(one.directory, changeable(manifest, one.directory)) else ""
+    except UserError as problem:
+        return str(problem)
 
 
 def _confinable(one: Located, refusal: Callable[[Manifest, str], str]) -> Located:

@@ -7,6 +7,7 @@ import os
 from collections import deque
 from typing import Any, Literal, Protocol, TypeAlias
 
+from zot.errors import UserError
 from zot.extensions.discovery import Located
 from zot.extensions.happenings import (
     Broken,
@@ -62,6 +63,7 @@ class Extension:
         self._closing = asyncio.Event()
         self._greeted = False
         self._restarts: deque[float] = deque(maxlen=len(_PAUSES_S))
+        self._broken = located.problem if located.standing == "broken" else ""
         self._start = Start(self.manifest, self.directory, around)
         self._process = self._next_process(self._start.guarded())
         self._living = asyncio.get_running_loop().create_task(self._live(), name=f"zot extension {self.name}")
@@ -141,6 +143,8 @@ class Extension:
             os.close(errors)
 
     async def _spawn(self, streams: Streams) -> Child:
+        if self._broken:
+            raise UserError(self._broken)
         return await self._start.spawn(streams, self._log.note)
 
     async def _may_restart(self) -> bool:

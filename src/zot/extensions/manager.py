@@ -58,8 +58,8 @@ class Manager:
         taken: Sequence[str],
         offered: Callable[[str], bool] = lambda name: True,
     ) -> None:
-        # One that is refused says why when it would start, and what it was to guard stays blocked.
-        self._located = [one for one in located if one.standing in ("runs", "refused")]
+        # One that cannot run says why when it would start, and what it was to guard stays blocked.
+        self._located = [one for one in located if one.counts]
         self._around = around
         self._show: Callable[[Sequence[AgentEvent]], None] = lambda shown: None
         self._taken = frozenset(taken)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, TypeAlias
+from collections.abc import Iterable
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from zot.errors import ConfigError
+from zot.errors import ConfigError, UserError
 from zot.extensions.permissions import Permissions
 from zot.fingerprint import DEFAULT_DATA
 from zot.regular import content
@@ -62,10 +63,69 @@ def parse(data: bytes, path: str) -> Manifest:
     for word in (manifest.exec, *manifest.args):
         if "\0" in word:
             raise ConfigError(f"{path}: a NUL character in `exec` or `args`")
-    if manifest.permissions is None and "permissions" in msgspec.json.decode(data, type=dict[str, msgspec.Raw]):
+    fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    _check_spelling(fields, path)
+    if manifest.permissions is None and "permissions" in fields:
         # Whoever writes this hardly wants to allow everything.
         raise ConfigError(f"{path}: Expected `object`, got `null` - at `$.permissions`")
     return manifest
+
+
+def _check_spelling(fields: Iterable[str], path: str) -> None:
+    """Raise ConfigError for a field that looks like one of ours: a guard that is misspelt would be none."""
+    known = Manifest.__struct_fields__
+    if unknown := [field for field in fields if field not in known]:
+        from difflib import get_close_matches  # Nearly all are spelt well.
+
+        for field in unknown:
+            if close := get_close_matches(field.lower(), known, n=1, cutoff=0.8):
+                raise ConfigError(f"{path}: there is no field {field!r}; did you mean {close[0]!r}?")
+
+
+class _Guard(msgspec.Struct, frozen=True):
+    name: ExtensionName
+    intercept: Annotated[tuple[Intercepted, ...], msgspec.Meta(min_length=1)]
+    on_failure: Literal["block"]
+    enabled: bool = True
+
+
+def broken_guard(directory: str) -> Manifest | None:
+    """Return what a manifest that cannot be used was to guard, if that can be read: it stays blocked."""
+    try:
+        guard = msgspec.json.decode(content(os.path.join(directory, FILE_NAME)), type=_Guard)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    if not guard.enabled:
+        return None
+    return Manifest(guard.name, exec="./nothing", intercept=guard.intercept, on_failure="block")
+
+
+def changeable(manifest: Manifest, directory: str) -> tuple[str, ...]:
+    """Return the patterns of what may change in a trusted directory: its data, and never what it runs.
+
+    Raise UserError if what it runs lies in its data or outside of its directory, where nobody would notice a change.
+    """
+    runs = [word for word in (manifest.exec, *manifest.args) if not os.path.isabs(word)]
+    inside: list[str] = []
+    for word in runs:
+        path = os.path.normpath(word)
+        if not os.path.isfile(os.path.join(directory, path)):
+            continue
+        if path.startswith("../"):
+            raise UserError(f"{directory} cannot be trusted: it runs {word}, which lies outside of it")
+        if any(path.startswith(f"{place}/") for place in _data_places(manifest)):
+            raise UserError(f"{directory} cannot be trusted: it runs {word}, which is among its data")
+        inside.append(path)
+    return (*manifest.data, *(f"!{_literal(path)}" for path in inside))
+
+
+def _data_places(manifest: Manifest) -> list[str]:
+    """Return the directories whose content is data; "" stands for all of them."""
+    return [pattern.removesuffix("/**") for pattern in manifest.data if pattern.endswith("/**")]
+
+
+def _literal(path: str) -> str:
+    return "".join(f"[{sign}]" if sign in _WILD else sign for sign in path)
 
 
 def program(manifest: Manifest, directory: str) -> str:

@@ -12,6 +12,7 @@ from zot.extensions.calls import Asked
 from zot.extensions.happenings import (
     Answered,
     CommandAnswered,
+    Complained,
     Decided,
     Greeted,
     Happening,
@@ -62,6 +63,7 @@ class ExtensionProcess:
         reason = "was not started"
         try:
             self._child = child = await self._started(start, errors)
+            reason = "did not end in time and was killed"
             if self._doomed:
                 self._end()
             reason = await self._heard_out(child)
@@ -130,6 +132,8 @@ class ExtensionProcess:
         for happening in happenings:
             match happening:
                 case ToolAnswered() | CommandAnswered() | Decided():
+                    if failure := _failure(happening):
+                        self._heard(Complained(failure))
                     future = self._asked.pop(happening.id, None)
                     if future is not None and not future.done():
                         future.set_result(happening)
@@ -169,6 +173,11 @@ class ExtensionProcess:
 
     def _expire(self) -> None:
         self._happen(self.peer.expire(self._loop.time()))
+
+
+def _failure(answered: Answered) -> str:
+    """Return why an answer is not the extension's own."""
+    return answered.decision.failure if isinstance(answered, Decided) else answered.failure
 
 
 def _ending(child: Child) -> str:

@@ -8,6 +8,7 @@ from zot.errors import ToolFailed
 from zot.extensions.extension import Extension
 from zot.messages import TextBlock, ToolSpec
 from zot.tools.base import Output, ToolContext
+from zot.tools.excerpt import Excerpt
 from zot.wire.extension import RegisterTool
 
 
@@ -23,6 +24,18 @@ class ExtensionTool:
     async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
         """Return its result, as `Tool.run` promises."""
         answered = await self.extension.call_tool(self.spec.name, args)
+        content = _within_budget(answered.content)
         if answered.is_error:
-            raise ToolFailed("\n".join(block.text for block in answered.content if isinstance(block, TextBlock)))
-        return answered.content
+            raise ToolFailed("\n".join(block.text for block in content if isinstance(block, TextBlock)))
+        return content
+
+
+def _within_budget(content: Output) -> Output:
+    """Return a result as the model is shown it: of all its text together the beginning and the end, if it is long."""
+    texts = [block.text.encode() for block in content if isinstance(block, TextBlock)]
+    whole = Excerpt()
+    for text in texts:
+        whole.feed(text)
+    if whole.is_complete:
+        return content
+    return (TextBlock(whole.text()), *(block for block in content if not isinstance(block, TextBlock)))

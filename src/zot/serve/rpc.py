@@ -62,6 +62,10 @@ class RpcServer:
 
     def deliver(self, batch: Batch) -> None:
         self._output.write(self._events.lines(batch.events, self._greeting.features, run=batch.run))
+        if not batch.seq and "extensions" not in self._greeting.features:  # What is not recorded may be a notice.
+            from zot.serve.notices import show_notices  # There may never be any.
+
+            show_notices(batch.events)
 
     @property
     def can_approve(self) -> bool:
