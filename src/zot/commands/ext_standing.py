@@ -30,9 +30,8 @@ def _switch(request: Request, *, enabled: bool) -> int:
     trusted = one.source == "project" and store.is_trusted(one.directory, changeable(manifest, one.directory))
     changed = switch(one.directory, enabled=enabled)
     if trusted and changed:
-        store.trust(
-            one.directory, changeable(manifest, one.directory)
-        )  # It is the same as before but for what its user wants.
+        # It is the same as before but for what its user wants.
+        store.trust(one.directory, changeable(manifest, one.directory))
     if request.json:
         write_json({"name": one.name, "directory": one.directory, "enabled": enabled, "changed": changed})
     else:
