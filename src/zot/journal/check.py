@@ -11,7 +11,7 @@ import msgspec
 
 from zot.errors import JournalDamaged, StoreFailed
 from zot.journal.chunks import referred, unpack, verified
-from zot.journal.database import STEPS, connect_to_look, is_of_later
+from zot.journal.database import STEPS, connect_to_look, is_damage, is_of_later
 from zot.journal.tables import CHUNK, SessionRecord, listed, losses
 
 
@@ -19,12 +19,14 @@ class Report(msgspec.Struct, frozen=True):
     """What was looked at, and what is wrong with it, in words; nothing if all is well.
 
     ``repaired`` tells what was lost once, and when the rest of it was saved: nothing is wrong with that any more.
+    ``damaged`` is true if the contents are not what was written, which opening the file may not notice.
     """
 
     sessions: int
     rows: int
     problems: tuple[str, ...]
     repaired: tuple[str, ...] = ()
+    damaged: bool = False
 
 
 class _Findings:
@@ -66,7 +68,7 @@ def look_at(path: str) -> Report:
 
 def inspect(connection: sqlite3.Connection) -> Report:
     """Look at every page, chunk and blob."""
-    found = _Findings()
+    found, unreadable = _Findings(), False
     sessions: list[SessionRecord] = []
     try:
         verdicts = [row[0] for row in connection.execute("PRAGMA integrity_check(20)")]
@@ -78,8 +80,11 @@ def inspect(connection: sqlite3.Connection) -> Report:
             _session(connection, session, found)
         found.problems += _blobs(connection)
     except (sqlite3.Error, JournalDamaged) as problem:
+        # An error of the disk is no damage: what cannot be read now may be there.
+        unreadable = isinstance(problem, sqlite3.Error) and not is_damage(problem)
         found.problems.append(f"the file: {problem}")
-    return Report(len(sessions), found.rows, tuple(found.problems), tuple(found.repaired))
+    damaged = bool(found.problems) and not unreadable
+    return Report(len(sessions), found.rows, tuple(found.problems), tuple(found.repaired), damaged)
 
 
 def _session(connection: sqlite3.Connection, session: SessionRecord, found: _Findings) -> None:
