@@ -26,7 +26,7 @@ from zot.journal.chunks import (
     verified,
 )
 from zot.journal.owner import Owner
-from zot.journal.summary import Summary, titled
+from zot.journal.summary import Summary, key_of, titled
 from zot.messages import ZERO, Counters, timestamp
 from zot.store import Row
 
@@ -55,11 +55,6 @@ class SessionRecord(msgspec.Struct, frozen=True):
     totals: Counters = ZERO
     epoch: int = 1
     owner: Owner | None = None
-
-
-def key_of(session_id: str) -> bytes:
-    """Return an id, or a path, as it is stored. Any string is one, also what no UTF-8 can say."""
-    return session_id.encode("utf-8", "surrogatepass")
 
 
 def find(connection: sqlite3.Connection, session_id: str) -> SessionRecord | None:
