@@ -289,3 +289,17 @@ def test_damage_elsewhere_can_wait_until_nobody_else_has_the_file_open(shell: Sh
     out, err, code = shell.ask("!echo three", "--session", "s")
     assert (out, code) == ("three\n", 0)
     assert err.startswith(f"{journal} was damaged; what could be read is in a new file")
+
+
+def test_a_check_misses_what_was_once_safe_at_the_end_of_a_session(shell: Shell) -> None:
+    shell.ask("!echo Yes", "--session", "s")
+    journal = shell.home / "journal.db"
+    with closing(sqlite3.connect(journal)) as connection, connection:
+        connection.execute("DELETE FROM chunks WHERE first > 6")
+    told = "zot: 1 problem; opening the session saves what is readable\n"
+    assert shell.sessions("check") == ("session 's': rows 7 to 11 are missing\n", told, 1)
+    assert shell.ask("!echo two", "--session", "s") == ("two\n", "session 's': rows 7 to 11 were lost\n", 0)
+    assert shell.sessions("check").code == 0
+    journal.write_bytes(b"")
+    out, _, code = shell.sessions("check")
+    assert (out, code) == ("the file: it is empty, although sessions were kept in it\n", 1)

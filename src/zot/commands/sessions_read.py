@@ -211,7 +211,7 @@ async def check(path: str, request: Request) -> int:
         verdict = "all that was saved" if report.repaired else "everything"
         write("" if report.problems else f"{found}: {verdict} is as it was written\n")
     if report.problems:
-        remembered = not report.damaged or await asyncio.to_thread(suspect, path)
-        opened = "the next session that is opened" if remembered else "opening a session that has some"
+        remembered = report.damaged and await asyncio.to_thread(suspect, path)
+        opened = "the next session that is opened" if remembered else "opening the session"
         remark(f"{counted(len(report.problems), 'problem')}; {opened} saves what is readable")
     return 1 if report.problems else 0

@@ -147,6 +147,16 @@ class Leases:
         return True
 
 
+def read_marks(path: str) -> tuple[int, ...]:
+    """Return the marks of a lock file, by number of session, without opening it for more; none if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError:
+        return ()
+    return tuple(mark for (mark,) in _MARK.iter_unpack(data[: len(data) // _MARK.size * _MARK.size]))
+
+
 def suspect(journal: str) -> bool:
     """See to it that a file is salvaged when a session of it is next opened. False if that cannot be remembered."""
     try:
