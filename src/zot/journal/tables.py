@@ -220,6 +220,9 @@ def newest_count(connection: sqlite3.Connection, number: int, upto: int) -> tupl
         f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? AND first <= ?"
         """ AND (instr(body, CAST('"usage"' AS BLOB)) OR instr(body, CAST('"turn_end"' AS BLOB))) ORDER BY first DESC"""
     )
+    counted = connection.execute("SELECT totals FROM sessions WHERE number = ?", (number,)).fetchone()
+    if counted is None or not counted[0]:
+        return 0, []  # nothing ever was, and only all of its rows would show it
     end: TurnEnd | None = None
     with closing(connection.execute(query, (number, Kind.EVENTS, upto))) as found:  # it is not read to its end
         for chunk in map(verified, found):
