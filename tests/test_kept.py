@@ -54,6 +54,16 @@ def test_what_a_session_worked_with_goes_on(shell: Shell) -> None:
     assert str(shell.cwd) in result["content"][0]["content"][0]["text"]
 
 
+def test_a_session_belongs_to_the_directory_that_it_works_in_by_now(shell: Shell) -> None:
+    elsewhere = shell.user / "elsewhere"
+    elsewhere.mkdir()
+    shell.ask("!echo one", "--session", "s")
+    shell.ask("!echo two", "--session", "s", "--cwd", str(elsewhere))
+    assert [session["id"] for session in shell.told("list", "--cwd", str(elsewhere))] == ["s"]
+    assert shell.ask("!echo three", "-c", cwd=elsewhere) == ("three\n", "", 0)
+    assert shell.ask("!echo four", "-c").code == 1
+
+
 def test_a_session_whose_directory_is_gone_says_what_helps(shell: Shell) -> None:
     gone = shell.user / "gone"
     gone.mkdir()

@@ -14,6 +14,7 @@ import pytest
 
 from harness import PATIENCE_S
 from shell import Shell
+from zot.journal.lease import Leases, suspect
 
 
 def test_where_nothing_was_ever_kept_nothing_is_made(shell: Shell) -> None:
@@ -239,6 +240,9 @@ def test_a_check_says_what_is_wrong_and_changes_nothing(shell: Shell) -> None:
     assert out.split("\n")[0].startswith("session 's': ")
     assert json.loads(shell.sessions("check", "--json").out)["problems"] == out.split("\n")[:-1]
     assert journal.read_bytes() == before
+    shell.ask("!echo No", "--session", "t")
+    assert "since the repair of" in shell.sessions("check").out
+    assert shell.sessions("check").code == 0
     journal.write_bytes(b"This is no journal at all. " * 1000)
     out, err, code = shell.sessions("check")
     assert (out, code) == ("the file: file is not a database\n", 1)
@@ -265,3 +269,37 @@ def test_ids_and_titles_are_shown_as_what_they_are(shell: Shell) -> None:
     assert "caf\\udce9" in shell.sessions("list").out
     assert name in [session["id"] for session in shell.told("list")]
     assert Path(shell.home, "journal.db").exists()
+
+
+def test_a_rewind_that_does_not_say_where_to_is_called_in_a_wrong_way(shell: Shell) -> None:
+    shell.ask("!echo Yes", "--session", "s")
+    told = "zot: zot sessions rewind needs either --messages or --at; zot sessions --help tells more\n"
+    assert shell.sessions("rewind", "s") == ("", told, 2)
+    assert shell.sessions("rewind", "s", "--messages", "1", "--at", "1") == ("", told, 2)
+
+
+def test_damage_elsewhere_can_wait_until_nobody_else_has_the_file_open(shell: Shell) -> None:
+    shell.ask("!echo Yes", "--session", "s")
+    journal = str(shell.home / "journal.db")
+    assert suspect(journal)
+    other = Leases(f"{journal}.lock")
+    assert other.share()
+    assert shell.ask("!echo two", "--session", "s") == ("two\n", "", 0)
+    other.close()
+    out, err, code = shell.ask("!echo three", "--session", "s")
+    assert (out, code) == ("three\n", 0)
+    assert err.startswith(f"{journal} was damaged; what could be read is in a new file")
+
+
+def test_a_check_misses_what_was_once_safe_at_the_end_of_a_session(shell: Shell) -> None:
+    shell.ask("!echo Yes", "--session", "s")
+    journal = shell.home / "journal.db"
+    with closing(sqlite3.connect(journal)) as connection, connection:
+        connection.execute("DELETE FROM chunks WHERE first > 6")
+    told = "zot: 1 problem; opening the session saves what is readable\n"
+    assert shell.sessions("check") == ("session 's': rows 7 to 11 are missing\n", told, 1)
+    assert shell.ask("!echo two", "--session", "s") == ("two\n", "session 's': rows 7 to 11 were lost\n", 0)
+    assert shell.sessions("check").code == 0
+    journal.write_bytes(b"")
+    out, _, code = shell.sessions("check")
+    assert (out, code) == ("the file: it is empty, although sessions were kept in it\n", 1)

@@ -88,6 +88,13 @@ def test_where_it_works_can_be_said(shell: Shell, other: Shell) -> None:
     assert other.sessions("export", "t").out.split("\n")[0].endswith('"cwd":"~/project","parent":null,"fork_seq":0}')
 
 
+def test_a_session_without_a_directory_works_where_it_goes_on(shell: Shell, other: Shell) -> None:
+    shell.ask("!echo Yes", "--session", "t", cwd="/")
+    other.sessions("import", "-", typed=shell.sessions("export", "t").out.encode())
+    assert other.ask("!echo Here.", "--resume", "t") == ("Here.\n", "", 0)
+    assert [session["cwd"] for session in other.told("list")] == [str(other.cwd)]
+
+
 def test_an_id_that_is_taken_is_not_taken_again(shell: Shell) -> None:
     shell.ask("!echo Yes", "--session", "s")
     (shell.cwd / "s.jsonl").write_text(shell.sessions("export", "s").out)

@@ -19,7 +19,8 @@ from zot.journal import answers
 from zot.journal.answers import Asked, Kept
 from zot.journal.journal import Journal
 from zot.journal.record import Record
-from zot.journal.tables import key_of, rows_of
+from zot.journal.summary import key_of
+from zot.journal.tables import rows_of
 from zot.journal.ticket import Ticket
 from zot.messages import Message, text_of
 from zot.outcome import Outcome

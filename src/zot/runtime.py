@@ -144,6 +144,8 @@ async def _open_recorded(
         recorded = next((row for row in reversed(past.changes) if isinstance(row, Configured)), None)
         system = None
         if recorded is not None:
+            if not recorded.cwd:  # One that came from elsewhere left it there: it works here from now on.
+                given = {*given, "cwd"}
             config = resumed(config, {name: getattr(recorded, name) for name in RECORDED}, given)
             _check_left(recorded.cwd, given)
             # One that came from elsewhere left its system prompt there: it is made anew.

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from zot.agent.recovery import recover
 from zot.branches import Branches, FilePair, compared
 from zot.commands.asked import chosen
+from zot.errors import UsageError
 from zot.events import encode
 from zot.flags import Flag
 from zot.history import History
@@ -18,6 +19,7 @@ from zot.journal.journal import Journal
 from zot.journal.record import Record
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock, show, text_of, timestamp
 from zot.printable import printable
+from zot.readable import counted
 from zot.rewind import RestoredFile, restored, way_back
 from zot.rewind import rewind as go_back
 from zot.store import UNKEPT, Store
@@ -61,6 +63,8 @@ class Asked(Protocol):
 async def rewind(journal: Journal, asked: Asked) -> int:
     """Take a session back to an earlier point. Raise UserError, RewindRefused, StoreFailed."""
     settings = asked.settings
+    if ("messages" in settings) == ("at" in settings):
+        raise UsageError("zot sessions rewind needs either --messages or --at")
     wish = Wish(settings.get("messages"), settings.get("at"), not settings.get("no_files"))
     session = await chosen(journal, asked.words[0])
     files = Restorer(Lock(session.cwd) if settings.get("lock") else Anywhere())
@@ -102,7 +106,7 @@ def _tell_rewind(asked: Asked, messages: int, files: Sequence[RestoredFile], row
         return
     for file in files:
         _write(f"{file.change if done else f'to be {file.change}'}  {printable(file.path)}\n")
-    _write(f"{messages} messages{'; --at ' + str(row) + ' undoes this' if done else ' would be left'}\n")
+    _write(f"{counted(messages, 'message')}{'; --at ' + str(row) + ' undoes this' if done else ' would be left'}\n")
 
 
 async def diff(journal: Journal, asked: Asked) -> int:
@@ -113,7 +117,7 @@ async def diff(journal: Journal, asked: Asked) -> int:
     if asked.json:
         _write_json(_told(one.id, other.id, branches, files))
         return 0
-    _write(f"{branches.shared} messages in common\n--- {printable(one.id)}\n+++ {printable(other.id)}\n")
+    _write(f"{counted(branches.shared, 'message')} in common\n--- {printable(one.id)}\n+++ {printable(other.id)}\n")
     for sign, messages in (("-", branches.one), ("+", branches.other)):
         _write("".join(f"{sign}{printable(_in_short(message))}\n" for message in messages))
     for _, rows in files:

@@ -13,6 +13,7 @@ from zot.commands.asked import Request, aligned, chosen, directory, remark, writ
 from zot.errors import UsageError
 from zot.events import Error, TurnEnd
 from zot.journal.check import look_at
+from zot.journal.lease import suspect
 from zot.journal.look import Look
 from zot.journal.tables import SessionRecord, rows_after
 from zot.messages import Message, ThinkingBlock
@@ -210,5 +211,7 @@ async def check(path: str, request: Request) -> int:
         verdict = "all that was saved" if report.repaired else "everything"
         write("" if report.problems else f"{found}: {verdict} is as it was written\n")
     if report.problems:
-        remark(f"{counted(len(report.problems), 'problem')}; the next session that is opened saves what is readable")
+        remembered = report.damaged and await asyncio.to_thread(suspect, path)
+        opened = "the next session that is opened" if remembered else "opening the session"
+        remark(f"{counted(len(report.problems), 'problem')}; {opened} saves what is readable")
     return 1 if report.problems else 0

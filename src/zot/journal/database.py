@@ -177,10 +177,17 @@ def migrate(connection: sqlite3.Connection, path: str) -> None:
         raise JournalDamaged(f"{path} is damaged: its tables are not those of a journal")
 
 
+def is_damage(problem: sqlite3.Error) -> bool:
+    """True if the file is not what was written."""
+    code = getattr(problem, "sqlite_errorcode", 0) & 0xFF
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
 def explained(problem: sqlite3.Error, path: str) -> StoreFailed:
     """Return what the user may see: what happened, and what to do about it."""
-    code = getattr(problem, "sqlite_errorcode", 0) & 0xFF
-    match code:
+    if is_damage(problem):
+        return JournalDamaged(f"{path} is damaged ({problem}): opening the session again saves what is readable")
+    match getattr(problem, "sqlite_errorcode", 0) & 0xFF:
         case sqlite3.SQLITE_FULL:
             return StoreFailed(
                 f"the disk is full: nothing more can be recorded in {path}; free some space elsewhere, for removing"
@@ -192,8 +199,6 @@ def explained(problem: sqlite3.Error, path: str) -> StoreFailed:
             return StoreFailed(f"{path} cannot be written ({problem}): make it and its directory writable, then resume")
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return StoreFailed(f"another program has kept {path} locked for {BUSY_S:g} s: end it, then resume")
-        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
-            return JournalDamaged(f"{path} is damaged ({problem}): opening the session again saves what is readable")
         case sqlite3.SQLITE_CONSTRAINT:
             return StoreFailed(
                 f"the session is not in {path} any more, or somebody else wrote it ({problem}): resume it"

@@ -17,7 +17,7 @@ from zot.errors import JournalDamaged, NoSuchSession, StoreFailed
 from zot.journal import tables
 from zot.journal.check import Report, inspect
 from zot.journal.database import connect, explained, migrate, prepare
-from zot.journal.lease import Leases
+from zot.journal.lease import SUSPECTED, Leases
 from zot.journal.look import Look
 from zot.journal.readers import Readers
 from zot.journal.record import Past, Record, busy, checked_epoch
@@ -33,9 +33,6 @@ T = TypeVar("T")
 #: How long what is left may take to be written when the journal is closed, and another process to replace the file.
 CLOSE_S = 5.0
 _REPLACE_S = 30.0
-
-#: The place in the lock file, where no session is, that says that damage was met.
-_SUSPECTED = 0
 
 _opening = threading.Lock()
 _open: dict[str, Journal] = {}
@@ -185,10 +182,12 @@ class Journal(Look):
     def suspect(self, problem: BaseException) -> None:
         """If that is damage, see to it that the file is salvaged when it is next opened, or a session resumed."""
         if isinstance(problem, JournalDamaged):
-            self.leases.mark(_SUSPECTED, 1)
+            self.leases.mark(SUSPECTED, 1)
 
     def _check_unsuspected(self) -> None:
-        if self.leases.marked(_SUSPECTED):
+        """Raise JournalDamaged if damage was met, and the file is ours alone: until then, what is whole can be used."""
+        if self.leases.marked(SUSPECTED) and not self.leases.held and self.leases.own():
+            self.leases.share()
             raise JournalDamaged(f"{self.path} was found damaged")
 
     def note(self, notice: str) -> None:
@@ -211,9 +210,7 @@ class Journal(Look):
                 self._look()
             except sqlite3.Error as problem:
                 raise explained(problem, self.path) from problem
-            # What was met elsewhere in the file can wait until it is ours alone.
-            if self.leases.marked(_SUSPECTED) and self.leases.own():
-                self._check_unsuspected()
+            self._check_unsuspected()
         except JournalDamaged as problem:
             self._salvage(problem)
             self._look()
@@ -245,7 +242,7 @@ class Journal(Look):
             raise StoreFailed(f"{problem}; but other processes have it open: end them first") from problem
         try:
             notices = salvage(self.path)
-            self.leases.mark(_SUSPECTED, 0)
+            self.leases.mark(SUSPECTED, 0)
         finally:
             self.leases.share()
         for notice in notices:

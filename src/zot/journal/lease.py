@@ -19,6 +19,8 @@ from zot.errors import StoreFailed
 #: struct flock, padded to its size; its pid must be 0 for a lock that belongs to the open file.
 FLOCK = "hhqqi0q"
 _MARK = struct.Struct("<Q")
+#: The place in the lock file, where no session is, that says that damage was met.
+SUSPECTED = 0
 _SET = getattr(fcntl, "F_OFD_SETLK", None)
 _GET = getattr(fcntl, "F_OFD_GETLK", None)
 
@@ -143,6 +145,31 @@ class Leases:
                 return False
             raise StoreFailed(f"the lock file {self.path} cannot be locked: {problem.strerror}") from problem
         return True
+
+
+def read_marks(path: str) -> tuple[int, ...]:
+    """Return the marks of a lock file, by number of session, without opening it for more; none if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError:
+        return ()
+    return tuple(mark for (mark,) in _MARK.iter_unpack(data[: len(data) // _MARK.size * _MARK.size]))
+
+
+def suspect(journal: str) -> bool:
+    """See to it that a file is salvaged when a session of it is next opened. False if that cannot be remembered."""
+    try:
+        leases = Leases(f"{journal}.lock")
+    except StoreFailed:
+        return False
+    try:
+        leases.mark(SUSPECTED, 1)
+    except OSError:
+        return False
+    finally:
+        leases.close()
+    return True
 
 
 # Where locks do not belong to the open file they belong to the process, and any of its descriptors that is closed

@@ -15,8 +15,8 @@ import msgspec
 from zot.errors import JournalDamaged, StoreFailed
 from zot.journal.chunks import Chunk, referred, unpack, verified
 from zot.journal.pages import Found
-from zot.journal.summary import Summary
-from zot.journal.tables import SessionRecord, key_of, lose, put, record_of, summed_up, used
+from zot.journal.summary import Summary, key_of
+from zot.journal.tables import SessionRecord, lose, put, record_of, summed_up, used
 from zot.store import Row
 
 

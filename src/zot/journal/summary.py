@@ -17,11 +17,13 @@ _TELLING = frozenset({Said, Spliced, Configured, Usage})
 
 
 class Summary(msgspec.Struct):
-    """What rows add to what is known: messages of the user and the model, the newest totals, the first words."""
+    """What rows add to what is known: messages of the user and the model, the newest totals, the first words, and the
+    directory that the session works in by now."""
 
     messages: int = 0
     totals: Counters | None = None
     words: str = ""
+    cwd: str = ""
 
     def add(self, rows: Iterable[Row]) -> None:
         """Take more rows into account."""
@@ -33,6 +35,8 @@ class Summary(msgspec.Struct):
                         self.words = titled(text_of(message.content))
                 case Usage(cumulative=totals):
                     self.totals = totals
+                case Configured(cwd=cwd):
+                    self.cwd = cwd or self.cwd
                 case _:
                     pass
 
@@ -41,8 +45,15 @@ class Summary(msgspec.Struct):
         sql = "updated = ?, messages = messages + ?, title = CASE title WHEN '' THEN ? ELSE title END"
         values: tuple[Any, ...] = (now, self.messages, self.words)
         if self.totals is not None:
-            return f"{sql}, totals = ?", (*values, msgspec.json.encode(self.totals))
+            sql, values = f"{sql}, totals = ?", (*values, msgspec.json.encode(self.totals))
+        if self.cwd:
+            sql, values = f"{sql}, cwd = ?", (*values, key_of(self.cwd))
         return sql, values
+
+
+def key_of(name: str) -> bytes:
+    """Return an id, or a path, as it is stored. Any string is one, also what no UTF-8 can say."""
+    return name.encode("utf-8", "surrogatepass")
 
 
 def summarise(rows: Sequence[Row]) -> Summary | None:

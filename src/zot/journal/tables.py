@@ -26,7 +26,7 @@ from zot.journal.chunks import (
     verified,
 )
 from zot.journal.owner import Owner
-from zot.journal.summary import Summary, titled
+from zot.journal.summary import Summary, key_of, titled
 from zot.messages import ZERO, Counters, timestamp
 from zot.store import Row
 
@@ -55,11 +55,6 @@ class SessionRecord(msgspec.Struct, frozen=True):
     totals: Counters = ZERO
     epoch: int = 1
     owner: Owner | None = None
-
-
-def key_of(session_id: str) -> bytes:
-    """Return an id, or a path, as it is stored. Any string is one, also what no UTF-8 can say."""
-    return session_id.encode("utf-8", "surrogatepass")
 
 
 def find(connection: sqlite3.Connection, session_id: str) -> SessionRecord | None:
@@ -225,6 +220,9 @@ def newest_count(connection: sqlite3.Connection, number: int, upto: int) -> tupl
         f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? AND first <= ?"
         """ AND (instr(body, CAST('"usage"' AS BLOB)) OR instr(body, CAST('"turn_end"' AS BLOB))) ORDER BY first DESC"""
     )
+    counted = connection.execute("SELECT totals FROM sessions WHERE number = ?", (number,)).fetchone()
+    if counted is None or not counted[0]:
+        return 0, []  # nothing ever was, and only all of its rows would show it
     end: TurnEnd | None = None
     with closing(connection.execute(query, (number, Kind.EVENTS, upto))) as found:  # it is not read to its end
         for chunk in map(verified, found):

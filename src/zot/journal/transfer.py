@@ -21,8 +21,8 @@ from zot.journal.portable import (
     local,
     portable,
 )
-from zot.journal.summary import Summary
-from zot.journal.tables import SessionRecord, chunks_after, create, find, get, key_of, put, summed_up, used
+from zot.journal.summary import Summary, key_of
+from zot.journal.tables import SessionRecord, chunks_after, create, find, get, put, summed_up, used
 from zot.store import Change, Configured, Row
 
 
