@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 import tempfile
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -17,7 +18,7 @@ from zot.journal.journal import Journal
 from zot.journal.record import Record
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock
 from zot.runtime import open_session
-from zot.store import MemoryStore, Said, Store
+from zot.store import Change, MemoryStore, Said, Store
 
 _MESSAGES = 2000
 _BATCHES = 2000
@@ -51,20 +52,21 @@ async def _begun(journal: Journal, name: str) -> Record:
 
 
 async def _reopening(journal: Journal) -> dict[str, Any]:
-    """A session of 2,000 messages, as a transcript, against the same bytes as messages."""
+    """A session of 2,000 messages, as a transcript, against the same bytes in a file of lines."""
     rows = [Said(_message(number)) for number in range(_MESSAGES)]
     record = await _begun(journal, "long")
     for number, row in enumerate(rows):
         record.append([row, *_BATCH], run=number // 6 + 1)
         await record.settled()
     record.end()
-    data = msgspec.json.Encoder().encode_lines([row.message for row in rows])
-    decoder = msgspec.json.Decoder(Message)
-    decoder.decode_lines(data)
+    lines = Path(journal.path).with_name("lines")
+    lines.write_bytes(msgspec.json.Encoder().encode_lines(rows))
+    decoder = msgspec.json.Decoder(Change)
+    decoder.decode_lines(lines.read_bytes())
     opening, reading = [], []
     for _ in range(15):
         start = perf_counter()
-        decoder.decode_lines(data)
+        decoder.decode_lines(lines.read_bytes())
         reading.append(perf_counter() - start)
         start = perf_counter()
         _, past = await journal.resume("long")
