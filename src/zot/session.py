@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
@@ -22,8 +23,6 @@ from zot.store import MemoryStore, Row, Spliced, Store
 from zot.worker import Worker
 
 if TYPE_CHECKING:
-    import asyncio
-
     from zot.rewind import Files, Rewound
 
 
@@ -87,6 +86,8 @@ class Session:
         self._history.learn(past.changes)
         self._history.totals = past.totals
         self._release = past.release
+        #: Commands of extensions that somebody waits for.
+        self._commanding: set[asyncio.Task[CommandAnswer]] = set()
         self._worker = Worker(agent, self._history, self._store, jobs=self._jobs, key=key, now=now, newest=past.newest)
 
     @property
@@ -175,7 +176,12 @@ class Session:
         return self._worker.accept(Job(None, (), started=started, dropped=dropped))
 
     def abort(self, *, queue: bool = False) -> None:
-        """End the running prompt or compact, whatever it is doing; ``queue`` drops those that wait, too."""
+        """End the running prompt or compact, whatever it is doing, and the wait for commands of extensions.
+
+        ``queue`` drops the prompts that wait, too.
+        """
+        for task in self._commanding:
+            task.cancel()
         self._worker.abort(queue=queue)
 
     @property
@@ -273,9 +279,17 @@ class Session:
         return self.agent.extensions.commands()
 
     async def run_command(self, name: str, args: str) -> CommandAnswer:
-        """Run a command of an extension, and return what it wants done. Raise UserError."""
-        await self.agent.extensions.ready()
-        return await self.agent.extensions.run_command(name, args)
+        """Run a command of an extension, and return what it wants done. Raise UserError; RunCancelled by an abort."""
+        task = asyncio.get_running_loop().create_task(self._command(name, args), name="zot command")
+        self._commanding.add(task)
+        try:
+            await asyncio.wait({task})
+        finally:
+            self._commanding.discard(task)
+            task.cancel()
+        if task.cancelled():
+            raise RunCancelled("aborted before the extension answered")
+        return task.result()
 
     def press(self, panel_id: str, key: str, text: str = "") -> None:
         """Let an open panel have a key. Raise UserError if there is no such panel or key."""
@@ -323,6 +337,10 @@ class Session:
     def kill(self) -> None:
         """Kill what tools have running, at once and from any thread. They start nothing more; `close` may follow."""
         self._jobs.kill()
+
+    async def _command(self, name: str, args: str) -> CommandAnswer:
+        await self.agent.extensions.ready()
+        return await self.agent.extensions.run_command(name, args)
 
     def _edit(self, edit: Edit, started: Callable[[], None], dropped: Callable[[str], None]) -> None:
         if self.busy:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from zot.errors import UserError
+from zot.errors import RunCancelled, UserError
 
 from .stage import WATCHER, Extension, Stage, results, typed
 
@@ -178,6 +178,24 @@ async def test_a_panel_is_open_until_either_side_closes_it(tmp_path: Path) -> No
     ]
 
 
+async def test_what_a_panel_shows_at_once_follows_its_opening(tmp_path: Path) -> None:
+    hasty = """
+hello("commands", "panels"); say("register_command", name="open"); say("ready")
+for frame in frames():
+    if frame["type"] == "command_invoked":
+        panel = {"id": "p", "lines": ["one"]}
+        answer = {"type": "command_response", "id": frame["id"], "action": "open_panel", "open_panel": panel}
+        more = [{"type": "panel_render", "panel_id": "p", "lines": ["two"]}, {"type": "panel_close", "panel_id": "p"}]
+        sys.stdout.write("".join(json.dumps(one) + "\\n" for one in [answer, *more]))
+        sys.stdout.flush()
+    elif frame["type"] == "shutdown":
+        break
+"""
+    async with Stage(tmp_path, Extension(tmp_path, "hasty", hasty)) as stage:
+        assert (await stage.session.run_command("open", "")).panel_id == "p"
+    assert typed(stage.events) == ["panel_open", "panel_render", "panel_close"]
+
+
 async def test_of_two_with_the_same_names_the_first_has_them_and_the_other_is_told(tmp_path: Path) -> None:
     first, second = (Extension(tmp_path, name, TOOL) for name in ("first", "second"))
     menus = [Extension(tmp_path, name, PANEL) for name in ("menu", "other")]
@@ -230,6 +248,20 @@ async def test_an_interceptor_that_sleeps_is_not_waited_for_for_ever(tmp_path: P
     async with Stage(tmp_path, sleeper, ext_deadlines={"intercept": 0.2, "shutdown": 0.1, "terminate": 0.1}) as stage:
         [(_, is_error)] = results(await stage.prompt('call read {"path": "."} ;; --- ;; say done'))
     assert not is_error
+    reason = "did not answer within 0.2 s: intercept tool_call"
+    assert stage.notices() == [("sleeper", reason)]
+    assert reason in stage.log("sleeper")
+
+
+async def test_an_abort_ends_the_wait_for_a_command_at_once(tmp_path: Path) -> None:
+    mute = Extension(tmp_path, "mute", PANEL.replace('if frame["type"] == "command_invoked"', "if False"))
+    async with Stage(tmp_path, mute) as stage:
+        running = asyncio.create_task(stage.session.run_command("ask", ""))
+        while mute.heard_types() != ["command_invoked"]:
+            await asyncio.sleep(0.01)
+        stage.session.abort()
+        with pytest.raises(RunCancelled, match="aborted before the extension answered"):
+            await running
 
 
 async def test_an_abort_ends_the_wait_for_a_guard_at_once(tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ ZOO: dict[str, tuple[str, str, str]] = {
     ),
     "exits when it is called": (CALLED + "sys.exit(3)", "exited with 3", "exited with 3"),
     "closes its output": (CALLED + "os.close(1)", "has closed its output", "closed its output"),
-    "sleeps when it is called": (CALLED + "time.sleep(60)", "", "did not answer within 1 s"),
-    "does not read": (GREETED + "time.sleep(60)", "", "did not answer within 1 s"),
+    "sleeps when it is called": (CALLED + "time.sleep(60)", "1 s: tool bad", "did not answer within 1 s"),
+    "does not read": (GREETED + "time.sleep(60)", "1 s: tool bad", "did not answer within 1 s"),
     "answers twice": (
         CALLED + '[say("tool_result", id=frame["id"], content=[{"type": "text", "text": "yes"}]) for _ in range(2)]',
         "was answered already", "yes",

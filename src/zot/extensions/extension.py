@@ -17,6 +17,7 @@ from zot.extensions.happenings import (
     Ended,
     Greeted,
     Happening,
+    Late,
     Settled,
     ToolAnswered,
 )
@@ -173,7 +174,7 @@ class Extension:
                 self.condition, self.problem = "running", ""
             case Settled():
                 self._settled.set()
-            case Complained(reason=reason):
+            case Complained(reason=reason) | Late(reason=reason):
                 self._log.note(reason)
             case Broken(reason=reason):
                 self._settled.set()
