@@ -81,7 +81,7 @@ class Session:
             observe=agent.extensions.observe,
             on_failure=self._store_failed,
         )
-        agent.extensions.attach(self._history.announce)
+        agent.extensions.attach(self._history.mention)
         past = past or Past()
         self._history.learn(past.changes)
         self._history.totals = past.totals

@@ -196,6 +196,19 @@ for frame in frames():
     assert typed(stage.events) == ["panel_open", "panel_render", "panel_close"]
 
 
+async def test_who_does_not_keep_up_misses_notices_but_no_panel(tmp_path: Path) -> None:
+    chatty = PANEL.replace("in frames():\n", 'in frames():\n    say("notify", message="hi")\n')
+    async with Stage(tmp_path, Extension(tmp_path, "menu", chatty)) as stage:
+        await stage.session.run_command("open", "")
+        assert typed(stage.events)[-1] == "panel_open"
+        heard = len(stage.notices())
+        stage.full = True
+        stage.session.close_panel("p")
+        await stage.session.run_command("open", "")
+    assert len(stage.notices()) == heard > 0
+    assert [kind for kind in typed(stage.events) if kind != "ext_notify"] == ["panel_open", "panel_close"] * 2
+
+
 async def test_of_two_with_the_same_names_the_first_has_them_and_the_other_is_told(tmp_path: Path) -> None:
     first, second = (Extension(tmp_path, name, TOOL) for name in ("first", "second"))
     menus = [Extension(tmp_path, name, PANEL) for name in ("menu", "other")]

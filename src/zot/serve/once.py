@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from zot.errors import NoAnswer, RunCancelled, UserError
-from zot.events import AgentEvent, Done, Error, ExtNotify
+from zot.events import Done, Error
 from zot.history import Batch
 from zot.outcome import Outcome
-from zot.printable import printable
+from zot.serve.notices import show_notices
 from zot.serve.streams import Writer, read_chunks
 from zot.session import Session
 from zot.wire.rpc_events import EventEncoder
@@ -112,13 +111,6 @@ class OneRun:
     def _drop(self, reason: str) -> None:
         self._dropped = reason
         self._face.refuse(reason)
-
-
-def show_notices(events: Sequence[AgentEvent]) -> None:
-    """Show what extensions have to say to whoever reads standard error."""
-    for event in events:
-        if isinstance(event, ExtNotify):
-            sys.stderr.write(f"[{event.extension}] {event.level}: {printable(event.message)}\n")
 
 
 async def read_piped(descriptor: int, *, patience_s: float | None) -> str | None:

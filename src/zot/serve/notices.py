@@ -1,0 +1,16 @@
+"""What extensions have to say to people who only read standard error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from zot.events import AgentEvent, ExtNotify
+from zot.printable import printable
+
+
+def show_notices(events: Sequence[AgentEvent]) -> None:
+    """Show what extensions have to say to whoever reads standard error."""
+    for event in events:
+        if isinstance(event, ExtNotify):
+            sys.stderr.write(f"[{event.extension}] {event.level}: {printable(event.message)}\n")
