@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -24,6 +25,9 @@ from zot.worker import Worker
 
 if TYPE_CHECKING:
     from zot.rewind import Files, Rewound
+
+
+T = TypeVar("T")
 
 
 async def _nothing() -> None:
@@ -86,8 +90,8 @@ class Session:
         self._history.learn(past.changes)
         self._history.totals = past.totals
         self._release = past.release
-        #: Commands of extensions that somebody waits for.
-        self._commanding: set[asyncio.Task[CommandAnswer]] = set()
+        #: What somebody waits for outside of any run: what extensions have to say.
+        self._awaited: set[asyncio.Task[Any]] = set()
         self._worker = Worker(agent, self._history, self._store, jobs=self._jobs, key=key, now=now, newest=past.newest)
 
     @property
@@ -176,11 +180,11 @@ class Session:
         return self._worker.accept(Job(None, (), started=started, dropped=dropped))
 
     def abort(self, *, queue: bool = False) -> None:
-        """End the running prompt or compact, whatever it is doing, and the wait for commands of extensions.
+        """End the running prompt or compact, whatever it is doing, and every wait for an extension.
 
         ``queue`` drops the prompts that wait, too.
         """
-        for task in self._commanding:
+        for task in self._awaited:
             task.cancel()
         self._worker.abort(queue=queue)
 
@@ -274,22 +278,14 @@ class Session:
         self.agent.extensions.start()
 
     async def commands(self) -> Sequence[CommandInfo]:
-        """Return the commands of extensions, when those have had the time to say which they have."""
-        await self.agent.extensions.ready()
+        """Return the commands of extensions, when those have had the time to say which they have, or by an abort."""
+        with suppress(RunCancelled):
+            await self._unless_aborted(self.agent.extensions.ready())
         return self.agent.extensions.commands()
 
     async def run_command(self, name: str, args: str) -> CommandAnswer:
         """Run a command of an extension, and return what it wants done. Raise UserError; RunCancelled by an abort."""
-        task = asyncio.get_running_loop().create_task(self._command(name, args), name="zot command")
-        self._commanding.add(task)
-        try:
-            await asyncio.wait({task})
-        finally:
-            self._commanding.discard(task)
-            task.cancel()
-        if task.cancelled():
-            raise RunCancelled("aborted before the extension answered")
-        return task.result()
+        return await self._unless_aborted(self._command(name, args))
 
     def press(self, panel_id: str, key: str, text: str = "") -> None:
         """Let an open panel have a key. Raise UserError if there is no such panel or key."""
@@ -341,6 +337,19 @@ class Session:
     async def _command(self, name: str, args: str) -> CommandAnswer:
         await self.agent.extensions.ready()
         return await self.agent.extensions.run_command(name, args)
+
+    async def _unless_aborted(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what ``work`` gives. Raise RunCancelled if an abort comes first."""
+        task = asyncio.get_running_loop().create_task(work, name="zot wait")
+        self._awaited.add(task)
+        try:
+            await asyncio.wait({task})
+        finally:
+            self._awaited.discard(task)
+            task.cancel()
+        if task.cancelled():
+            raise RunCancelled("aborted before the extension answered")
+        return task.result()
 
     def _edit(self, edit: Edit, started: Callable[[], None], dropped: Callable[[str], None]) -> None:
         if self.busy:

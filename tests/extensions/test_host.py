@@ -277,6 +277,15 @@ async def test_an_abort_ends_the_wait_for_a_command_at_once(tmp_path: Path) -> N
             await running
 
 
+async def test_an_abort_ends_the_wait_for_the_list_of_commands(tmp_path: Path) -> None:
+    async with Stage(tmp_path, Extension(tmp_path, "slow", "time.sleep(60)"), ext_deadlines={"shutdown": 0.1}) as stage:
+        listing = asyncio.create_task(stage.session.commands())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        stage.session.abort()
+        assert await asyncio.wait_for(listing, 1) == []
+
+
 async def test_an_abort_ends_the_wait_for_a_guard_at_once(tmp_path: Path) -> None:
     guard = Extension(tmp_path, "guard", SILENT_GUARD)
     async with Stage(tmp_path, guard, ext_deadlines={"shutdown": 0.1, "terminate": 0.1}) as stage:
