@@ -307,6 +307,16 @@ async def test_one_that_crashes_is_started_again_and_works(tmp_path: Path) -> No
         assert results(await stage.prompt('call lookup {"q": "it"} ;; --- ;; say done')) == [("found it", False)]
 
 
+async def test_for_one_that_is_started_again_the_session_begins_again(tmp_path: Path) -> None:
+    once = "if not os.path.exists('data/crashed'):\n    open('data/crashed', 'w'); hello(); sys.exit(3)\n" + WATCHER
+    shaky = Extension(tmp_path, "shaky", once)
+    async with Stage(tmp_path, shaky) as stage:
+        await stage.prompt("say hi")
+        while not shaky.heard():
+            await asyncio.sleep(0.01)
+    assert shaky.heard_types() == ["session_start", "shutdown"]
+
+
 async def test_one_that_crashes_again_and_again_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zot.extensions.extension._PAUSES_S", (0.01, 0.01, 0.01))
     async with Stage(tmp_path, Extension(tmp_path, "shaky", "hello(); sys.exit(3)")) as stage:

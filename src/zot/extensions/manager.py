@@ -32,6 +32,7 @@ from zot.extensions.happenings import (
     PanelClosed,
     PanelOpened,
     PanelRendered,
+    Subscribed,
     ToolRegistered,
 )
 from zot.extensions.listener import Listener
@@ -220,6 +221,9 @@ class Manager:
                 self._tools = None
                 if self._begun:
                     self._report_clashes(extension)
+            case Subscribed() if self._begun:
+                # It was slow to start, or has been started again: for it, the session begins now.
+                extension.tell(wire.Event("session_start"))
             case Notified(level=level, message=message):
                 self._show([ExtNotify(extension.name, level, message)])
             case Complained(reason=reason, notice=True) | Late(kind="intercept", reason=reason):
