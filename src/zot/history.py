@@ -10,7 +10,17 @@ import msgspec
 
 from zot.agent.transcript import Transcript
 from zot.errors import StoreFailed
-from zot.events import AgentEvent, AssistantStart, Done, Error, TurnEnd, TurnStart, Usage
+from zot.events import (
+    AgentEvent,
+    AssistantStart,
+    Done,
+    Error,
+    ExtNotify,
+    PanelRendered,
+    TurnEnd,
+    TurnStart,
+    Usage,
+)
 from zot.messages import ZERO, Counters
 from zot.store import Change, Configured, Row, Said, Spliced, Store
 
@@ -123,6 +133,14 @@ class History:
     def announce(self, events: Sequence[AgentEvent]) -> None:
         """Show ``events`` that cannot be stored: that it is over must be heard even when nothing can be written."""
         self._show(Batch(0, self.run, events))
+
+    def mention(self, events: Sequence[AgentEvent]) -> None:
+        """Show ``events`` that are no part of a run. Who has not kept up misses those that can be missed."""
+        batch = Batch(0, self.run, events)
+        can_be_missed = all(isinstance(event, ExtNotify | PanelRendered) for event in events)
+        for subscriber in self.subscribers:
+            if not (can_be_missed and subscriber.full):
+                subscriber.deliver(batch)
 
     def count(self, counters: Counters) -> Counters:
         """Price a reply's tokens, add them up, and return them with their price."""

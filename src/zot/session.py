@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -22,9 +24,10 @@ from zot.store import MemoryStore, Row, Spliced, Store
 from zot.worker import Worker
 
 if TYPE_CHECKING:
-    import asyncio
-
     from zot.rewind import Files, Rewound
+
+
+T = TypeVar("T")
 
 
 async def _nothing() -> None:
@@ -82,11 +85,13 @@ class Session:
             observe=agent.extensions.observe,
             on_failure=self._store_failed,
         )
-        agent.extensions.attach(self._history.announce)
+        agent.extensions.attach(self._history.mention)
         past = past or Past()
         self._history.learn(past.changes)
         self._history.totals = past.totals
         self._release = past.release
+        #: What somebody waits for outside of any run: what extensions have to say.
+        self._awaited: set[asyncio.Task[Any]] = set()
         self._worker = Worker(agent, self._history, self._store, jobs=self._jobs, key=key, now=now, newest=past.newest)
 
     @property
@@ -175,7 +180,12 @@ class Session:
         return self._worker.accept(Job(None, (), started=started, dropped=dropped))
 
     def abort(self, *, queue: bool = False) -> None:
-        """End the running prompt or compact, whatever it is doing; ``queue`` drops those that wait, too."""
+        """End the running prompt or compact, whatever it is doing, and every wait for an extension.
+
+        ``queue`` drops the prompts that wait, too.
+        """
+        for task in self._awaited:
+            task.cancel()
         self._worker.abort(queue=queue)
 
     @property
@@ -268,14 +278,14 @@ class Session:
         self.agent.extensions.start()
 
     async def commands(self) -> Sequence[CommandInfo]:
-        """Return the commands of extensions, when those have had the time to say which they have."""
-        await self.agent.extensions.ready()
+        """Return the commands of extensions, when those have had the time to say which they have, or by an abort."""
+        with suppress(RunCancelled):
+            await self._unless_aborted(self.agent.extensions.ready())
         return self.agent.extensions.commands()
 
     async def run_command(self, name: str, args: str) -> CommandAnswer:
-        """Run a command of an extension, and return what it wants done. Raise UserError."""
-        await self.agent.extensions.ready()
-        return await self.agent.extensions.run_command(name, args)
+        """Run a command of an extension, and return what it wants done. Raise UserError; RunCancelled by an abort."""
+        return await self._unless_aborted(self._command(name, args))
 
     def press(self, panel_id: str, key: str, text: str = "") -> None:
         """Let an open panel have a key. Raise UserError if there is no such panel or key."""
@@ -323,6 +333,23 @@ class Session:
     def kill(self) -> None:
         """Kill what tools have running, at once and from any thread. They start nothing more; `close` may follow."""
         self._jobs.kill()
+
+    async def _command(self, name: str, args: str) -> CommandAnswer:
+        await self.agent.extensions.ready()
+        return await self.agent.extensions.run_command(name, args)
+
+    async def _unless_aborted(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what ``work`` gives. Raise RunCancelled if an abort comes first."""
+        task = asyncio.get_running_loop().create_task(work, name="zot wait")
+        self._awaited.add(task)
+        try:
+            await asyncio.wait({task})
+        finally:
+            self._awaited.discard(task)
+            task.cancel()
+        if task.cancelled():
+            raise RunCancelled("aborted before the extension answered")
+        return task.result()
 
     def _edit(self, edit: Edit, started: Callable[[], None], dropped: Callable[[str], None]) -> None:
         if self.busy:

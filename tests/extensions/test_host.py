@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from zot.errors import UserError
+from zot.errors import RunCancelled, UserError
 
 from .stage import WATCHER, Extension, Stage, results, typed
 
@@ -187,6 +187,37 @@ async def test_a_panel_is_open_until_either_side_closes_it(tmp_path: Path) -> No
     ]
 
 
+async def test_what_a_panel_shows_at_once_follows_its_opening(tmp_path: Path) -> None:
+    hasty = """
+hello("commands", "panels"); say("register_command", name="open"); say("ready")
+for frame in frames():
+    if frame["type"] == "command_invoked":
+        panel = {"id": "p", "lines": ["one"]}
+        answer = {"type": "command_response", "id": frame["id"], "action": "open_panel", "open_panel": panel}
+        more = [{"type": "panel_render", "panel_id": "p", "lines": ["two"]}, {"type": "panel_close", "panel_id": "p"}]
+        sys.stdout.write("".join(json.dumps(one) + "\\n" for one in [answer, *more]))
+        sys.stdout.flush()
+    elif frame["type"] == "shutdown":
+        break
+"""
+    async with Stage(tmp_path, Extension(tmp_path, "hasty", hasty)) as stage:
+        assert (await stage.session.run_command("open", "")).panel_id == "p"
+    assert typed(stage.events) == ["panel_open", "panel_render", "panel_close"]
+
+
+async def test_who_does_not_keep_up_misses_notices_but_no_panel(tmp_path: Path) -> None:
+    chatty = PANEL.replace("in frames():\n", 'in frames():\n    say("notify", message="hi")\n')
+    async with Stage(tmp_path, Extension(tmp_path, "menu", chatty)) as stage:
+        await stage.session.run_command("open", "")
+        assert typed(stage.events)[-1] == "panel_open"
+        heard = len(stage.notices())
+        stage.full = True
+        stage.session.close_panel("p")
+        await stage.session.run_command("open", "")
+    assert len(stage.notices()) == heard > 0
+    assert [kind for kind in typed(stage.events) if kind != "ext_notify"] == ["panel_open", "panel_close"] * 2
+
+
 async def test_of_two_with_the_same_names_the_first_has_them_and_the_other_is_told(tmp_path: Path) -> None:
     first, second = (Extension(tmp_path, name, TOOL) for name in ("first", "second"))
     menus = [Extension(tmp_path, name, PANEL) for name in ("menu", "other")]
@@ -239,7 +270,29 @@ async def test_an_interceptor_that_sleeps_is_not_waited_for_for_ever(tmp_path: P
     async with Stage(tmp_path, sleeper, ext_deadlines={"intercept": 0.2, "shutdown": 0.1, "terminate": 0.1}) as stage:
         [(_, is_error)] = results(await stage.prompt('call read {"path": "."} ;; --- ;; say done'))
     assert not is_error
-    assert "did not answer within 0.2 s: intercept tool_call" in stage.log("sleeper")
+    reason = "did not answer within 0.2 s: intercept tool_call"
+    assert stage.notices() == [("sleeper", reason)]
+    assert reason in stage.log("sleeper")
+
+
+async def test_an_abort_ends_the_wait_for_a_command_at_once(tmp_path: Path) -> None:
+    mute = Extension(tmp_path, "mute", PANEL.replace('if frame["type"] == "command_invoked"', "if False"))
+    async with Stage(tmp_path, mute) as stage:
+        running = asyncio.create_task(stage.session.run_command("ask", ""))
+        while mute.heard_types() != ["command_invoked"]:
+            await asyncio.sleep(0.01)
+        stage.session.abort()
+        with pytest.raises(RunCancelled, match="aborted before the extension answered"):
+            await running
+
+
+async def test_an_abort_ends_the_wait_for_the_list_of_commands(tmp_path: Path) -> None:
+    async with Stage(tmp_path, Extension(tmp_path, "slow", "time.sleep(60)"), ext_deadlines={"shutdown": 0.1}) as stage:
+        listing = asyncio.create_task(stage.session.commands())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        stage.session.abort()
+        assert await asyncio.wait_for(listing, 1) == []
 
 
 async def test_an_abort_ends_the_wait_for_a_guard_at_once(tmp_path: Path) -> None:
@@ -261,6 +314,16 @@ async def test_one_that_crashes_is_started_again_and_works(tmp_path: Path) -> No
         assert stage.notices() == [("shaky", "exited with 3")]
         await stage.until_offered("lookup")
         assert results(await stage.prompt('call lookup {"q": "it"} ;; --- ;; say done')) == [("found it", False)]
+
+
+async def test_for_one_that_is_started_again_the_session_begins_again(tmp_path: Path) -> None:
+    once = "if not os.path.exists('data/crashed'):\n    open('data/crashed', 'w'); hello(); sys.exit(3)\n" + WATCHER
+    shaky = Extension(tmp_path, "shaky", once)
+    async with Stage(tmp_path, shaky) as stage:
+        await stage.prompt("say hi")
+        while not shaky.heard():
+            await asyncio.sleep(0.01)
+    assert shaky.heard_types() == ["session_start", "shutdown"]
 
 
 async def test_one_that_crashes_again_and_again_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

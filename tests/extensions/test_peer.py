@@ -24,8 +24,10 @@ from zot.extensions.happenings import (
     Greeted,
     Happening,
     Kill,
+    Late,
     Notified,
     PanelClosed,
+    PanelOpened,
     PanelRendered,
     Settled,
     Subscribed,
@@ -339,18 +341,24 @@ def test_each_kind_of_question_has_its_deadline() -> None:
     question, call = talk.asks(), talk.calls()
     talk.peer.invoke_command("greet", "", talk.now)
     assert talk.wait(5) == [
-        Decided(question, Decision(failure="extension g did not answer within 5 s: intercept tool_call"))
+        Late("intercept", "did not answer within 5 s: intercept tool_call"),
+        Decided(question, Decision(failure="extension g did not answer within 5 s: intercept tool_call")),
     ]
-    late = "extension g did not answer within 30 s: command greet"
-    assert talk.wait(25) == [CommandAnswered("3", wire.CommandResponse("3", error=late), late)]
-    assert talk.wait(30) == [failed_call(call, "extension g did not answer within 60 s: tool lookup")]
+    late = "did not answer within 30 s: command greet"
+    failure = f"extension g {late}"
+    assert talk.wait(25) == [
+        Late("command", late), CommandAnswered("3", wire.CommandResponse("3", error=failure), failure),
+    ]  # fmt: skip
+    late = "did not answer within 60 s: tool lookup"
+    assert talk.wait(30) == [Late("tool", late), failed_call(call, f"extension g {late}")]
     assert talk.peer.running
 
 
 def test_deadlines_can_be_set() -> None:
     talk = Talk(HELLO, LOOKUP, READY, deadlines=Deadlines(tool_s=0.5))
     call = talk.calls()
-    assert talk.wait(1) == [failed_call(call, "extension g did not answer within 0.5 s: tool lookup")]
+    late = "did not answer within 0.5 s: tool lookup"
+    assert talk.wait(1) == [Late("tool", late), failed_call(call, f"extension g {late}")]
 
 
 def test_late_double_and_invented_answers_are_only_noted() -> None:
@@ -488,9 +496,10 @@ def test_it_may_end_before_it_says_hello() -> None:
 def test_a_guard_fails_open_unless_it_says_otherwise() -> None:
     talk = guard()
     question = talk.asks()
+    late = "did not answer within 5 s: intercept tool_call"
     assert talk.wait(5) == [
-        Decided(question, Decision(failure="extension g did not answer within 5 s: intercept tool_call"))
-    ]
+        Late("intercept", late), Decided(question, Decision(failure=f"extension g {late}")),
+    ]  # fmt: skip
     assert talk.peer.closed == frozenset()
 
 
@@ -507,7 +516,8 @@ def test_a_guard_that_fails_closed_blocks_when_it_is_too_slow_and_while_it_is_go
     talk = guard(on_failure="block")
     question = talk.asks()
     slow = "extension g did not answer within 5 s: intercept tool_call"
-    assert talk.wait(5) == [Decided(question, Decision(block=True, reason=slow, failure=slow))]
+    [_, decided] = talk.wait(5)
+    assert decided == Decided(question, Decision(block=True, reason=slow, failure=slow))
     talk.peer.end("was killed by signal 9", talk.now)
     gone = "extension g, which guards this, is not running"
     assert talk.peer.ask("tool_call", talk.now) == Decision(block=True, reason=gone, failure=gone)
@@ -569,9 +579,10 @@ def test_a_panel_is_opened_drawn_and_closed() -> None:
     render = {"type": "panel_render", "panel_id": "p", "lines": ["a"]}
     assert talk.peer.press("p", "up") == b""
     assert talk.says(render) == [Complained("panel_render: no panel p is open")]
+    panel = wire.Panel("p", "T")
     assert talk.says(opened) == [
-        CommandAnswered("1", wire.CommandResponse("1", "open_panel", open_panel=wire.Panel("p", "T")))
-    ]
+        PanelOpened(panel), CommandAnswered("1", wire.CommandResponse("1", "open_panel", open_panel=panel)),
+    ]  # fmt: skip
     assert "p" in talk.peer.panels
     assert talk.peer.press("p", "rune", "x") == b'{"type":"panel_key","panel_id":"p","key":"rune","text":"x"}\n'
     assert talk.says(render) == [PanelRendered(wire.PanelRender("p", lines=("a",)))]

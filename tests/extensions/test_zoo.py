@@ -29,6 +29,10 @@ ZOO: dict[str, tuple[str, str, str]] = {
     "floods": (
         CALLED + 'while True: say("notify", message="x" * 60000)', "", "did not answer",
     ),
+    "talks all the time": (
+        CALLED + 'while True: os.write(1, b\'{"type":"notify","message":"x"}\\n\' * 1000)',
+        "talks too much: it is heard at 100 frames a second", "did not answer",
+    ),
     "floods with nonsense": (CALLED + 'while True: print("x" * 60000)', "no frame", "no frame"),
     "writes a line that is too long": (
         CALLED + 'sys.stdout.write("x" * (5 << 20) + "\\n"); sys.stdout.flush()', "more than 4194304 bytes", "4194304",
@@ -38,8 +42,8 @@ ZOO: dict[str, tuple[str, str, str]] = {
     ),
     "exits when it is called": (CALLED + "sys.exit(3)", "exited with 3", "exited with 3"),
     "closes its output": (CALLED + "os.close(1)", "has closed its output", "closed its output"),
-    "sleeps when it is called": (CALLED + "time.sleep(60)", "", "did not answer within 1 s"),
-    "does not read": (GREETED + "time.sleep(60)", "", "did not answer within 1 s"),
+    "sleeps when it is called": (CALLED + "time.sleep(60)", "1 s: tool bad", "did not answer within 1 s"),
+    "does not read": (GREETED + "time.sleep(60)", "1 s: tool bad", "did not answer within 1 s"),
     "answers twice": (
         CALLED + '[say("tool_result", id=frame["id"], content=[{"type": "text", "text": "yes"}]) for _ in range(2)]',
         "was answered already", "yes",

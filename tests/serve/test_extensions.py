@@ -60,6 +60,15 @@ def test_no_extension_is_started_before_the_token_was_shown(zot: Callable[..., Z
     assert friend.finish() == []
 
 
+def test_at_the_end_of_the_input_an_extension_has_its_time_to_tidy_up(zot: Callable[..., Zot], tmp_path: Path) -> None:
+    slow = Extension(tmp_path, "slow", TOOL + 'time.sleep(1.2)\nopen("data/tidy", "w").close()\n')
+    process = zot("--provider", "lab", "--ext", str(slow.directory), env={"ZOT_HOME": str(tmp_path)})
+    process.ask({"type": "get_commands"})
+    assert process.finish() == []
+    assert (slow.directory / "data" / "tidy").exists()
+    assert "exited with 0" in (tmp_path / "logs" / "ext-slow.log").read_text()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_extensions_end_with_the_process_however_that_ends(
     zot: Callable[..., Zot], tmp_path: Path, number: signal.Signals

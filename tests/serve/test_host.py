@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from extensions.stage import Extension
 from harness import PATIENCE_S, environment, eventually, living
 from hosts import NOTHING, Hosts, Json, checked, failure, request, told
 
@@ -87,6 +88,15 @@ def test_the_channel_is_kept_with_what_was_said_there(hosts: Hosts) -> None:
     messages = [change["message"] for change in changes if change["type"] == "said"]
     said = [message.get("origin") for message in messages if message["role"] == "user"]
     assert said == ["group 7", "group 8", None]
+
+
+def test_what_extensions_have_to_say_stands_on_standard_error(hosts: Hosts, tmp_path: Path) -> None:
+    script = 'hello(); say("notify", level="warn", message="mind this"); say("ready")\n'
+    directory = Extension(
+        tmp_path, "a", script + 'next(one for one in frames() if one["type"] == "shutdown")'
+    ).directory
+    answer, code, errors = hosts.say("!echo Hello", "--ext", str(directory))
+    assert (answer["text"], code, errors) == ("Hello", 0, "[a] warn: mind this\n")
 
 
 def test_a_session_of_the_user_cannot_be_named(hosts: Hosts) -> None:

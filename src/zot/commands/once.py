@@ -102,7 +102,7 @@ async def _answer(
     opening: Callable[[], Awaitable[Session]], words: Sequence[str], how: dict[str, Any], incoming: int, outgoing: int
 ) -> int:
     """Answer the prompt; return the exit code."""
-    from zot.serve.lifetime import Lifetime, unwritten, wind_down
+    from zot.serve.lifetime import Lifetime, close_in_time, unwritten, wind_down
     from zot.serve.once import EventLines, LastWords, OneRun
     from zot.serve.streams import Writer
 
@@ -125,6 +125,8 @@ async def _answer(
 
     finished = await lifetime.bound(answer())
     if session is not None:
+        if finished:
+            await close_in_time(session, lifetime)
         await wind_down(session, output)
     output.close()
     if output.problem is not None:

@@ -82,7 +82,7 @@ async def _serve(
     descriptors: tuple[int, int],
 ) -> int:
     """Serve the client until its input ends, a signal comes, or nobody reads us. Return the exit code."""
-    from zot.serve.lifetime import Lifetime, unwritten, wind_down
+    from zot.serve.lifetime import Lifetime, close_in_time, unwritten, wind_down
     from zot.serve.rpc import RpcServer, Unwelcome
     from zot.serve.streams import Writer, pump, read_chunks
 
@@ -109,7 +109,8 @@ async def _serve(
 
     code = 0
     try:
-        await lifetime.bound(serve())
+        if await lifetime.bound(serve()) and session is not None:
+            await close_in_time(session, lifetime)
     except Unwelcome as problem:
         sys.stderr.write(f"zot: rpc: {problem}\n")
         code = 1

@@ -18,6 +18,7 @@ from zot.extensions.happenings import (
     Ended,
     Greeted,
     Happening,
+    Late,
     Settled,
     ToolAnswered,
 )
@@ -32,6 +33,8 @@ from zot.wire import extension as wire
 #: How often one that crashes is started again within `_WINDOW_S`, and after which pauses.
 _PAUSES_S = (0.25, 1.0, 4.0)
 _WINDOW_S = 300.0
+#: How often its log is looked at.
+_LOG_S = 10.0
 #: Beyond its own deadlines, the time that ending it may take.
 _SLACK_S = 4.0
 
@@ -137,10 +140,18 @@ class Extension:
     async def _run_process(self) -> None:
         self._log.note(f"starting {self.name} {self.manifest.version}".rstrip())
         errors = self._log.open()
+        watching = asyncio.get_running_loop().create_task(self._watch_log(), name=f"zot extension log {self.name}")
         try:
             await self._process.run(self._spawn, errors)
         finally:
+            watching.cancel()
             os.close(errors)
+
+    async def _watch_log(self) -> None:
+        """Keep its log short while it runs: it writes there itself, and as much as it likes."""
+        while True:
+            await asyncio.sleep(_LOG_S)
+            self._log.keep_short()
 
     async def _spawn(self, streams: Streams) -> Child:
         if self._broken:
@@ -177,7 +188,7 @@ class Extension:
                 self.condition, self.problem = "running", ""
             case Settled():
                 self._settled.set()
-            case Complained(reason=reason):
+            case Complained(reason=reason) | Late(reason=reason):
                 self._log.note(reason)
             case Broken(reason=reason):
                 self._settled.set()

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from zot.extensions.calls import Kind
 from zot.messages import ImageBlock, TextBlock
 from zot.wire.extension import (
     CommandResponse,
@@ -13,6 +14,7 @@ from zot.wire.extension import (
     Hello,
     Intercepted,
     Level,
+    Panel,
     PanelRender,
     RegisterCommand,
     RegisterTool,
@@ -96,8 +98,14 @@ class Notified(msgspec.Struct, frozen=True):
     message: str
 
 
+class PanelOpened(msgspec.Struct, frozen=True):
+    """A panel is open from now on. The `CommandAnswered` that opens it follows."""
+
+    panel: Panel
+
+
 class PanelRendered(msgspec.Struct, frozen=True):
-    """An open panel shows something else. That it opens is in `CommandAnswered`."""
+    """An open panel shows something else."""
 
     panel: PanelRender
 
@@ -113,6 +121,13 @@ class Complained(msgspec.Struct, frozen=True):
 
     reason: str
     notice: bool = False
+
+
+class Late(msgspec.Struct, frozen=True):
+    """It did not answer in time. The failure that stands in for its answer follows."""
+
+    kind: Kind
+    reason: str
 
 
 class Acknowledged(msgspec.Struct, frozen=True):
@@ -149,9 +164,11 @@ Happening: TypeAlias = (
     | Settled
     | Answered
     | Notified
+    | PanelOpened
     | PanelRendered
     | PanelClosed
     | Complained
+    | Late
     | Acknowledged
     | Broken
     | Terminate

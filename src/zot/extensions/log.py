@@ -9,7 +9,7 @@ from zot.messages import timestamp
 from zot.printable import printable
 from zot.private import make_directory
 
-#: A longer one is put aside when the extension is started next; one before it is kept.
+#: A longer one is begun anew; so much of the end of the one before it is kept.
 MAX_BYTES = 8 * 1024 * 1024
 
 
@@ -30,7 +30,7 @@ class Log:
         try:
             if self._path is not None:
                 make_directory(os.path.dirname(self._path))
-                self._rotate(self._path)
+                self.keep_short()
                 fd = os.open(self._path, flags, 0o600)
                 if stat.S_ISREG(os.fstat(fd).st_mode):
                     return fd
@@ -49,6 +49,28 @@ class Log:
         finally:
             os.close(fd)
 
-    def _rotate(self, path: str) -> None:
-        if os.path.lexists(path) and os.lstat(path).st_size > MAX_BYTES:
-            os.replace(path, f"{path}.1")
+    def keep_short(self) -> None:
+        """Begin it anew if it has become too long. Whoever has it open goes on writing into it."""
+        try:
+            if self._path is not None and os.lstat(self._path).st_size > MAX_BYTES:
+                _begin_anew(self._path)
+        except OSError:  # It is not there yet, or is not ours to shorten.
+            pass
+
+
+def _begin_anew(path: str) -> None:
+    """Put the end of a log aside and empty it. It cannot be renamed, because an extension has it open."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    try:
+        is_file, size = stat.S_ISREG(os.fstat(fd).st_mode), os.fstat(fd).st_size
+        if is_file:
+            end = os.pread(fd, MAX_BYTES, max(0, size - MAX_BYTES))
+            with open(f"{path}.1", "wb", opener=_private) as aside:
+                aside.write(end)
+            os.ftruncate(fd, 0)
+    finally:
+        os.close(fd)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)

@@ -27,9 +27,12 @@ from zot.extensions.happenings import (
     Complained,
     Ended,
     Happening,
+    Late,
     Notified,
     PanelClosed,
+    PanelOpened,
     PanelRendered,
+    Subscribed,
     ToolRegistered,
 )
 from zot.extensions.listener import Listener
@@ -187,10 +190,9 @@ class Manager:
         if response.error:
             raise UserError(response.error)
         panel = response.open_panel if response.action == "open_panel" else None
-        if panel is not None and self._panels.get(panel.id, extension) is not extension:
-            extension.close_panel(panel.id)
-            raise UserError(f"extension {self._panels[panel.id].name} has a panel {panel.id!r} open; close that first")
-        answer = CommandAnswer(
+        if panel is not None and (owner := self._panels.get(panel.id, extension)) is not extension:
+            raise UserError(f"extension {owner.name} has a panel {panel.id!r} open; close that first")
+        return CommandAnswer(
             extension.name,
             response.action,
             prompt=response.prompt if response.action == "prompt" else "",
@@ -198,10 +200,6 @@ class Manager:
             display=response.display if response.action == "display" else "",
             panel_id="" if panel is None else panel.id,
         )
-        if panel is not None:
-            self._panels[panel.id] = extension
-            self._show([events.PanelOpened(extension.name, panel.id, panel.title, panel.lines, panel.footer)])
-        return answer
 
     def press(self, panel_id: str, key: str, text: str) -> None:
         known = next((name for name in _KEYS if name == key), None)
@@ -223,11 +221,17 @@ class Manager:
                 self._tools = None
                 if self._begun:
                     self._report_clashes(extension)
+            case Subscribed() if self._begun:
+                # It was slow to start, or has been started again: for it, the session begins now.
+                extension.tell(wire.Event("session_start"))
             case Notified(level=level, message=message):
                 self._show([ExtNotify(extension.name, level, message)])
-            case Complained(reason=reason, notice=True):
+            case Complained(reason=reason, notice=True) | Late(kind="intercept", reason=reason):
+                # Of a tool and a command whoever waits hears; of a decision that was not made nobody else would say so.
                 self._show([ExtNotify(extension.name, "warn", reason)])
-            case PanelRendered(panel=panel):
+            case PanelOpened(panel=opened):
+                self._panel_opened(extension, opened)
+            case PanelRendered(panel=panel) if self._panels.get(panel.panel_id) is extension:
                 self._show(
                     [events.PanelRendered(extension.name, panel.panel_id, panel.title, panel.lines, panel.footer)]
                 )
@@ -279,8 +283,16 @@ class Manager:
             raise UserError(f"no panel {panel_id!r} is open")
         return extension
 
+    def _panel_opened(self, extension: Extension, panel: wire.Panel) -> None:
+        """Show a panel, unless somebody else has one of that name: then it is closed again."""
+        if self._panels.setdefault(panel.id, extension) is extension:
+            self._show([events.PanelOpened(extension.name, panel.id, panel.title, panel.lines, panel.footer)])
+        else:
+            extension.close_panel(panel.id)
+
     def _panel_closed(self, extension: Extension, panel_id: str) -> None:
-        if self._panels.pop(panel_id, None) is not None:
+        if self._panels.get(panel_id) is extension:
+            del self._panels[panel_id]
             self._show([events.PanelClosed(extension.name, panel_id)])
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-from zot.extensions.happenings import CommandAnswered, Complained, Happening, PanelClosed, PanelRendered
+from zot.extensions.happenings import CommandAnswered, Complained, Happening, PanelClosed, PanelOpened, PanelRendered
 from zot.printable import printable
 from zot.wire import extension as wire
 
@@ -20,13 +20,15 @@ class Panels:
         """Return those that are open, the oldest first."""
         return tuple(self._open)
 
-    def watch(self, happenings: Iterable[Happening]) -> None:
-        """See which panels commands have opened."""
+    def watch(self, happenings: Sequence[Happening]) -> list[Happening]:
+        """Return ``happenings`` with the panels that commands among them open, each before its command's answer."""
+        watched: list[Happening] = []
         for happening in happenings:
-            if isinstance(happening, CommandAnswered) and happening.response.action == "open_panel":
-                panel = happening.response.open_panel
-                if panel is not None:
-                    self._open[panel.id] = None
+            if isinstance(happening, CommandAnswered) and (panel := _opened(happening)) is not None:
+                self._open[panel.id] = None
+                watched.append(PanelOpened(panel))
+            watched.append(happening)
+        return watched
 
     def take(self, frame: wire.PanelRender | wire.PanelClose) -> Happening:
         """Take what the extension says about a panel."""
@@ -46,3 +48,9 @@ class Panels:
         closed: list[Happening] = [PanelClosed(panel_id) for panel_id in self._open]
         self._open.clear()
         return closed
+
+
+def _opened(answered: CommandAnswered) -> wire.Panel | None:
+    """Return the panel that a command opens; one that failed opens none."""
+    response = answered.response
+    return response.open_panel if response.action == "open_panel" and not response.error else None

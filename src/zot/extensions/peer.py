@@ -308,9 +308,7 @@ class Peer:
             case wire.Ready():
                 return self._settle(said=True) if self.state is State.REGISTERING else []
             case wire.ToolResult() | wire.CommandResponse() | wire.EventInterceptResponse():
-                happenings = self._questions.take(frame)
-                self._panels.watch(happenings)
-                return happenings
+                return self._panels.watch(self._questions.take(frame))
             case wire.PanelRender() | wire.PanelClose():
                 return [self._panels.take(frame)]
             case wire.Notify(message=message, level=level):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from zot.errors import UserError
@@ -21,6 +22,7 @@ from zot.extensions.happenings import (
     ToolAnswered,
 )
 from zot.extensions.outbox import Outbox
+from zot.extensions.pace import PER_S, Pace
 from zot.extensions.peer import Peer
 from zot.tools.process import Child, Streams
 
@@ -29,6 +31,8 @@ A = TypeVar("A")
 Trace: TypeAlias = Callable[[Literal["<", ">"], bytes], None]
 #: What has closed its output is about to exit, and has this long for it.
 _EXIT_S = 0.5
+#: So much of what it says is taken at a time, so that a thousand short frames keep nobody else from running.
+_SLICE_BYTES = 1024
 
 
 class ExtensionProcess:
@@ -56,6 +60,10 @@ class ExtensionProcess:
         self._child: Child | None = None
         self._ending: asyncio.Task[None] | None = None
         self._doomed = False
+        self._pace = Pace()
+        self._is_slowed = False
+        #: Set when it shall end: then it is heard out without a pause.
+        self._hurried = asyncio.Event()
         self._schedule()
 
     async def run(self, start: Callable[[Streams], Awaitable[Child]], errors: int) -> None:
@@ -97,6 +105,7 @@ class ExtensionProcess:
 
     def shut_down(self) -> None:
         """Ask it to end; it is made to if it does not."""
+        self._hurried.set()
         self.say(self.peer.shut_down(self._loop.time()))
 
     async def _started(self, start: Callable[[Streams], Awaitable[Child]], errors: int) -> Child:
@@ -115,7 +124,8 @@ class ExtensionProcess:
         try:
             while data := await child.read(until_exit=False):
                 self._trace("<", data)
-                self._happen(self.peer.receive(data, self._loop.time()))
+                for start in range(0, len(data), _SLICE_BYTES):
+                    await self._hear(data[start : start + _SLICE_BYTES])
             if not await child.exited(within_s=_EXIT_S):
                 self._happen(self.peer.lose("has closed its output", self._loop.time()))
                 # One that was told to end may still be tidying up; it has been given a time for that.
@@ -128,12 +138,29 @@ class ExtensionProcess:
             child.close()
         return _ending(child)
 
+    async def _hear(self, data: bytes) -> None:
+        """Take some of what it says. One that talks all the time is not listened to all the time."""
+        happenings = self.peer.receive(data, self._loop.time())
+        self._happen(happenings)
+        said = sum(not isinstance(happening, ToolAnswered | CommandAnswered | Decided) for happening in happenings)
+        pause_s = self._pace.pause(said, self._loop.time())
+        if pause_s and not self._hurried.is_set():
+            self._complain_of_talk()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._hurried.wait()
+        elif said:
+            await asyncio.sleep(0)  # Others want to be heard, too.
+
+    def _complain_of_talk(self) -> None:
+        if not self._is_slowed:
+            self._is_slowed = True
+            self._heard(Complained(f"talks too much: it is heard at {PER_S} frames a second", notice=True))
+
     def _happen(self, happenings: list[Happening]) -> None:
         for happening in happenings:
             match happening:
                 case ToolAnswered() | CommandAnswered() | Decided():
-                    if failure := _failure(happening):
-                        self._heard(Complained(failure))
                     future = self._asked.pop(happening.id, None)
                     if future is not None and not future.done():
                         future.set_result(happening)
@@ -154,6 +181,7 @@ class ExtensionProcess:
         Once is enough, for that takes its own time to ask and then kills.
         """
         self._doomed = True
+        self._hurried.set()
         if self._ending is None and self._child is not None:
             self._ending = self._loop.create_task(self._child.end(grace_s=self._terminate_s), name="zot extension end")
 
@@ -173,11 +201,6 @@ class ExtensionProcess:
 
     def _expire(self) -> None:
         self._happen(self.peer.expire(self._loop.time()))
-
-
-def _failure(answered: Answered) -> str:
-    """Return why an answer is not the extension's own."""
-    return answered.decision.failure if isinstance(answered, Decided) else answered.failure
 
 
 def _ending(child: Child) -> str:

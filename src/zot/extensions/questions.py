@@ -9,7 +9,7 @@ import msgspec
 from zot.extensions import answers
 from zot.extensions.calls import Calls, Kind, Waiting
 from zot.extensions.deadlines import Deadlines
-from zot.extensions.happenings import Answered, Complained, Decided, Happening
+from zot.extensions.happenings import Answered, Complained, Decided, Happening, Late
 from zot.printable import printable
 from zot.wire import extension as wire
 
@@ -65,8 +65,12 @@ class Questions:
         return [answer]
 
     def expire(self, now: float) -> list[Happening]:
-        """Fail those whose time is up."""
-        return [self.fail(waiting, self._too_slow(waiting)) for waiting in self._calls.due(now)]
+        """Fail those whose time is up, and say so."""
+        happenings: list[Happening] = []
+        for waiting in self._calls.due(now):
+            why = self._too_slow(waiting)
+            happenings += [Late(waiting.kind, why), self.fail(waiting, why)]
+        return happenings
 
     def fail_all(self, why: str) -> list[Happening]:
         """Fail all that wait: the extension ``why``."""

@@ -25,6 +25,7 @@ from zot.events import AgentEvent
 from zot.history import Batch
 from zot.outcome import Outcome
 from zot.serve.host_line import Place
+from zot.serve.notices import show_notices
 from zot.session import Session
 from zot.wire.host import Request, Response, Usage, code_of
 
@@ -151,6 +152,7 @@ class Answering:
 
     def deliver(self, batch: Batch) -> None:
         self._outcome.take(batch.events)
+        show_notices(batch.events)
         self._listener.hear(batch.events)
 
     @property

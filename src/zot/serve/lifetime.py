@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 from zot.serve.stdio import SIGNALS, abandoned, leave
@@ -17,6 +18,8 @@ _WATCH_S = 0.5
 _ABORT_S = 1.2
 _FLUSH_S = 0.5
 _CLOSE_S = 1.0
+#: How long it may take when nobody is in a hurry.
+_OWN_TIME_S = 8.0
 
 
 class Lifetime:
@@ -69,6 +72,16 @@ class Lifetime:
             self.end()
         else:
             self._loop.call_later(_WATCH_S, self._look)
+
+
+async def close_in_time(session: Session, lifetime: Lifetime) -> None:
+    """Close a session that has done its work: its extensions have the time they were promised, unless we must end."""
+    await lifetime.bound(_closed(session))
+
+
+async def _closed(session: Session) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(session.close(), _OWN_TIME_S)
 
 
 async def wind_down(session: Session, output: Writer) -> None:
