@@ -8,7 +8,6 @@ import sqlite3
 from contextlib import closing
 from functools import cache
 from typing import NoReturn
-from urllib.parse import quote
 
 from zot.errors import JournalDamaged, StoreFailed
 
@@ -127,7 +126,7 @@ def connect(path: str) -> sqlite3.Connection:
 
 def connect_to_look(path: str) -> sqlite3.Connection:
     """Open the file to read it, also where nothing can be written. Raise sqlite3.Error."""
-    place = f"file:{quote(os.path.abspath(path))}?mode=ro"
+    place = f"file:{_escaped(os.path.abspath(path))}?mode=ro"
     connection = _opened_to_look(place)
     try:
         connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
@@ -249,3 +248,13 @@ def _make_directories(path: str) -> None:
         return
     except OSError as problem:
         raise StoreFailed(f"the directory {path} cannot be made: {problem.strerror}") from problem
+
+
+def replacement(path: str) -> str:
+    """Return where the file is that takes the place of a damaged one. If it is there, somebody died meanwhile."""
+    return f"{path}.salvaged"
+
+
+def _escaped(path: str) -> str:
+    """Return a path as SQLite wants it in an address. (Loading what the standard library has for it takes too long.)"""
+    return path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")

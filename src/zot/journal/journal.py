@@ -9,22 +9,23 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from zot.errors import JournalDamaged, NoSuchSession, StoreFailed
 from zot.journal import tables
-from zot.journal.check import Report, inspect
-from zot.journal.database import connect, explained, migrate, prepare
+from zot.journal.database import connect, explained, migrate, prepare, replacement
 from zot.journal.lease import SUSPECTED, Leases
 from zot.journal.look import Look
 from zot.journal.readers import Readers
 from zot.journal.record import Past, Record, busy, checked_epoch
-from zot.journal.salvage import finish, is_ready, salvage
 from zot.journal.tables import SessionRecord
 from zot.journal.writer import Writer
 from zot.messages import timestamp
+
+if TYPE_CHECKING:
+    from zot.journal.check import Report
 
 log = logging.getLogger("zot")
 
@@ -153,6 +154,8 @@ class Journal(Look):
 
     async def check(self) -> Report:
         """Look at every byte, and say what is wrong. Changes nothing."""
+        from zot.journal.check import inspect  # Who opens a session waits for what is loaded.
+
         return await self.reading(inspect)
 
     async def salvage(self, problem: JournalDamaged) -> None:
@@ -227,11 +230,13 @@ class Journal(Look):
 
     def _finish_salvage(self) -> None:
         """Somebody may have died while the file was replaced. Raise StoreFailed if others use it."""
-        if not is_ready(self.path):
+        if not os.path.exists(replacement(self.path)):
             return
         if not self.leases.own():
             raise StoreFailed(f"{self.path} is being replaced by another process: wait for its end")
         try:
+            from zot.journal.salvage import finish
+
             finish(self.path)
         finally:
             self.leases.share()
@@ -241,6 +246,8 @@ class Journal(Look):
         if not self.leases.own():
             raise StoreFailed(f"{problem}; but other processes have it open: end them first") from problem
         try:
+            from zot.journal.salvage import salvage
+
             notices = salvage(self.path)
             self.leases.mark(SUSPECTED, 0)
         finally:

@@ -6,14 +6,16 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from zot.errors import StoreFailed
 from zot.journal import tables
 from zot.journal.database import connect_to_look, is_of_later
 from zot.journal.readers import Readers
-from zot.journal.search import Hit, matches
 from zot.journal.tables import SessionRecord
+
+if TYPE_CHECKING:
+    from zot.journal.search import Hit
 
 T = TypeVar("T")
 
@@ -44,6 +46,8 @@ class Look:
 
     async def search(self, text: str, *, limit: int = 50) -> list[Hit]:
         """Return where ``text`` was said, in any case of letters, in the newest sessions first."""
+        from zot.journal.search import matches  # Who opens a session waits for what is loaded.
+
         return await self.reading(lambda connection: matches(connection, text, limit))
 
     async def reading(self, action: Callable[[sqlite3.Connection], T]) -> T:

@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 from glob import escape, glob
 
 from zot.errors import StoreFailed
-from zot.journal.database import connect, explained, migrate, prepare
+from zot.journal.database import connect, explained, migrate, prepare, replacement
 from zot.journal.pages import read_pages, rows_in
 from zot.journal.rescue import rescue
 from zot.messages import timestamp
@@ -26,7 +26,7 @@ def salvage(path: str) -> list[str]:
         lost = _refill(path, fresh)
         aside = _free_name(f"{path}.damaged-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}")
         os.link(path, aside)
-        os.rename(fresh, _ready(path))
+        os.rename(fresh, replacement(path))
         finish(path)
     except OSError as problem:
         raise StoreFailed(f"{path} is damaged, and what is readable cannot be saved: {problem}") from problem
@@ -43,7 +43,7 @@ def finish(path: str) -> None:
     A process that dies here leaves the rest to the next one, which must not open the old file: what was written ahead
     of it may be elsewhere already. Raise StoreFailed.
     """
-    ready = _ready(path)
+    ready = replacement(path)
     if not os.path.exists(ready):
         return
     try:
@@ -56,15 +56,6 @@ def finish(path: str) -> None:
         os.replace(ready, path)
     except OSError as problem:
         raise StoreFailed(f"{path} is damaged, and what is readable cannot take its place: {problem}") from problem
-
-
-def is_ready(path: str) -> bool:
-    """True if somebody died while a damaged file was replaced."""
-    return os.path.exists(_ready(path))
-
-
-def _ready(path: str) -> str:
-    return f"{path}.salvaged"
 
 
 def _refill(path: str, fresh: str) -> list[str]:
