@@ -206,6 +206,21 @@ async def test_a_bubblewrap_that_it_could_have_written_is_not_used(place: Place)
 
 
 @needs("bwrap")
+async def test_where_bubblewrap_lies_in_what_it_could_write_that_is_the_reason(place: Place) -> None:
+    bwrap = os.path.realpath(shutil.which("bwrap") or "")
+    lies = f"{bwrap} does not count: it is in {{}}, where what is confined could have put it"
+    here = f"it declares permissions, which take bubblewrap, and {lies.format('/')}; start zot in another directory"
+    greedy = place.probe({"fs.write": [os.path.dirname(bwrap)]})
+    over = f"permissions: fs.write: {lies.format(os.path.dirname(bwrap))}"
+    config = Config(env=place.env, ext=(str(greedy.directory),))
+    assert [find_extensions(config, cwd)[0].problem for cwd in ("/", str(place.cwd))] == [here, over]
+    # Nor can it be had by a flag for where there is no bubblewrap.
+    async with place.stage(greedy, unsandboxed_ext=True) as stage:
+        await stage.prompt("say done")
+    assert stage.notices() == [("probe", f"could not be started: {over}")]
+
+
+@needs("bwrap")
 async def test_all_programs_are_found_if_all_are_allowed(place: Place) -> None:
     (place.outside / "bin").mkdir()
     tool = place.outside / "bin" / "tool"

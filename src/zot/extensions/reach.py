@@ -69,6 +69,11 @@ def reach(manifest: Manifest, permissions: Permissions, ground: Ground) -> Reach
     return Reach(mounts(_without_doubles(places)), [*write.values(), *data])
 
 
+def written(permissions: Permissions, ground: Ground) -> Iterable[str]:
+    """Yield what it could write by its scopes, as it is. Raise UserError as `reach` does."""
+    return (real for _, real in _granted("fs.write", permissions.fs_write, ground))
+
+
 def _programs(manifest: Manifest, permissions: Permissions, ground: Ground, *, shown: Sequence[str]) -> Places:
     """Return the programs that it may start: all, or those that are named beside itself and what runs it."""
     itself = program(manifest, ground.directory)
