@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import zot
 from harness import MARK, living
 from optional import needs
 from zot.config import Config
@@ -258,6 +259,21 @@ async def test_an_interpreter_that_starts_others_has_to_be_allowed_to(place: Pla
         ("probe", "could not be started: python3 is no program, or only a script that starts others, "
          "which its permissions for exec would have to include")
     ]  # fmt: skip
+
+
+@needs("bwrap")
+async def test_zot_itself_can_be_imported_wherever_it_is(place: Place) -> None:
+    async with place.stage(place.probe()) as stage:
+        outcome = await tried(stage, "__import__('zot.ext').__file__", f"open({zot.__file__!r}, 'a')")
+    assert outcome == [zot.__file__, "OSError"]
+
+
+@needs("bwrap")
+async def test_one_that_says_nothing_may_lack_what_it_did_not_declare(place: Place) -> None:
+    async with place.stage(place.probe(script="subprocess.run(['sort'])")) as stage:
+        await stage.prompt("say done")
+    hint = "its permissions show it no programs but those in exec, and no files but those in fs.read"
+    assert stage.notices() == [("probe", f"exited with 1 before it said hello; {hint}")]
 
 
 @needs("bwrap")

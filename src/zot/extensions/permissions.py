@@ -56,6 +56,13 @@ def allows(scope: bool | tuple[str, ...], name: str) -> bool:
     return name in scope if isinstance(scope, tuple) else scope
 
 
+def hint(permissions: Permissions | None) -> str:
+    """Return what may be the reason if an extension does not get to say anything; begins with a separator."""
+    if permissions is None:
+        return ""
+    return "; its permissions show it no programs but those in exec, and no files but those in fs.read"
+
+
 def admit(frame: wire.AnyFromExtension, permissions: Permissions | None) -> tuple[wire.AnyFromExtension, str]:
     """Return what is left of a frame, and what was taken away from it, "" for nothing.
 

@@ -18,6 +18,8 @@ from zot.tools.view import mounts, private, system
 
 #: Whoever reaches into the kernel's own reaches other processes and their files.
 _KERNEL = ("/dev", "/proc", "/sys")
+#: zot itself, which extensions in Python import. It need not be where the libraries of their interpreter are.
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 #: Where systems keep programs, apart from what these need.
 _PREFIXES = ("/", "/usr", "/usr/local")
 _PROGRAM_DIRECTORIES = ("bin", "games", "libexec", "opt", "sbin")
@@ -64,7 +66,9 @@ def reach(manifest: Manifest, permissions: Permissions, ground: Ground) -> Reach
     places |= private(ground.home, away=[*granted])
     places |= dict.fromkeys(_hidden(ground), ("--tmpfs",))
     places |= granted
-    for named in (*read, *write, ground.directory):
+    package = os.path.realpath(_PACKAGE)
+    places |= {} if is_in(package, _shown(places)) else {package: ("--ro-bind", package)}
+    for named in (*read, *write, ground.directory, _PACKAGE):
         places |= link(named, away=_shown(places))
     return Reach(mounts(_without_doubles(places)), [*write.values(), *data])
 
