@@ -172,6 +172,8 @@ async def test_what_zot_keeps_is_hidden_in_whatever_is_allowed(place: Place) -> 
         (["{outside}/proc"], "permissions: fs.read: {outside}/proc belongs to the kernel"),
         (["{outside}/root"], "permissions: fs.read: {outside}/root is everything; name what is needed"),
         (["$CWD/link"], "permissions: fs.read: $CWD/link leads out of there"),
+        (["$CWD/../outside"], "permissions: fs.read: $CWD/../outside leads out of there"),
+        (["../../outside"], "permissions: fs.read: ../../outside leads out of there"),
         (["extension.json"], "permissions: fs.read: extension.json is what says so, and stays as it is"),
     ],
 )
@@ -195,6 +197,15 @@ async def test_data_that_are_a_link_keep_it_from_starting(place: Place) -> None:
         await stage.prompt("say done")
     [(_, notice)] = stage.notices()
     assert notice.startswith(f"could not be started: {probe.directory}/data is a link, and data must be in")
+
+
+@needs("bwrap")
+async def test_data_outside_keep_it_from_starting(place: Place) -> None:
+    probe = Extension(place.ext, "probe", PROBE, permissions={"tools": True}, data=["data/**", "../x/**"])
+    async with place.stage(probe) as stage:
+        await stage.prompt("say done")
+    told = "could not be started: data: ../x/** leads out of its directory, where its data must be"
+    assert stage.notices() == [("probe", told)]
 
 
 @needs("bwrap")

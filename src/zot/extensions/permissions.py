@@ -43,6 +43,9 @@ class Permissions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             for path in paths:
                 if problem := _path_problem(path):
                     raise ValueError(f"{scope}: {path!r} {problem}")
+        for path in self.fs_write:
+            if os.path.normpath(path) == ".":
+                raise ValueError(f"fs.write: {path!r} is its own directory, of which only its data can be written")
         for name in _listed(self.exec):
             if not name or "\0" in name or ("/" in name and not os.path.isabs(name)):
                 raise ValueError(f"exec: {name!r} is neither the name of a program nor an absolute path")

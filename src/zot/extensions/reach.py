@@ -109,7 +109,7 @@ def _granted(scope: str, paths: Iterable[str], ground: Ground) -> Iterable[tuple
         base, named = _expanded(scope, path, ground)
         real = os.path.realpath(named)
         # What is in a project or an extension was put there by others, who could have made it a link to anywhere.
-        leads_out = is_in(named, [base]) and not is_in(real, [os.path.realpath(base)])
+        leads_out = not is_in(real, [os.path.realpath(base)])
         if problem := "leads out of there" if leads_out else _problem(real, ground):
             raise UserError(f"permissions: {scope}: {path} {problem}")
         if os.path.exists(real):
@@ -142,6 +142,9 @@ def _problem(real: str, ground: Ground) -> str:
 
 
 def _data(manifest: Manifest, here: str) -> Iterable[str]:
+    for pattern in manifest.data:
+        if os.path.isabs(pattern) or os.path.normpath(pattern).split("/")[0] == "..":
+            raise UserError(f"data: {pattern} leads out of its directory, where its data must be")
     for name in data_directories(manifest):
         place = os.path.join(here, name)
         if os.path.realpath(place) != place or not is_in(place, [here]):
