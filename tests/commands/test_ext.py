@@ -179,6 +179,7 @@ def git(directory: Path, *argv: str) -> None:
 def test_a_repository_is_cloned_without_its_history(ext: Ext) -> None:
     work = put(ext.user, "work")
     git(work, "init", "-q")
+    (work / "away").symlink_to("/usr")
     for version in ("1", "2"):
         (work / "version").write_text(version)
         git(work, "add", ".")
@@ -190,6 +191,8 @@ def test_a_repository_is_cloned_without_its_history(ext: Ext) -> None:
     )  # fmt: skip
     assert (copy / "version").read_text() == "2"
     assert len((copy / ".git" / "shallow").read_text().split()) == 1
+    assert [path for path in (copy, *copy.rglob("*")) if not path.is_symlink() and path.stat().st_mode & 0o077] == []
+    assert ((copy / "away").is_symlink(), (copy / "run").stat().st_mode & 0o777) == (True, 0o700)
     (work / "extension.json").unlink()
     git(work, "commit", "-qam", "none")
     again = ext.ext("install", f"file://{work}")
