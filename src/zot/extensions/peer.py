@@ -367,7 +367,8 @@ class Peer:
     ) -> list[Happening]:
         """A line is no frame: fail what it answers, or else all that waits."""
         if self.state is State.GREETING:
-            return self.lose(f"did not say hello first, but {with_line(reason, line)}", now)
+            advice = "" if line[:1] in (b"", b"{") else "; what it prints belongs on standard error"
+            return self.lose(f"did not say hello first, but {with_line(reason, line)}{advice}", now)
         meant = self._questions.meant(problem.frame_id) if problem is not None else None
         failed = [self._questions.fail(meant, reason)] if meant else self._questions.fail_all(reason)
         complaint = Complained(with_line(reason, line), notice=bool(failed) or not self._faults)
