@@ -66,6 +66,13 @@ def test_what_there_is_is_listed_with_why_it_does_not_run(ext: Ext) -> None:
         "language": "", "directory": f"{ext.installed}/good", "why_not": "", "rights": "full user rights",
         "last_problem": {"at": "2026-01-02T03:04:05.678Z", "text": "exited with 3"},
     }  # fmt: skip
+    broken = "[zot] 2026-01-02T04:00:00.500Z says it is 'a', but its manifest says 'good'\n"
+    killed = "[zot] 2026-01-02T04:00:01.000Z was killed by signal 15\n"
+    log.write_text(f"{crash}{again}[zot] 2026-01-02T04:00:00.100Z earlier\n{broken}{killed}")
+    assert ext.listed()[1]["last_problem"] == {
+        "at": "2026-01-02T04:00:01.000Z",
+        "text": "says it is 'a', but its manifest says 'good'; was killed by signal 15",
+    }
     log.write_text(f"{crash}{again}")
     assert ext.listed()[1]["last_problem"]["text"] == "exited with 3"
     log.write_text(f"{crash}{again}[zot] 2026-01-02T04:00:01.000Z exited with 0\n")
