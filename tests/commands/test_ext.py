@@ -206,6 +206,9 @@ def test_a_repository_is_cloned_without_its_history(ext: Ext) -> None:
     assert again == ("", f"zot: file://{work}/extension.json: No such file or directory\n", 1)
     missing = f"zot: git clone file://{work}/no: '{work}/no' does not appear to be a git repository; "
     assert ext.ext("install", f"file://{work}/no").err.startswith(missing)
+    ext.env["GIT_SSH_COMMAND"] = "echo 'Warning: a new key' >&2; echo 'ssh: no such host' >&2; false"
+    told = "zot: git clone git@nohost.invalid:x.git: ssh: no such host; Could not read from remote repository.\n"
+    assert ext.ext("install", "git@nohost.invalid:x.git") == ("", told, 1)
     assert os.listdir(ext.installed) == ["work"]
 
 
