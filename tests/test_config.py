@@ -123,9 +123,11 @@ def test_both_spellings_of_no_extensions_mean_it(flag: str) -> None:
     assert resolve(settings, {}) == Config(no_ext=True, ext=("a", "b"), ext_deadlines={"tool": 2.0}, env={})
 
 
-def test_a_deadline_that_does_not_exist_is_refused() -> None:
+def test_a_deadline_that_does_not_exist_or_is_no_time_is_refused() -> None:
     with pytest.raises(UsageError, match="there is no deadline 'nap'; there are: hello, ready"):
         parse(["--ext-deadline", "nap=2"], AGENT_FLAGS)
+    with pytest.raises(UsageError, match="'x' is not a number of seconds"):
+        parse(["--ext-deadline", "hello=x"], AGENT_FLAGS)
 
 
 @pytest.mark.parametrize("flag", ["--no-skill", "--no-skills"])

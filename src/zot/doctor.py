@@ -25,7 +25,7 @@ from zot.providers.http import HttpTransport
 from zot.providers.probe import Outcome, probe
 from zot.providers.proxy import find_proxy
 from zot.providers.vendors import VENDORS, Endpoint, Vendor, endpoint
-from zot.tools.sandbox import find_bwrap
+from zot.tools.sandbox import find_bwrap, why_no_bwrap
 from zot.version import __version__
 
 _LITTLE_SPACE_BYTES = 200 * 1024 * 1024
@@ -241,7 +241,8 @@ def _certificates(env: Mapping[str, str]) -> Check:
 def _bubblewrap(env: Mapping[str, str], cwd: str) -> Check:
     found = find_bwrap(env.get("PATH"), outside=[cwd])
     if found is None:
-        return Check("bubblewrap", "none", "no bwrap on the PATH: for --lock, and extensions with permissions")
+        reason = why_no_bwrap(env.get("PATH"), outside=[cwd])
+        return Check("bubblewrap", "none", f"for --lock, and extensions with permissions: {reason}")
     return Check("bubblewrap", "ok", f"{found}, for --lock and extensions with permissions")
 
 

@@ -87,7 +87,10 @@ def positive(text: str) -> int:
 
 def seconds(text: str) -> float:
     """Read a number of seconds above 0."""
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a number of seconds") from None
     if not 0 < number <= MAX_SECONDS:
         raise ValueError(f"must be above 0 and at most {MAX_SECONDS}")
     return number

@@ -66,6 +66,13 @@ def test_what_there_is_is_listed_with_why_it_does_not_run(ext: Ext) -> None:
         "language": "", "directory": f"{ext.installed}/good", "why_not": "", "rights": "full user rights",
         "last_problem": {"at": "2026-01-02T03:04:05.678Z", "text": "exited with 3"},
     }  # fmt: skip
+    broken = "[zot] 2026-01-02T04:00:00.500Z says it is 'a', but its manifest says 'good'\n"
+    killed = "[zot] 2026-01-02T04:00:01.000Z was killed by signal 15\n"
+    log.write_text(f"{crash}{again}[zot] 2026-01-02T04:00:00.100Z earlier\n{broken}{killed}")
+    assert ext.listed()[1]["last_problem"] == {
+        "at": "2026-01-02T04:00:01.000Z",
+        "text": "says it is 'a', but its manifest says 'good'; was killed by signal 15",
+    }
     log.write_text(f"{crash}{again}")
     assert ext.listed()[1]["last_problem"]["text"] == "exited with 3"
     log.write_text(f"{crash}{again}[zot] 2026-01-02T04:00:01.000Z exited with 0\n")
@@ -179,6 +186,7 @@ def git(directory: Path, *argv: str) -> None:
 def test_a_repository_is_cloned_without_its_history(ext: Ext) -> None:
     work = put(ext.user, "work")
     git(work, "init", "-q")
+    (work / "away").symlink_to("/usr")
     for version in ("1", "2"):
         (work / "version").write_text(version)
         git(work, "add", ".")
@@ -190,12 +198,17 @@ def test_a_repository_is_cloned_without_its_history(ext: Ext) -> None:
     )  # fmt: skip
     assert (copy / "version").read_text() == "2"
     assert len((copy / ".git" / "shallow").read_text().split()) == 1
+    assert [path for path in (copy, *copy.rglob("*")) if not path.is_symlink() and path.stat().st_mode & 0o077] == []
+    assert ((copy / "away").is_symlink(), (copy / "run").stat().st_mode & 0o777) == (True, 0o700)
     (work / "extension.json").unlink()
     git(work, "commit", "-qam", "none")
     again = ext.ext("install", f"file://{work}")
     assert again == ("", f"zot: file://{work}/extension.json: No such file or directory\n", 1)
     missing = f"zot: git clone file://{work}/no: '{work}/no' does not appear to be a git repository; "
     assert ext.ext("install", f"file://{work}/no").err.startswith(missing)
+    ext.env["GIT_SSH_COMMAND"] = "echo 'Warning: a new key' >&2; echo 'ssh: no such host' >&2; false"
+    told = "zot: git clone git@nohost.invalid:x.git: ssh: no such host; Could not read from remote repository.\n"
+    assert ext.ext("install", "git@nohost.invalid:x.git") == ("", told, 1)
     assert os.listdir(ext.installed) == ["work"]
 
 

@@ -173,6 +173,12 @@ def test_one_that_crashes_is_not_tried_further(shell: Ext) -> None:
     assert (said.out, said.code) == ("", 1)
     assert said.err.startswith("zot: one could not be started: ")
     assert "./missing" in said.err
+    for program, advice in (
+        ("./main.py", f"try: chmod +x {shell.cwd}/one/./main.py"),
+        ("/bin/sh -c true", "`exec` is the program alone, what follows it belongs in `args`"),
+    ):
+        (shell.cwd / "one" / "extension.json").write_text(json.dumps({"name": "one", "exec": program}))
+        assert shell.run("ext", "run", "one").err.endswith(f"; {advice}\n")
     (shell.cwd / "one" / "extension.json").unlink()
     missing = f"zot: {shell.cwd}/one/extension.json: No such file or directory\n"
     assert shell.run("ext", "test", "one") == ("", missing, 1)

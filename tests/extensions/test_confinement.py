@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import zot
 from harness import MARK, living
 from optional import needs
 from zot.config import Config
@@ -171,6 +172,8 @@ async def test_what_zot_keeps_is_hidden_in_whatever_is_allowed(place: Place) -> 
         (["{outside}/proc"], "permissions: fs.read: {outside}/proc belongs to the kernel"),
         (["{outside}/root"], "permissions: fs.read: {outside}/root is everything; name what is needed"),
         (["$CWD/link"], "permissions: fs.read: $CWD/link leads out of there"),
+        (["$CWD/../outside"], "permissions: fs.read: $CWD/../outside leads out of there"),
+        (["../../outside"], "permissions: fs.read: ../../outside leads out of there"),
         (["extension.json"], "permissions: fs.read: extension.json is what says so, and stays as it is"),
     ],
 )
@@ -197,12 +200,36 @@ async def test_data_that_are_a_link_keep_it_from_starting(place: Place) -> None:
 
 
 @needs("bwrap")
+async def test_data_outside_keep_it_from_starting(place: Place) -> None:
+    probe = Extension(place.ext, "probe", PROBE, permissions={"tools": True}, data=["data/**", "../x/**"])
+    async with place.stage(probe) as stage:
+        await stage.prompt("say done")
+    told = "could not be started: data: ../x/** leads out of its directory, where its data must be"
+    assert stage.notices() == [("probe", told)]
+
+
+@needs("bwrap")
 async def test_a_bubblewrap_that_it_could_have_written_is_not_used(place: Place) -> None:
     (place.outside / "bwrap").write_text(f"#!/bin/sh\ntouch {place.outside}/ran; exit 1\n")
     (place.outside / "bwrap").chmod(0o755)
     env = {**place.env, "PATH": f"{place.outside}:{place.env['PATH']}"}
     async with place.stage(place.probe({"fs.write": [str(place.outside)]}), env=env) as stage:
         assert await tried(stage, f"sorted(os.listdir('{place.outside}'))") == ["['bwrap', 'file']"]
+
+
+@needs("bwrap")
+async def test_where_bubblewrap_lies_in_what_it_could_write_that_is_the_reason(place: Place) -> None:
+    bwrap = os.path.realpath(shutil.which("bwrap") or "")
+    lies = f"{bwrap} does not count: it is in {{}}, where what is confined could have put it"
+    here = f"it declares permissions, which take bubblewrap, and {lies.format('/')}; start zot in another directory"
+    greedy = place.probe({"fs.write": [os.path.dirname(bwrap)]})
+    over = f"permissions: fs.write: {lies.format(os.path.dirname(bwrap))}"
+    config = Config(env=place.env, ext=(str(greedy.directory),))
+    assert [find_extensions(config, cwd)[0].problem for cwd in ("/", str(place.cwd))] == [here, over]
+    # Nor can it be had by a flag for where there is no bubblewrap.
+    async with place.stage(greedy, unsandboxed_ext=True) as stage:
+        await stage.prompt("say done")
+    assert stage.notices() == [("probe", f"could not be started: {over}")]
 
 
 @needs("bwrap")
@@ -243,6 +270,21 @@ async def test_an_interpreter_that_starts_others_has_to_be_allowed_to(place: Pla
         ("probe", "could not be started: python3 is no program, or only a script that starts others, "
          "which its permissions for exec would have to include")
     ]  # fmt: skip
+
+
+@needs("bwrap")
+async def test_zot_itself_can_be_imported_wherever_it_is(place: Place) -> None:
+    async with place.stage(place.probe()) as stage:
+        outcome = await tried(stage, "__import__('zot.ext').__file__", f"open({zot.__file__!r}, 'a')")
+    assert outcome == [zot.__file__, "OSError"]
+
+
+@needs("bwrap")
+async def test_one_that_says_nothing_may_lack_what_it_did_not_declare(place: Place) -> None:
+    async with place.stage(place.probe(script="subprocess.run(['sort'])")) as stage:
+        await stage.prompt("say done")
+    hint = "its permissions show it no programs but those in exec, and no files but those in fs.read"
+    assert stage.notices() == [("probe", f"exited with 1 before it said hello; {hint}")]
 
 
 @needs("bwrap")

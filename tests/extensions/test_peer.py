@@ -138,7 +138,7 @@ def test_it_has_five_seconds_for_hello_and_is_then_terminated_and_killed() -> No
     ("line", "reason"),
     [
         (READY, "did not say hello first, but ready"),
-        (b"Starting...", f"did not say hello first, but {NOT_JSON}: Starting..."),
+        (b"Hi...", f"did not say hello first, but {NOT_JSON}: Hi...; what it prints belongs on standard error"),
         ({"type": "dance"}, "did not say hello first, but wrote an unknown frame 'dance': {\"type\": \"dance\"}"),
         ({**HELLO, "name": "h"}, "says it is 'h', but its manifest says 'g'"),
         (b"x" * 5_000_000, "did not say hello first, but wrote a line of more than 4194304 bytes"),

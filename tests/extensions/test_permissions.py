@@ -55,6 +55,7 @@ def test_a_manifest_says_what_an_extension_may_do() -> None:
         ({"fs.read": True}, "Expected `array`, got `bool` - at `$.permissions.fs.read`"),
         ({"fs.read": [""]}, "fs.read: '' is not a path - at `$.permissions`"),
         ({"fs.write": ["//"]}, "fs.write: '//' is everything; name what is needed - at `$.permissions`"),
+        ({"fs.write": ["./"]}, "fs.write: './' is its own directory, of which only its data can be written - at"),
         ({"fs.read": ["$HOME/x"]}, "fs.read: '$HOME/x' begins with a variable; there is only $CWD"),
         ({"fs.read": ["~root/x"]}, "fs.read: '~root/x' is in the home of somebody else; say where that is"),
         ({"exec": ["bin/x"]}, "exec: 'bin/x' is neither the name of a program nor an absolute path"),

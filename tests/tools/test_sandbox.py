@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from optional import needs
-from zot.tools.sandbox import find_bwrap
+from zot.tools.sandbox import find_bwrap, why_no_bwrap
 from zot.tools.spill import Spills
 from zot.tools.view import view
 
@@ -276,6 +276,10 @@ def test_a_bubblewrap_that_the_confined_could_have_written_does_not_count(tmp_pa
     cwd = str(tmp_path / "work")
     assert find_bwrap(f"{inside}:{tmp_path}/link:bin:{outside}", outside=[cwd]) == str(outside / "bwrap")
     assert find_bwrap(f"{inside}:.:", outside=[cwd]) is None
+    why = f"{inside}/bwrap does not count: it is in {cwd}, where what is confined could have put it"
+    assert why_no_bwrap(f"{inside}:.:", outside=[str(outside), cwd]) == why
+    assert why_no_bwrap(str(tmp_path), outside=[cwd]) == "there is no bwrap on the PATH"
+    assert find_bwrap(str(outside), outside=["/"]) is None
     assert find_bwrap(str(outside), outside=[str(tmp_path / "wo")]) == str(outside / "bwrap")
 
 

@@ -63,7 +63,8 @@ async def clone(url: str, destination: str, *, processes: Processes, env: Mappin
 
 
 def _reason(said: str) -> str:
-    """Return what git complained about, as one line: what it says after "fatal:", or else all of it."""
+    """Return what git complained about, as one line: all until it gave up, since the reason may be that of ssh."""
     lines = [line.strip() for line in said.split("\n") if line.strip()]
-    fatal = [line.removeprefix("fatal: ") for line in lines if line.startswith("fatal: ")]
-    return printable("; ".join((fatal or lines)[:3]))
+    gave_up = max((at for at, line in enumerate(lines) if line.startswith("fatal: ")), default=len(lines))
+    told = [line.removeprefix("fatal: ") for line in lines[: gave_up + 1] if not line.lower().startswith("warning: ")]
+    return printable("; ".join(told[-3:]))

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from zot.errors import UserError
 from zot.extensions.manifest import Manifest
 from zot.extensions.permissions import Permissions, allows
-from zot.extensions.reach import Ground, reach
+from zot.extensions.reach import Ground, reach, written
 from zot.tools.process import Processes
-from zot.tools.sandbox import failure, find_bwrap, sandboxed
+from zot.tools.sandbox import failure, find_bwrap, sandboxed, why_no_bwrap
 
 #: What every program needs to find others, its user's language and a place for what is temporary.
 _ALWAYS = frozenset({"PATH", "HOME", "LANG", "TZ", "TMPDIR"})
@@ -47,9 +47,9 @@ class Confinement:
         Raise NoSandbox if nothing can be confined here, or UserError if that is due to what it wants.
         """
         env = self._env
-        if problem := refusal(manifest, directory, env, cwd=self._cwd):
+        if problem := _without_bwrap(env, self._cwd, directory):
             raise NoSandbox(problem)
-        ground = Ground(directory, self._cwd, self._zot_home, env.get("HOME", ""), env.get("PATH") or os.defpath)
+        ground = _ground(directory, env, self._cwd, self._zot_home)
         try:
             # In a thread: it looks at many files, the first time at all that say how the system is set up.
             seen = await asyncio.to_thread(reach, manifest, permissions, ground)
@@ -57,7 +57,7 @@ class Confinement:
             raise UserError(str(failed)) from None
         bwrap = find_bwrap(env.get("PATH"), outside=[self._cwd, directory, *seen.writable])
         if bwrap is None:
-            raise NoSandbox(_without_bwrap())
+            raise UserError(_over_bwrap(env, seen.writable))
         options = ("--die-with-parent", *(() if permissions.net else ("--unshare-net",)))
         await self._try(bwrap, options)
         return sandboxed(argv, bwrap=bwrap, cwd=directory, mounts=seen.mounts, options=options)
@@ -82,10 +82,32 @@ def environment(env: Mapping[str, str], permissions: Permissions | None) -> Mapp
 
 def refusal(manifest: Manifest, directory: str, env: Mapping[str, str], *, cwd: str) -> str:
     """Return why an extension cannot be started here, as far as can be seen without trying; "" if it can."""
-    if manifest.permissions is None or find_bwrap(env.get("PATH"), outside=[cwd, directory]) is not None:
+    if manifest.permissions is None:
         return ""
-    return _without_bwrap()
+    if problem := _without_bwrap(env, cwd, directory):
+        return problem
+    try:
+        writable = [*written(manifest.permissions, _ground(directory, env, cwd, None))]
+    except UserError as wrong:
+        return str(wrong)
+    is_held = find_bwrap(env.get("PATH"), outside=[cwd, directory, *writable]) is not None
+    return "" if is_held else _over_bwrap(env, writable)
 
 
-def _without_bwrap() -> str:
-    return f"{_NEEDED}, and there is no bwrap on the PATH{_ADVICE}"
+def _ground(directory: str, env: Mapping[str, str], cwd: str, zot_home: str | None) -> Ground:
+    return Ground(directory, cwd, zot_home, env.get("HOME", ""), env.get("PATH") or os.defpath)
+
+
+def _without_bwrap(env: Mapping[str, str], cwd: str, directory: str) -> str:
+    """Return why nothing can be confined here, "" if there is a bubblewrap for it."""
+    path = env.get("PATH")
+    if find_bwrap(path, outside=[cwd, directory]) is not None:
+        return ""
+    # Where it would help to go elsewhere, nobody should be led to do without.
+    is_there = find_bwrap(path, outside=[directory]) is not None
+    advice = "; start zot in another directory" if is_there else _ADVICE
+    return f"{_NEEDED}, and {why_no_bwrap(path, outside=[cwd, directory])}{advice}"
+
+
+def _over_bwrap(env: Mapping[str, str], writable: Sequence[str]) -> str:
+    return f"permissions: fs.write: {why_no_bwrap(env.get('PATH'), outside=writable)}"

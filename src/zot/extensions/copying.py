@@ -39,6 +39,20 @@ def copying(source: str, destination: str) -> Iterator[None]:
             yield
 
 
+def narrowing(directory: str) -> Iterator[None]:
+    """Take everything in ``directory``, and itself, away from all but its owner. Yields and raises as `copying`."""
+    left = [directory]
+    while left:
+        place = left.pop()
+        mode = os.lstat(place).st_mode
+        if not stat.S_ISLNK(mode):  # What it leads to is somebody else's.
+            os.chmod(place, mode & 0o700)
+        if stat.S_ISDIR(mode):
+            with os.scandir(place) as entries:
+                left += [entry.path for entry in entries]
+        yield
+
+
 def _copying_file(there: str, here: str) -> Iterator[None]:
     source = os.open(there, _READ)
     try:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 from zot.errors import ConfigError, UserError
 from zot.extensions.cloning import clone, is_repository
-from zot.extensions.copying import copying
+from zot.extensions.copying import copying, narrowing
 from zot.extensions.discovery import Located, discover
 from zot.extensions.manifest import Manifest, load
 from zot.printable import printable
@@ -38,9 +38,8 @@ async def install(source: str, home: str, *, processes: Processes, env: Mapping[
         copy = os.path.join(scrap, "extension")
         if directory is None:
             await clone(source, copy, processes=processes, env=env)
-        else:
-            for _ in copying(directory, copy):
-                await asyncio.sleep(0)
+        for _ in narrowing(copy) if directory is None else copying(directory, copy):
+            await asyncio.sleep(0)
         return _settle(copy, place, home, source)
 
 

@@ -12,6 +12,8 @@ _SLICE_BYTES = 64 * 1024
 #: How much of the end of a log is looked at for a problem.
 _TAIL_BYTES = 64 * 1024
 _NOTE = re.compile(r"\[zot\] (\S+Z) (.*)")
+#: What comes of a problem that was told before.
+_AFTERMATH = re.compile(r"exited with |was killed|is not started again")
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -64,10 +66,18 @@ def problem(path: str) -> Note | None:
             runs[-1].append(note)
     for run in reversed(runs):
         if wrong := [note for note in run if note.text != "exited with 0"]:
-            return wrong[-1]
+            return _with_cause(wrong)
         if run:
             return None
     return None
+
+
+def _with_cause(wrong: list[Note]) -> Note:
+    """Return the last of these with what led to it: what is wrong is often ended for it, and that says nothing."""
+    first = len(wrong) - 1
+    while first and _AFTERMATH.match(wrong[first].text):
+        first -= 1
+    return Note(wrong[-1].at, "; ".join(note.text for note in wrong[first:]))
 
 
 def note_in(line: str) -> Note | None:

@@ -56,7 +56,7 @@ from zot.extensions.happenings import (
     ToolRegistered,
 )
 from zot.extensions.panels import Panels
-from zot.extensions.permissions import Permissions, admit
+from zot.extensions.permissions import Permissions, admit, hint
 from zot.extensions.questions import Questions
 from zot.extensions.quotes import clipped, with_line
 from zot.extensions.registry import Registry
@@ -230,7 +230,7 @@ class Peer:
             return []
         happenings = [] if self._deaf else self._take_all(self._lines.finish(), now)
         if self.state is State.GREETING and began:
-            reason = f"{reason} before it said hello"
+            reason = f"{reason} before it said hello{hint(self._permissions)}"
         happenings += self._questions.fail_all(reason)
         happenings += self._panels.close_all()
         self.state, self._until = State.CLOSED, None
@@ -251,7 +251,8 @@ class Peer:
     def _state_expired(self, now: float) -> list[Happening]:
         match self.state:
             case State.GREETING:
-                return self.lose(f"did not say hello within {self._deadlines.hello_s:g} s", now)
+                late = f"did not say hello within {self._deadlines.hello_s:g} s"
+                return self.lose(late + hint(self._permissions), now)
             case State.REGISTERING:
                 return self._settle(said=False)
             case State.CLOSING if self._kill_next:
@@ -364,7 +365,8 @@ class Peer:
     ) -> list[Happening]:
         """A line is no frame: fail what it answers, or else all that waits."""
         if self.state is State.GREETING:
-            return self.lose(f"did not say hello first, but {with_line(reason, line)}", now)
+            advice = "" if line[:1] in (b"", b"{") else "; what it prints belongs on standard error"
+            return self.lose(f"did not say hello first, but {with_line(reason, line)}{advice}", now)
         meant = self._questions.meant(problem.frame_id) if problem is not None else None
         failed = [self._questions.fail(meant, reason)] if meant else self._questions.fail_all(reason)
         complaint = Complained(with_line(reason, line), notice=bool(failed) or not self._faults)

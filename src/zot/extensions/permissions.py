@@ -43,6 +43,9 @@ class Permissions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             for path in paths:
                 if problem := _path_problem(path):
                     raise ValueError(f"{scope}: {path!r} {problem}")
+        for path in self.fs_write:
+            if os.path.normpath(path) == ".":
+                raise ValueError(f"fs.write: {path!r} is its own directory, of which only its data can be written")
         for name in _listed(self.exec):
             if not name or "\0" in name or ("/" in name and not os.path.isabs(name)):
                 raise ValueError(f"exec: {name!r} is neither the name of a program nor an absolute path")
@@ -54,6 +57,13 @@ class Permissions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def allows(scope: bool | tuple[str, ...], name: str) -> bool:
     """Tell if a scope includes ``name``."""
     return name in scope if isinstance(scope, tuple) else scope
+
+
+def hint(permissions: Permissions | None) -> str:
+    """Return what may be the reason if an extension does not get to say anything; begins with a separator."""
+    if permissions is None:
+        return ""
+    return "; its permissions show it no programs but those in exec, and no files but those in fs.read"
 
 
 def admit(frame: wire.AnyFromExtension, permissions: Permissions | None) -> tuple[wire.AnyFromExtension, str]:

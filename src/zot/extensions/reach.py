@@ -18,6 +18,8 @@ from zot.tools.view import mounts, private, system
 
 #: Whoever reaches into the kernel's own reaches other processes and their files.
 _KERNEL = ("/dev", "/proc", "/sys")
+#: zot itself, which extensions in Python import. It need not be where the libraries of their interpreter are.
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 #: Where systems keep programs, apart from what these need.
 _PREFIXES = ("/", "/usr", "/usr/local")
 _PROGRAM_DIRECTORIES = ("bin", "games", "libexec", "opt", "sbin")
@@ -64,9 +66,16 @@ def reach(manifest: Manifest, permissions: Permissions, ground: Ground) -> Reach
     places |= private(ground.home, away=[*granted])
     places |= dict.fromkeys(_hidden(ground), ("--tmpfs",))
     places |= granted
-    for named in (*read, *write, ground.directory):
+    package = os.path.realpath(_PACKAGE)
+    places |= {} if is_in(package, _shown(places)) else {package: ("--ro-bind", package)}
+    for named in (*read, *write, ground.directory, _PACKAGE):
         places |= link(named, away=_shown(places))
     return Reach(mounts(_without_doubles(places)), [*write.values(), *data])
+
+
+def written(permissions: Permissions, ground: Ground) -> Iterable[str]:
+    """Yield what it could write by its scopes, as it is. Raise UserError as `reach` does."""
+    return (real for _, real in _granted("fs.write", permissions.fs_write, ground))
 
 
 def _programs(manifest: Manifest, permissions: Permissions, ground: Ground, *, shown: Sequence[str]) -> Places:
@@ -100,7 +109,7 @@ def _granted(scope: str, paths: Iterable[str], ground: Ground) -> Iterable[tuple
         base, named = _expanded(scope, path, ground)
         real = os.path.realpath(named)
         # What is in a project or an extension was put there by others, who could have made it a link to anywhere.
-        leads_out = is_in(named, [base]) and not is_in(real, [os.path.realpath(base)])
+        leads_out = not is_in(real, [os.path.realpath(base)])
         if problem := "leads out of there" if leads_out else _problem(real, ground):
             raise UserError(f"permissions: {scope}: {path} {problem}")
         if os.path.exists(real):
@@ -133,6 +142,9 @@ def _problem(real: str, ground: Ground) -> str:
 
 
 def _data(manifest: Manifest, here: str) -> Iterable[str]:
+    for pattern in manifest.data:
+        if os.path.isabs(pattern) or os.path.normpath(pattern).split("/")[0] == "..":
+            raise UserError(f"data: {pattern} leads out of its directory, where its data must be")
     for name in data_directories(manifest):
         place = os.path.join(here, name)
         if os.path.realpath(place) != place or not is_in(place, [here]):

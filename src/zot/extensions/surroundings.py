@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from zot.errors import UserError
 from zot.extensions.confinement import Confinement, NoSandbox, environment
 from zot.extensions.deadlines import Deadlines
 from zot.extensions.manifest import Manifest, data_directories, program
@@ -65,12 +67,15 @@ class Start(NamedTuple):
         )
 
     async def spawn(self, streams: Streams, note: Callable[[str], None]) -> Child:
-        """Start it, held to its permissions. Raise OSError, ValueError or UserError; ``note`` hears what is odd."""
+        """Start it, held to its permissions. Raise ValueError or UserError; ``note`` hears what is odd."""
         around, permissions = self.around, self.manifest.permissions
         argv = [program(self.manifest, self.directory), *self.manifest.args]
         command = argv if permissions is None else await self._confined(argv, permissions, note)
         env = environment(around.env, permissions)
-        return await around.processes().spawn(command, cwd=self.directory, env=env, streams=streams)
+        try:
+            return await around.processes().spawn(command, cwd=self.directory, env=env, streams=streams)
+        except OSError as problem:
+            raise UserError(f"{problem}{self._advice(argv[0], problem)}") from None
 
     async def _confined(
         self, argv: list[str], permissions: Permissions, note: Callable[[str], None]
@@ -83,6 +88,14 @@ class Start(NamedTuple):
                 raise
             note(f"runs without a sandbox: {problem}")
             return argv
+
+    def _advice(self, itself: str, problem: OSError) -> str:
+        """Return what would help, "" if we do not know; begins with a separator."""
+        if isinstance(problem, PermissionError) and os.path.isfile(itself) and not os.access(itself, os.X_OK):
+            return f"; try: chmod +x {shlex.quote(itself)}"
+        if isinstance(problem, FileNotFoundError) and " " in self.manifest.exec and not os.path.exists(itself):
+            return "; `exec` is the program alone, what follows it belongs in `args`"
+        return ""
 
     def _data_directory(self) -> str:
         """Return where its data belong: beside its manifest, or where it may write if it declares what it may do."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from zot.errors import ToolFailed
@@ -37,7 +37,8 @@ class Sandbox:
         """Return the command line that runs ``argv`` confined. Raise ToolFailed if nothing can be confined here."""
         bwrap = find_bwrap(context.env.get("PATH"), outside=[context.cwd])
         if bwrap is None:
-            raise ToolFailed(f"{_NOT_RUN}, and there is no bwrap on the PATH")
+            reason = why_no_bwrap(context.env.get("PATH"), outside=[context.cwd])
+            raise ToolFailed(f"{_NOT_RUN}, and {reason}")
         if not self._works:
             await self._try(bwrap, processes, context)
         return self._wrap(argv, bwrap, context)
@@ -91,13 +92,30 @@ def find_bwrap(path: str | None, *, outside: Iterable[str]) -> str | None:
 
     One inside of a directory in ``outside`` does not count: who is to be confined could have put it there.
     """
-    fences = tuple(os.path.join(os.path.realpath(directory), "") for directory in outside)
+    around = [*outside]
+    return next((found for found in _bwraps(path) if not _around(found, around)), None)
+
+
+def why_no_bwrap(path: str | None, *, outside: Iterable[str]) -> str:
+    """Return why `find_bwrap` finds none."""
+    around = [*outside]
+    for found in _bwraps(path):
+        if place := _around(found, around):
+            return f"{found} does not count: it is in {place}, where what is confined could have put it"
+    return "there is no bwrap on the PATH"
+
+
+def _bwraps(path: str | None) -> Iterator[str]:
+    """Yield every bubblewrap in ``path``, wherever links lead."""
     for directory in (path or os.defpath).split(os.pathsep):
         found = os.path.realpath(os.path.join(directory, "bwrap"))
-        is_ours = os.path.isabs(directory) and not found.startswith(fences)
-        if is_ours and os.path.isfile(found) and os.access(found, os.X_OK):
-            return found
-    return None
+        if os.path.isabs(directory) and os.path.isfile(found) and os.access(found, os.X_OK):
+            yield found
+
+
+def _around(path: str, directories: Sequence[str]) -> str:
+    """Return which of the directories ``path`` is in, "" if in none."""
+    return next((place for place in directories if path.startswith(os.path.join(os.path.realpath(place), ""))), "")
 
 
 def sandboxed(
