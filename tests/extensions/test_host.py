@@ -326,6 +326,13 @@ async def test_for_one_that_is_started_again_the_session_begins_again(tmp_path: 
     assert shaky.heard_types() == ["session_start", "shutdown"]
 
 
+async def test_one_that_stops_listening_because_it_exits_has_exited(tmp_path: Path) -> None:
+    async with Stage(tmp_path, Extension(tmp_path, "hasty", "os.close(0); hello(); sys.exit(3)")) as stage:
+        stage.session.start()
+        await stage.until(lambda: bool(stage.notices()))
+    assert stage.notices() == [("hasty", "exited with 3")]
+
+
 async def test_one_that_crashes_again_and_again_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zot.extensions.extension._PAUSES_S", (0.01, 0.01, 0.01))
     async with Stage(tmp_path, Extension(tmp_path, "shaky", "hello(); sys.exit(3)")) as stage:

@@ -166,7 +166,9 @@ class ExtensionProcess:
                         future.set_result(happening)
                     continue
                 case Greeted(reply=reply):
+                    self._heard(happening)  # First: what cannot be said to it may be its end.
                     self.say(reply)
+                    continue
                 case Terminate() | Kill():
                     self._end()
                     continue
@@ -186,7 +188,10 @@ class ExtensionProcess:
             self._ending = self._loop.create_task(self._child.end(grace_s=self._terminate_s), name="zot extension end")
 
     def _deaf(self, reason: str) -> None:
-        """It does not hear us any more."""
+        """It does not hear us any more. If that is because it is about to exit, that is what is told."""
+        self._loop.call_later(_EXIT_S, self._lose, reason)
+
+    def _lose(self, reason: str) -> None:
         self._happen(self.peer.lose(reason, self._loop.time()))
 
     def _schedule(self) -> None:
