@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -97,14 +96,13 @@ async def test_when_nobody_waits_any_more_it_is_killed() -> None:
 
 
 async def test_others_go_on_while_it_runs() -> None:
-    reading = asyncio.create_task(command("sleep 0.2; echo sk-slow").read())
-    longest, before = 0.0, time.monotonic()
+    reading = asyncio.create_task(command("sleep 0.3; echo sk-slow").read())
+    turns = 0
     while not reading.done():
         await asyncio.sleep(0.001)
-        now = time.monotonic()
-        longest, before = max(longest, now - before), now
+        turns += 1
     assert await reading == "sk-slow"
-    assert longest < 0.15
+    assert turns > 10  # If it were waited for, there would be one or two.
 
 
 async def test_it_is_run_once_until_its_key_is_refused(tmp_path: Path) -> None:
