@@ -193,6 +193,13 @@ class RpcServer:
             case rpc.GetModels():
                 models = msgspec.convert(session.agent.catalogue.models, list[rpc.ModelData], from_attributes=True)
                 self._succeed(command, {"models": models})
+            case rpc.GetCommands() | rpc.RunCommand() | rpc.PanelKey() | rpc.PanelClose():
+                self._extend(command)
+
+    def _extend(self, command: rpc.GetCommands | rpc.RunCommand | rpc.PanelKey | rpc.PanelClose) -> None:
+        """Do what a command wants of the extensions; raise AgentError if it cannot be done."""
+        session = self._session
+        match command:
             case rpc.GetCommands():
                 self._later(command, self._commands())
             case rpc.RunCommand(name=name, args=args):
