@@ -60,6 +60,10 @@ class NoSuchSession(UserError):
     """The journal has no session of that id."""
 
 
+class TooManySessions(UserError):
+    """So many sessions are in use that no other can be opened."""
+
+
 class PromptTooLong(UserError):
     """A prompt does not fit the model's window, even if nothing else is said.
 

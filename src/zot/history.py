@@ -82,6 +82,9 @@ class History:
         self.subscribers: tuple[Subscriber, ...] = ()
         self._unshown: deque[Batch] = deque()
         self._safe_seq = 0
+        #: Hears up to which number there are safe rows that nobody was shown: those of others, and of repairs.
+        self.overheard: Callable[[int], None] = lambda upto: None
+        self._amended_upto = 0
         store.watch(self._safe, self._failed)
 
     @property
@@ -127,7 +130,7 @@ class History:
     def amend(self, rows: Sequence[Row]) -> None:
         """Record ``rows`` that belong to the past and make their changes. Raise StoreFailed if the store refuses."""
         if rows:
-            self._store.append(rows, run=self.run)
+            self._amended_upto = self._store.append(rows, run=self.run) + len(rows) - 1
             self.learn(rows)
 
     def announce(self, events: Sequence[AgentEvent]) -> None:
@@ -162,6 +165,9 @@ class History:
 
     def _safe(self, seq: int) -> None:
         self._safe_seq = seq
+        if 0 < self._amended_upto <= seq:
+            self.overheard(self._amended_upto)
+            self._amended_upto = 0
         self._show_safe()
 
     def _failed(self, problem: StoreFailed) -> None:

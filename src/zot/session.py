@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
 import msgspec
 
@@ -19,6 +19,7 @@ from zot.history import History, Subscriber
 from zot.job import Edit, Errand, Job, Wish, Words, checked_prompt
 from zot.messages import ZERO, Counters, ImageBlock, Message, TextBlock, timestamp
 from zot.past import CONCLUSION, concluded, everything, fork_point
+from zot.providers.base import Reasoning
 from zot.slash import CommandAnswer, CommandInfo
 from zot.store import MemoryStore, Row, Spliced, Store
 from zot.worker import Worker
@@ -117,6 +118,15 @@ class Session:
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Let ``subscriber`` hear everything from now on; call what is returned to stop."""
         return self._history.subscribe(subscriber)
+
+    def overhear(self, call: Callable[[int], None]) -> None:
+        """Let ``call`` hear up to which number there are rows that no subscriber was shown: of others, of repairs."""
+        self._history.overheard = call
+
+    @property
+    def last_seq(self) -> int:
+        """The number of the newest row."""
+        return self._store.last_seq
 
     def prompt(
         self,
@@ -298,6 +308,13 @@ class Session:
     def use_model(self, model_id: str) -> None:
         """Use another model of the same provider from the next model call on. Raise UserError if there is none."""
         self.agent.use_model(model_id)
+        self._worker.model_changed()
+
+    def use_reasoning(self, level: str) -> None:
+        """Let the model think so much from the next model call on. Raise UserError if that is no level."""
+        if level not in get_args(Reasoning):
+            raise UserError(f"{level!r} is not how much a model thinks; that is one of {', '.join(get_args(Reasoning))}")
+        self.agent.reasoning = cast(Reasoning, level)
         self._worker.model_changed()
 
     async def all_messages(self) -> list[Message]:

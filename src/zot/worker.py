@@ -250,6 +250,8 @@ class Worker:
             async with asyncio.timeout(None) as self._entering:
                 others = await self._store.begin()
                 await self._catch_up([row for _, row in others])
+                if others:
+                    self._history.overheard(others[-1][0])
         except TimeoutError:
             job.drop("aborted before it began")
         except Exception as problem:  # Whoever wanted it must hear that it will not be, whatever the reason.
