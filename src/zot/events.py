@@ -157,14 +157,6 @@ class ApprovalRequest(Event, tag="approval_request", frozen=True, gc=False):
     deadline: str
 
 
-class ApprovalAnswer(Event, tag="approval_answer", frozen=True, gc=False):
-    """A request was answered; ``by`` says by whom, as far as that is known."""
-
-    id: str
-    decision: str
-    by: str = ""
-
-
 class ExtNotify(Event, tag="ext_notify", frozen=True, gc=False):
     extension: str
     level: Literal["info", "success", "warn", "error"]
@@ -218,7 +210,6 @@ AgentEvent: TypeAlias = (
     | CompactDone
     | Retry
     | ApprovalRequest
-    | ApprovalAnswer
     | ExtNotify
     | PanelOpened
     | PanelRendered
