@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": {"errors", "messages", "events"},
     "journal": {"errors", "messages", "events", "store", "surrogates"},
     "readable": {"messages"},
-    "wire": {"errors", "messages", "events", "surrogates"},
+    "wire": {"errors", "messages", "events", "surrogates", "outcome"},
     # The protocol without I/O in `peer.py`, and around it what spawns, asks and tells.
     "extensions": {
         "errors", "printable", "private", "regular", "messages", "events", "slash", "wire", "fingerprint", "agent",

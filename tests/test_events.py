@@ -14,6 +14,7 @@ import zot
 from zot import events
 from zot.events import (
     AgentEvent,
+    ApprovalAnswer,
     ApprovalRequest,
     AssistantMessage,
     AssistantStart,
@@ -89,6 +90,7 @@ LINES: list[tuple[AgentEvent, bytes]] = [
         b'{"type":"approval_request","id":"r1","tool":"bash","args":{"command":"ls"},"summary":"bash: ls",'
         b'"deadline":"2026-01-01T12:00:00.000Z"}',
     ),
+    (ApprovalAnswer("r1", "reject"), b'{"type":"approval_answer","id":"r1","decision":"reject"}'),
     (
         ExtNotify("guard", "warn", "careful"),
         b'{"type":"ext_notify","extension":"guard","level":"warn","message":"careful"}',
