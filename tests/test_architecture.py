@@ -26,6 +26,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "printable": set(),
     "regular": set(),
     "private": set(),
+    "pipe_name": set(),
+    # Whoever looks for the daemon starts quickly, so it knows next to nothing.
+    "endpoint": {"errors", "pipe_name"},
     "messages": {"errors"},
     "events": {"errors", "messages", "surrogates"},
     "slash": set(),
@@ -98,7 +101,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "blocking": {"errors", "messages", "events", "config", "providers/base", "rewind", "session", "sdk"},
     "serve": {
-        "errors", "printable", "messages", "events", "slash", "history", "job", "outcome", "answers", "session", "wire",
+        "errors", "printable", "private", "messages", "events", "slash", "history", "job", "outcome", "answers",
+        "session", "wire",
     },
     # It looks at everything, and nobody but its command looks at it.
     "doctor": {

@@ -48,6 +48,18 @@ class SessionBusy(UserError):
         self.since = since
 
 
+class DaemonRunning(UserError):
+    """An endpoint belongs to another daemon. ``pid`` is its process, 0 if that is not known."""
+
+    def __init__(self, message: str, *, pid: int = 0) -> None:
+        super().__init__(message)
+        self.pid = pid
+
+
+class DaemonMissing(UserError):
+    """No daemon listens where one is looked for, or it does not answer."""
+
+
 class AlreadyAnswered(UserError):
     """A request needs no run: its answer is on record. ``answer`` is that answer, as it was kept."""
 
