@@ -18,9 +18,9 @@ import msgspec
 from zot import events
 from zot.commands import self_test
 from zot.messages import ShownMessage
-from zot.session import State
 from zot.slash import CommandAnswer, CommandInfo
 from zot.wire import extension, host, rpc
+from zot.wire.rpc_events import UNTOLD
 
 PATH = Path(__file__).parents[1] / "docs" / "schema" / "rpc.json"
 HOST_PATH = PATH.with_name("host.json")
@@ -64,7 +64,7 @@ _DATA: dict[type[rpc.Command], type[msgspec.Struct]] = {
     rpc.Prompt: Started,
     rpc.Steer: Started,
     rpc.Compact: Started,
-    rpc.GetState: State,
+    rpc.GetState: rpc.StateData,
     rpc.GetMessages: Transcript,
     rpc.SetModel: Chosen,
     rpc.GetModels: Models,
@@ -78,9 +78,10 @@ def schema() -> dict[str, Any]:
     """Return the schema."""
     commands = [_with_plain_id(kind, _SENT_ID) for kind in typing.get_args(rpc.AnyCommand)]
     response = _with_plain_id(rpc.Response, _ECHOED_ID)
-    kinds = [*typing.get_args(events.AgentEvent), *commands, response, *_DATA.values()]
+    told = [kind for kind in typing.get_args(events.AgentEvent) if kind not in UNTOLD]
+    kinds = [*told, *commands, response, *_DATA.values()]
     _, defs = msgspec.json.schema_components(kinds, ref_template=_REF)
-    for kind in typing.get_args(events.AgentEvent):
+    for kind in told:
         defs[kind.__name__]["properties"] |= _SEQ_AND_RUN
     defs["Response"]["allOf"] = [_data_of(command, data) for command, data in _DATA.items()]
     return {
@@ -90,7 +91,7 @@ def schema() -> dict[str, Any]:
         "anyOf": [{"$ref": _REF.format(name=name)} for name in ("FromClient", "FromZot")],
         "$defs": {
             "FromClient": _one_of("What a client may send.", commands),
-            "FromZot": _one_of("What zot sends.", [response, *typing.get_args(events.AgentEvent)]),
+            "FromZot": _one_of("What zot sends.", [response, *told]),
             **defs,
         },
     }

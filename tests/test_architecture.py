@@ -74,17 +74,24 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     # lab is a service at the other end of a line: it knows what a transport is, and none of our decoders.
     "providers/lab": {"errors", "regular", "messages", "events", "providers/base"},
-    "agent": {"errors", "printable", "messages", "events", "slash", "store", "schema", "providers/base", "tools/base"},
+    "agent": {
+        "errors", "printable", "surrogates", "messages", "events", "slash", "store", "schema", "providers/base",
+        "tools/base",
+    },
     "history": {"errors", "messages", "events", "store", "agent"},
     "job": {"errors", "surrogates", "messages", "store", "agent"},
     "outcome": {"messages", "events"},
     "answers": {"errors", "messages", "events", "printable", "store", "journal", "agent", "outcome"},
     "past": {"errors", "messages", "events", "store", "agent"},
-    "worker": {"errors", "messages", "events", "store", "agent", "history", "job"},
+    "mending": {"errors", "store", "agent", "history"},
+    "driver": {"events", "agent", "history", "mending"},
+    "worker": {"errors", "messages", "events", "store", "agent", "history", "job", "mending", "driver"},
     "branches": {"messages", "store", "agent"},
     "checkpoints": {"errors", "messages", "store", "agent", "past"},
     "rewind": {"errors", "messages", "store", "history", "job", "checkpoints"},
-    "session": {"errors", "messages", "slash", "store", "agent", "history", "job", "past", "worker", "rewind"},
+    "session": {
+        "errors", "messages", "events", "slash", "store", "agent", "history", "job", "past", "worker", "rewind",
+    },
     # The only one that picks concrete parts.
     "runtime": {
         "errors", "regular", "messages", "store", "config", "provision", "providers/lab", "agent", "session", "toolbox",

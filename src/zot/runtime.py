@@ -87,13 +87,16 @@ async def open_any(config: Config, given: Collection[str], *, own_process: bool 
     return await open_recorded(config, given, own_process=own_process)
 
 
-async def open_recorded(config: Config, given: Collection[str], *, own_process: bool = False) -> Session:
+async def open_recorded(
+    config: Config, given: Collection[str], *, own_process: bool = False, parks: bool = False
+) -> Session:
     """Return the session of the journal that ``config.session`` names, made if it is new.
 
-    One that exists goes on with what it worked with, except for the settings that were ``given``. Raise ConfigError,
+    One that exists goes on with what it worked with, except for the settings that were ``given``. Where it ``parks``,
+    there always is somebody to ask, sooner or later, and a run that waits for that is taken up. Raise ConfigError,
     StoreFailed if the journal cannot be used.
     """
-    session, _ = await _open_recorded(config, given, lambda journal, record: None, own_process=own_process)
+    session, _ = await _open_recorded(config, given, lambda journal, record: None, own_process=own_process, parks=parks)
     return session
 
 
@@ -130,6 +133,7 @@ async def _open_recorded(
     attend: Callable[[Journal, Record], T],
     *,
     own_process: bool,
+    parks: bool = False,
     demand: Demand | None = None,
 ) -> tuple[Session, T]:
     """Open a session of the journal, and what ``attend`` makes of its record."""
@@ -158,7 +162,7 @@ async def _open_recorded(
             system=system,
             demand=demand,
         )
-        await session.mend()
+        await (session.take_up() if parks else session.mend())
     except BaseException:
         await journal.close()
         raise

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 import msgspec
 
@@ -15,6 +15,7 @@ from zot.agent.hooks import Jobs, NoJobs
 from zot.agent.loop import Agent
 from zot.agent.transcript import Transcript, repaired
 from zot.errors import RunCancelled, RuntimeBusy, StoreFailed, UserError
+from zot.events import ApprovalRequest
 from zot.history import History, Subscriber
 from zot.job import Edit, Errand, Job, Wish, Words, checked_prompt
 from zot.messages import ZERO, Counters, ImageBlock, Message, TextBlock, timestamp
@@ -51,7 +52,7 @@ def new_session_id() -> str:
 
 
 class State(msgspec.Struct, frozen=True):
-    """A snapshot of a session."""
+    """A snapshot of a session. While it waits for a person, ``pending`` is what that person was asked."""
 
     provider: str
     model: str
@@ -59,6 +60,8 @@ class State(msgspec.Struct, frozen=True):
     message_count: int
     busy: bool
     usage: Counters
+    state: Literal["idle", "running", "waiting_approval"] = "idle"
+    pending: ApprovalRequest | None = None
 
 
 class Session:
@@ -83,6 +86,7 @@ class Session:
             self._store,
             charge=agent.charge,
             measured=agent.measured,
+            recall=agent.approver.recall,
             observe=agent.extensions.observe,
             on_failure=self._store_failed,
         )
@@ -112,8 +116,23 @@ class Session:
 
     def state(self) -> State:
         """Return a snapshot."""
-        model = self.agent.model
-        return State(self.agent.provider.name, model.id, self.agent.cwd, len(self.transcript), self.busy, self.totals)
+        agent, pending = self.agent, self.pending
+        state: Literal["idle", "running", "waiting_approval"] = "running" if self.busy else "idle"
+        return State(
+            agent.provider.name,
+            agent.model.id,
+            agent.cwd,
+            len(self.transcript),
+            self.busy,
+            self.totals,
+            state if pending is None else "waiting_approval",
+            pending,
+        )
+
+    @property
+    def pending(self) -> ApprovalRequest | None:
+        """The question that a person must answer before the run goes on, if there is one."""
+        return self._worker.pending
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Let ``subscriber`` hear everything from now on; call what is returned to stop."""
@@ -217,9 +236,12 @@ class Session:
         """End ``job``: abort it if it runs, and what was to steer it; drop it if it waits; else leave it be."""
         self._worker.cancel(job)
 
-    def approve(self, request_id: str, decision: str) -> None:
-        """Answer a question about a tool call. Raise UserError if nobody waits for it, or it is no decision."""
-        self._worker.approve(request_id, decision)
+    def approve(self, request_id: str, decision: str, by: str = "") -> None:
+        """Answer a question about a tool call; ``by`` says who does. The first answer counts, and is recorded.
+
+        Raise UserError if nobody waits for it, with what came of it if that is known, or it is no decision.
+        """
+        self._worker.approve(request_id, decision, by)
 
     def approver_left(self) -> None:
         """Hear that a subscriber can no longer approve. A question that nobody else can answer is over."""
@@ -335,13 +357,23 @@ class Session:
         """End the run that a dead process left without an end, if there is one and nobody else runs the session."""
         await self._worker.mend()
 
+    async def take_up(self) -> None:
+        """The same, but a run that waits for a person goes on: `pending` until somebody answers, or it is too late.
+
+        From now on there always is somebody to ask, sooner or later.
+        """
+        await self._worker.take_up()
+
     async def finish(self) -> None:
         """Wait until everything that was accepted has run."""
         await self._worker.finish()
 
-    async def close(self) -> None:
-        """Abort what runs, end what it started, drop what waits, and let go of the provider. Any number of times."""
-        await self._worker.close()
+    async def close(self, *, parks: bool = False) -> None:
+        """Abort what runs, end what it started, drop what waits, and let go of the provider. Any number of times.
+
+        With ``parks``, a run that waits for a person is left as it is, for a process that takes it up.
+        """
+        await self._worker.close(parks=parks)
         await self.agent.extensions.close()
         await self._jobs.close()
         await self.agent.provider.close()

@@ -34,9 +34,9 @@ _GATED: Final[dict[type, str]] = {
     PanelClosed: "extensions",
 }
 #: What version 1 does not have: whoever answers knows it, and others see what the call says.
-_UNTOLD: Final[frozenset[type]] = frozenset({ApprovalAnswer})
+UNTOLD: Final[frozenset[type]] = frozenset({ApprovalAnswer})
 #: What is not shown to everybody, or not to everybody in the same way.
-_SPECIAL: Final[frozenset[type]] = frozenset({*_GATED, *_UNTOLD, Usage, CompactDone, ToolResult})
+_SPECIAL: Final[frozenset[type]] = frozenset({*_GATED, *UNTOLD, Usage, CompactDone, ToolResult})
 
 
 class EventEncoder:
@@ -62,7 +62,7 @@ class EventEncoder:
 
 def _by_features(events: Sequence[AgentEvent], features: frozenset[str]) -> list[AgentEvent]:
     """Return what a client with these features gets to see of events, and how."""
-    shown = [event for event in events if type(event) not in _UNTOLD]
+    shown = [event for event in events if type(event) not in UNTOLD]
     shown = [event for event in shown if _GATED.get(type(event)) is None or _GATED[type(event)] in features]
     if "compaction" not in features:
         shown = [event for event in shown if not (isinstance(event, Usage | CompactDone) and event.auto)]
