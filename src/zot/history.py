@@ -136,7 +136,9 @@ class History:
     def amend(self, rows: Sequence[Row]) -> None:
         """Record ``rows`` that belong to the past and make their changes. Raise StoreFailed if the store refuses."""
         if rows:
-            self._amended_upto = self._store.append(rows, run=self.run) + len(rows) - 1
+            last = self._store.append(rows, run=self.run) + len(rows) - 1
+            if not all(isinstance(row, Change) for row in rows):
+                self._amended_upto = last
             self.learn(rows)
 
     def announce(self, events: Sequence[AgentEvent]) -> None:

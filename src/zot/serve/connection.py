@@ -21,8 +21,8 @@ from zot.errors import (
     UserError,
 )
 from zot.events import Done, Error
+from zot.serve.audit import Who
 from zot.serve.feed import Feed, Follower, Wire
-from zot.serve.peer import Peer
 from zot.wire import jsonrpc
 from zot.wire.daemon import encode_error_in, encode_result_in, find, read_params, spelling_of
 from zot.wire.daemon_server import Initialize, Initialized
@@ -116,10 +116,12 @@ class Office(Protocol):
 class Connection:
     """A client: who it is, how it spells, and which sessions it follows."""
 
-    def __init__(self, office: Office, wire: ClientWire, peer: Peer, *, is_local: bool = True) -> None:
+    def __init__(self, office: Office, wire: ClientWire, who: Who, *, label: str, is_local: bool = True) -> None:
         self.office = office
         self.wire = wire
-        self.peer = peer
+        #: Who it is, for the audit log, and for people.
+        self.who = who
+        self.label = label
         #: What it is called where all are listed, and since when it is there.
         self.name = f"tui_{os.urandom(4).hex()}"
         self.since = time.time()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from zot.hub import Hub, Opening
+from zot.serve.audit import Audit, Who
 from zot.serve.connection import Connection, Handler
 from zot.serve.feed import Feed
 from zot.serve.kept_methods import KeptMethods
@@ -39,13 +40,26 @@ log = logging.getLogger("zot")
 MAX_CLIENTS = 1024
 #: How long an ephemeral daemon waits for the next client.
 _EPHEMERAL_S = 1.0
-
-
-class Diary(Protocol):
-    """Where it is written down who did what."""
-
-    def write(self, connection: Connection, method: str, params: Any, problem: RpcError | None) -> None:
-        """Note that somebody did something, or was kept from it."""
+#: What only looks.
+_LOOKS = frozenset(
+    {
+        "status",
+        "health",
+        "agents/list",
+        "agents/status",
+        "tui/list",
+        "cost/query",
+        "config/list",
+        "config/sections",
+        "config/templates",
+        "session/list",
+        "session/list-acp",
+        "session/messages",
+        "session/state",
+        "session/git_branch",
+        "session/commands",
+    }
+)
 
 
 class Parts(Protocol):
@@ -55,7 +69,7 @@ class Parts(Protocol):
     agents: Agents
     settings: DaemonSettings
     journal: Journal
-    diary: Diary
+    audit: Audit
 
     @property
     def opening(self) -> Opening:
@@ -133,12 +147,13 @@ class Daemon:
             return None
         if not admits(peer):
             return None
-        return self.connect(Connection(self, wire, peer))
+        who = Who("unix", uid=peer.uid, pid=peer.pid)
+        return self.connect(Connection(self, wire, who, label=peer.label))
 
     def connect(self, connection: Connection) -> Connection | None:
         """Take a client in; None if there are too many."""
         if len(self._connections) >= MAX_CLIENTS or self._stopping.is_set():
-            log.warning("refused a connection of %s: there are %d already", connection.peer.label, MAX_CLIENTS)
+            log.warning("refused a connection of %s: there are %d already", connection.label, MAX_CLIENTS)
             return None
         self._connections[connection] = None
         if self._leaving is not None:
@@ -167,8 +182,11 @@ class Daemon:
         )
 
     def note(self, connection: Connection, method: str, params: Any, problem: RpcError | None) -> None:
-        """Write down who did what."""
-        self.parts.diary.write(connection, method, params, problem)
+        """Write down who did what; that somebody looked is not worth a line."""
+        if method not in _LOOKS or problem is not None:
+            outcome = "ok" if problem is None else str(problem.code)
+            session_id = getattr(params, "session_id", None) or ""
+            self.parts.audit.call(connection.who, method, session=session_id, outcome=outcome)
 
     # What they share.
 

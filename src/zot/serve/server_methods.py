@@ -111,8 +111,8 @@ class ServerMethods:
                     tui_id=one.name,
                     connected_at=timestamp(one.since),
                     connected_at_unix=int(one.since),
-                    peer_label=one.peer.label,
-                    transport=one.peer.label.partition(":")[0],
+                    peer_label=one.label,
+                    transport=one.label.partition(":")[0],
                 )
                 for one in self._daemon.connections
             )

@@ -203,7 +203,7 @@ class SessionMethods:
 
     async def _approve(self, connection: Connection, asked: said.Approve) -> said.Approved:
         async with self._hub.use(asked.session_id) as session:
-            session.approve(asked.request_id, asked.verdict, by=connection.peer.label)
+            session.approve(asked.request_id, asked.verdict, by=connection.label)
         return said.Approved(asked.session_id, asked.request_id)
 
     # What it works with.
