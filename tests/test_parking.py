@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -177,6 +178,7 @@ async def test_a_run_that_dies_at_any_row_goes_on_or_is_ended_and_nothing_is_don
         assert kinds(house.listener.events)[-2:] == ["turn_end end_turn", "done"]
         await session.close()
         house.ran.clear()
+    assert await journal.left_behind() == []
     await journal.close()
 
 
@@ -315,6 +317,45 @@ async def test_what_an_extension_makes_of_the_call_again_runs_without_another_qu
     assert house.ran == ["a", "make safe", "b"]
     assert kinds(house.listener.events).count("approval_request") == 0
     await again.close()
+
+
+async def test_a_path_that_leads_elsewhere_than_the_person_was_shown_is_asked_about_again(house: House) -> None:
+    house.rules = ["note=ask"]
+    (house.path / "link").symlink_to("shown")
+    calling = claude.reply(claude.tool("c1", "note", json.dumps({"path": f"{house.path}/link/x"})), ends="tool_use")
+    session = await house.live(calling)
+    session.prompt("go")
+    request = await asked(session)
+    await session.close(parks=True)
+    (house.path / "link").unlink()
+    (house.path / "link").symlink_to("other")
+    again = await house.live(ANSWERED)
+    again.approve(request.id, "allow_always")
+    second = await asked(again)
+    place = str(house.path).removeprefix("/")
+    assert (request.summary, second.summary) == (f"note: {place}/shown/x", f"note: {place}/other/x")
+    again.approve(second.id, "reject")
+    await finish(again)
+    assert house.ran == []
+    await again.close()
+
+
+@pytest.mark.parametrize(
+    ("rule", "decision", "ran"),
+    [("bash=allow", "reject", []), ("bash=allow", "allow_once", ["make"]), ("bash=deny", "allow_always", [])],
+)
+async def test_rules_that_have_changed_since_hold_but_never_against_a_refusal(
+    house: House, rule: str, decision: str, ran: list[str]
+) -> None:
+    before, request = parted(await whole_run(house))
+    await house.die_with([*before, request], "t")
+    house.rules = [rule]
+    session = await house.live(ANSWERED, session_id="t")
+    assert (session.pending, house.ran) == (request, [])
+    session.approve(request.id, decision)
+    await finish(session)
+    assert house.ran == [*ran, "b"]
+    await session.close()
 
 
 async def test_a_face_that_does_not_park_leaves_the_question_until_it_is_prompted_and_then_ends_the_run(

@@ -49,7 +49,7 @@ async def take_up(
 
     Only one that was begun here can: what a file or another session says that a person allowed, nobody has.
     """
-    if not recover(history.transcript, newest, now="", parks=False).rows:
+    if not store.left_behind and not recover(history.transcript, newest, now="", parks=False).rows:
         return None
     try:
         history.learn([row for _, row in await store.begin()])

@@ -169,7 +169,7 @@ class Worker:
             await mend(self._history, self._store, newest, now=self._now)
 
     async def take_up(self) -> None:
-        """The same, but a run that waits for a person goes on waiting here, and so does any that will be asked."""
+        """The same, but a run that waits for a person goes on here. From now on there always is somebody to ask."""
         self._driver.always_asks = True
         newest, self._newest = self._newest, ()
         if not self._must_recover or self._running is not None:

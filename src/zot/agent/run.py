@@ -193,7 +193,8 @@ class Run:
         self.recorder.say([answer], *changes)
 
     async def beginning(self, calls: Sequence[CallBlock]) -> None:
-        """Calls are about to run. If it was not for a person they could not, so nobody must think they have not."""
+        """Calls are about to run. Once a person was asked that is recorded first: whoever goes on with the turn after a
+        crash must not run them again."""
         if self._careful and self.recorder.keeps and calls:
             self.recorder.say([], *(Began(call.id) for call in calls))
             await self.recorder.settled()
