@@ -276,7 +276,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=40, deadline=None)
 @given(st.sampled_from(sorted(METHODS)), st.dictionaries(names, values, max_size=4))
 def test_parameters_are_read_or_refused_and_their_spelling_does_not_matter(name: str, given: dict[str, Any]) -> None:
     def outcome(params: dict[str, Any]) -> Any:
