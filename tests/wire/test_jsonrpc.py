@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zot.wire import jsonrpc
@@ -160,11 +160,13 @@ def test_what_we_write_is_json_for_the_strictest_reader() -> None:
     assert line == '{"jsonrpc":"2.0","result":{"a":"\ufffd","b":null,"c":null},"id":null}\n'.encode()
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.binary(max_size=40) | json_values.map(lambda value: json.dumps(value).encode()))
 def test_no_line_raises(line: bytes) -> None:
     assert isinstance(decode(line), Request | Reply | Bad | None)
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.dictionaries(keys, json_values))
 def test_every_object_is_read_or_answered(fields: dict[str, Any]) -> None:
     for line in (json.dumps(fields).encode(), json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogatepass")):
@@ -173,6 +175,7 @@ def test_every_object_is_read_or_answered(fields: dict[str, Any]) -> None:
             assert json.loads(jsonrpc.encode_error(said.id, said))["id"] in (None, fields.get("id"))
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.text(), json_values, st.integers(-(2**63), 2**63) | st.text())
 def test_what_a_client_writes_is_what_we_read(method: str, params: Any, frame_id: int | str) -> None:
     params = {"value": params}

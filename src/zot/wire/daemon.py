@@ -25,8 +25,10 @@ from zot.wire.jsonrpc import (
     SESSION_NOT_FOUND,
     VERSION_MISMATCH,
     RpcError,
+    encode_error,
+    encode_result,
 )
-from zot.wire.spelling import Spelling, encode_in, read
+from zot.wire.spelling import Spelling, read, spelled
 
 PROTOCOL_VERSION: Final = 1
 #: What a client may switch on with `initialize`: every event, as zot RPC spells it, instead of updates.
@@ -276,19 +278,16 @@ def check_version(asked: server.Initialize) -> None:
 
 
 def spelling_of(raw: msgspec.Raw) -> Spelling:
-    """Return how a connection is spelled whose `initialize` has these parameters."""
+    """Return how a connection is spelled whose `initialize` has these parameters, which could be read."""
     given = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
     return Spelling.SNAKE if "protocol_version" in given else Spelling.CAMEL
 
 
 def encode_result_in(spelling: Spelling, id: msgspec.Raw, result: msgspec.Struct) -> bytes:  # noqa: A002
     """Return the line that answers a request."""
-    return b'{"jsonrpc":"2.0","result":%b,"id":%b}\n' % (encode_in(spelling, result), bytes(id))
+    return encode_result(id, spelled(spelling, result))
 
 
 def encode_error_in(spelling: Spelling, id: msgspec.Raw, error: RpcError) -> bytes:  # noqa: A002
     """Return the line that says why a request was not done, with its data in this spelling."""
-    told: dict[str, Any] = {"code": error.code, "message": error.message}
-    if error.data is not None:
-        told["data"] = error.data
-    return b'{"jsonrpc":"2.0","error":%b,"id":%b}\n' % (encode_in(spelling, told), bytes(id))
+    return encode_error(id, RpcError(error.code, error.message, spelled(spelling, error.data)))

@@ -9,11 +9,10 @@ from __future__ import annotations
 import enum
 import typing
 from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from zot.events import encode
 from zot.wire.jsonrpc import INVALID_PARAMS, RpcError
 
 
@@ -29,6 +28,7 @@ class Spelled(msgspec.Struct, frozen=True, rename="camel"):
 
 
 S = TypeVar("S", bound=msgspec.Struct)
+_MAX_REASON: Final = 500
 
 
 def read(kind: type[S], raw: msgspec.Raw) -> S:
@@ -44,12 +44,13 @@ def read(kind: type[S], raw: msgspec.Raw) -> S:
     except RecursionError:
         raise RpcError(INVALID_PARAMS, "params are nested too deeply") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
-        raise RpcError(INVALID_PARAMS, f"params: {problem}") from None
+        # It may quote what was sent, however long that is.
+        raise RpcError(INVALID_PARAMS, f"params: {problem}"[:_MAX_REASON]) from None
 
 
-def encode_in(spelling: Spelling, value: Any) -> bytes:
-    """Return ``value`` as JSON, without an LF."""
-    return encode(value if spelling is Spelling.CAMEL else _snake(value))
+def spelled(spelling: Spelling, value: Any) -> Any:
+    """Return ``value`` as what is encoded in that spelling."""
+    return value if spelling is Spelling.CAMEL else _snake(value)
 
 
 class _Field(NamedTuple):

@@ -40,7 +40,7 @@ from zot.events import (
 )
 from zot.messages import ShownImage, TextBlock, text_of
 from zot.wire.daemon_session import PendingApproval, Used
-from zot.wire.spelling import Spelled, Spelling, encode_in
+from zot.wire.spelling import Spelled, Spelling, spelled
 from zot.wire.turn import OutcomeName, StopReason, Turn, TurnSummary
 
 
@@ -131,6 +131,8 @@ _HEAD: Final = b'{"jsonrpc":"2.0","method":"session/update","params":{"%s":%s,'
 _TEXT: Final = b'"type":"agent_message_chunk","text":'
 _THOUGHT: Final = b'"type":"agent_thought_chunk","text":'
 _EVENT: Final = b'"type":"event","event":'
+#: What comes in many pieces. They are said as they come, or not at all; nothing later depends on them.
+_PIECES: Final[frozenset[type]] = frozenset({TextDelta, ThinkingDelta, ToolUseArgs, ToolProgress})
 
 
 class Updates:
@@ -163,7 +165,7 @@ class Updates:
                 lines.append(b'%s%s,"seq":%d}}\n' % (self._text, encode(event.delta), number))
             elif type(event) is ThinkingDelta and seq:
                 lines.append(b'%s%s,"seq":%d}}\n' % (self._thought, encode(event.delta), number))
-            else:
+            elif type(event) not in _PIECES:
                 update = self._take(event)
                 if update is not None and (seq or isinstance(update, TurnComplete)):
                     lines.append(self._line(update, number if seq else 0))
@@ -172,7 +174,7 @@ class Updates:
     def skip(self, events: Sequence[AgentEvent]) -> None:
         """Take ``events`` in without a word."""
         for event in events:
-            if type(event) is not TextDelta:
+            if type(event) not in _PIECES:
                 self._take(event)
 
     def _native_lines(self, seq: int, events: Sequence[AgentEvent]) -> bytes:
@@ -184,17 +186,13 @@ class Updates:
         )
 
     def _line(self, update: Update, number: int) -> bytes:
-        body = encode_in(self._spelling, update)[1:-1]
+        body = encode(spelled(self._spelling, update))[1:-1]
         return b'%s%s,"seq":%d}}\n' % (self._head, body, number) if number else b"%s%s}}\n" % (self._head, body)
 
     def _take(self, event: AgentEvent) -> Update | None:
         """Remember what later updates need of an event; return what is said of it, None if nothing is."""
         self._turn.take(event)
         match event:
-            case TextDelta(delta=text):
-                return AgentMessageChunk(text)
-            case ThinkingDelta(delta=text):
-                return AgentThoughtChunk(text)
             case ToolCall(id=call, name=name, args=args):
                 self._names[call] = name
                 return ToolCallUpdate(call, name, args)
@@ -210,10 +208,10 @@ class Updates:
                 return _used(event)
             case Done():
                 return self._end()
-            case TurnStart() | AssistantStart() | AssistantMessage() | TurnEnd():
-                return None  # The chunks and the end of the whole say it.
-            case ToolUseStart() | ToolUseArgs() | ToolUseEnd() | ToolProgress():
-                return None
+            case TextDelta() | ThinkingDelta() | ToolUseArgs() | ToolProgress():
+                return None  # These do not come here.
+            case TurnStart() | AssistantStart() | AssistantMessage() | TurnEnd() | ToolUseStart() | ToolUseEnd():
+                return None  # The chunks, the call and the end of the whole say it.
             case Error() | CompactDone() | Retry():
                 return None
             case ExtNotify() | PanelOpened() | PanelRendered() | PanelClosed():
