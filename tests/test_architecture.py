@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "slash": set(),
     "flags": {"errors"},
     "daemon_settings": {"flags"},
-    "config_file": {"errors", "regular", "flags", "daemon_settings", "providers/vendors"},
+    "config_file": {"errors", "printable", "regular", "flags", "daemon_settings", "providers/vendors"},
     "config": {"errors", "flags", "config_file", "providers/vendors"},
     # One reading of the file, with an eye to what the agent would make of it.
     "agents": {"errors", "config", "config_file", "daemon_settings", "agent", "providers/vendors"},

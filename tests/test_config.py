@@ -181,6 +181,7 @@ def test_both_spellings_of_no_skills_mean_it(flag: str) -> None:
             "[daemon]\nlog_level = 'loud'",
             "[daemon] log_level: invalid enum value 'loud'; there are: debug, error, info, warning",
         ),
+        ('[agents."a\\nb"]\nlock = 1', "[agents.a\\nb] lock: expected `bool`, got `int`"),
         ("a = " + "[" * 10_000, "nested too deeply"),
         (
             "[agents.a]\nlock = 1\nmodle = ''\n[agents.b]\nmax_steps = 0\n[daemon]\nidle_s = 0",

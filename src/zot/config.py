@@ -190,7 +190,8 @@ def agent_names(settings: Mapping[str, Any], env: Mapping[str, str] | None = Non
 
 def no_such_agent(agent: str, known: Iterable[str]) -> NoSuchAgent:
     """Return the error that says who could be asked for."""
-    return NoSuchAgent(f"there is no agent {agent!r} in config.toml; there are: {', '.join(known)}")
+    names = ", ".join(name if name.isprintable() else repr(name) for name in known)
+    return NoSuchAgent(f"there is no agent {agent!r} in config.toml; there are: {names}")
 
 
 def config_directory(settings: Mapping[str, Any], env: Mapping[str, str] | None = None) -> str | None:

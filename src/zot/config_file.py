@@ -12,6 +12,7 @@ import msgspec
 from zot.daemon_settings import DaemonSettings
 from zot.errors import ConfigError, InvalidConfigFile
 from zot.flags import DeadlineName, Seconds
+from zot.printable import printable
 from zot.providers.vendors import ApiName
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -93,6 +94,7 @@ def read(directory: str | None, look: Callable[[AgentTable], list[str]] | None =
         problems += [f"{label} {problem}" for problem in (look(agents[name]) if look is not None else ())]
     daemon = _table("[daemon]", found.get("daemon", {}), DaemonSettings, problems)
     if problems:
+        problems = [*map(printable, problems)]  # A name in quotes may have anything in it.
         raise InvalidConfigFile(f"{path}: {'; '.join(problems)}", path=path, problems=tuple(problems))
     return ConfigFile(path, agents, daemon, frozenset(found.get("daemon", ())))
 

@@ -47,26 +47,19 @@ def _show(request: Request) -> int:
     agents = _load(request)
     given = {name: value for name, value in request.settings.items() if name not in ("json", "config_dir")}
     config = agents.config(given.get("agent", DEFAULT_AGENT), given)
-    found = settings_of(agents, config, given)
-    if request.json:
-        write_json({"file": agents.file.path or None, "settings": found})
-    else:
-        _table(agents, found)
-    return 0
+    return _tell(request, agents, settings_of(agents, config, given))
 
 
 def _daemon(request: Request) -> int:
     """Show the settings of the daemon."""
     agents = _load(request)
-    found = daemon_settings_of(agents)
+    return _tell(request, agents, daemon_settings_of(agents))
+
+
+def _tell(request: Request, agents: Agents, found: Mapping[str, Setting]) -> int:
     if request.json:
         write_json({"file": agents.file.path or None, "settings": found})
-    else:
-        _table(agents, found)
-    return 0
-
-
-def _table(agents: Agents, found: Mapping[str, Setting]) -> None:
+        return 0
     rows = [
         (name, _cell(setting.value), one_line(" and ".join(map(str, setting.origins))))
         for name, setting in found.items()
@@ -74,6 +67,7 @@ def _table(agents: Agents, found: Mapping[str, Setting]) -> None:
     write(aligned([("SETTING", "VALUE", "FROM"), *rows]))
     if not agents.file.path:
         remark(f"there is no {FILE_NAME}{f' in {agents.directory}' if agents.directory else ''}, and need not be")
+    return 0
 
 
 def _cell(value: object) -> str:
