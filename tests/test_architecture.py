@@ -33,7 +33,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "events": {"errors", "messages", "surrogates"},
     "slash": set(),
     "flags": {"errors"},
-    "config": {"errors", "regular", "flags", "providers/vendors"},
+    "daemon_settings": {"flags"},
+    "config_file": {"errors", "printable", "regular", "flags", "daemon_settings", "providers/vendors"},
+    "config": {"errors", "flags", "config_file", "providers/vendors"},
+    # One reading of the file, with an eye to what the agent would make of it.
+    "agents": {"errors", "config", "config_file", "daemon_settings", "agent", "providers/vendors"},
+    # It asks where settings come from, which nobody who runs an agent needs to know.
+    "origins": {"errors", "config", "agents", "credentials", "provision", "providers/vendors", "providers/models"},
     "auth_file": {"errors", "private"},
     "credentials": {"errors", "config", "auth_file", "providers/vendors"},
     # A command that prints a key is kept as tools keep theirs.
@@ -118,6 +124,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "commands": {
         "errors", "version", "printable", "messages", "events", "flags", "config", "skills", "trust", "providers/lab",
+        "config_file", "agents", "origins",
         "wire",
         "provision", "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors",
         "providers/models", "providers", "doctor", "session", "store", "agent", "history", "job", "journal", "past",
