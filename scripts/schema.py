@@ -20,8 +20,8 @@ from zot import events
 from zot.commands import self_test
 from zot.messages import ShownMessage
 from zot.slash import CommandAnswer, CommandInfo
-from zot.wire.rpc_events import UNTOLD
 from zot.wire import daemon, daemon_server, daemon_session, extension, host, jsonrpc, rpc, spelling, updates
+from zot.wire.rpc_events import UNTOLD
 
 PATH = Path(__file__).parents[1] / "docs" / "schema" / "rpc.json"
 HOST_PATH = PATH.with_name("host.json")

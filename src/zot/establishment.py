@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -13,7 +13,7 @@ from zot.answers import Demand, Once
 from zot.config import DEFAULT_AGENT, Config
 from zot.daemon_settings import DaemonSettings
 from zot.endpoint import Place
-from zot.errors import ConfigError, UserError
+from zot.errors import UserError
 from zot.hub import Wanted
 from zot.journal.journal import Journal
 from zot.premises import Premises
@@ -48,15 +48,15 @@ class Establishment:
 
     async def opening(self, session_id: str, wanted: Wanted | None) -> Session:
         """Return a session; one that does not exist is made as ``wanted``. Raise NoSuchSession if nothing is."""
+        cwd = None if wanted is None else wanted.cwd
 
         def choose(recorded: Configured | None) -> Choice:
             alias = _alias(recorded, wanted, session_id)
             guarded = wanted is not None and wanted.guarded if recorded is None else recorded.guarded
-            cwd = None if wanted is None else wanted.cwd
             given = {*self._flags, *(() if cwd is None else ("cwd",))}
             return Choice(self._config(alias, session_id, cwd), given, agent=alias, guarded=guarded)
 
-        first = self._config(DEFAULT_AGENT if wanted is None else wanted.agent, session_id, wanted and wanted.cwd)
+        first = self._config(DEFAULT_AGENT if wanted is None else wanted.agent, session_id, cwd)
         session = await open_chosen(first, choose, self._premises, create=wanted is not None)
         try:
             await session.establish()

@@ -335,7 +335,9 @@ class Session:
     def use_reasoning(self, level: str) -> None:
         """Let the model think so much from the next model call on. Raise UserError if that is no level."""
         if level not in get_args(Reasoning):
-            raise UserError(f"{level!r} is not how much a model thinks; that is one of {', '.join(get_args(Reasoning))}")
+            raise UserError(
+                f"{level!r} is not how much a model thinks; that is one of {', '.join(get_args(Reasoning))}"
+            )
         self.agent.reasoning = cast(Reasoning, level)
         self._worker.model_changed()
 

@@ -19,6 +19,7 @@ from zot.premises import Premises
 from zot.serve.audit import Audit
 from zot.serve.claim import Claim
 from zot.serve.daemon import Daemon, listen
+from zot.serve.local import LocalWire
 from zot.serve.log_file import LogFile
 from zot.serve.log_handler import LogHandler
 from zot.serve.stdio import leave
@@ -53,7 +54,7 @@ async def serve(
     notifier.ready(f"listening at {place.socket}")
     log.info("the daemon %d listens at %s", os.getpid(), place.socket)
     mending = loop.create_task(daemon.mend(), name="zot mending")
-    pinging = _ping(notifier)
+    pinging = loop.create_task(_ping(notifier), name="zot watchdog")
     try:
         await daemon.stopped()
         notifier.stopping()
@@ -68,21 +69,19 @@ async def serve(
         log.error("the daemon has left before everything was wound down")
         premises.kill()
     finally:
-        if pinging is not None:
-            pinging.cancel()
+        pinging.cancel()
     audit.close()
     handler.close()
-    await _give_up(claim, daemon, notifier)
+    await _give_up(claim, daemon)
     return 0
 
 
-async def _give_up(claim: Claim, daemon: Daemon, notifier: Notifier) -> None:
+async def _give_up(claim: Claim, daemon: Daemon) -> None:
     """Let the next one have the endpoint, if there is one that waits for it."""
-    heir = daemon.heir
-    if heir is not None:
+    if daemon.heir is not None and isinstance(wire := daemon.heir.wire, LocalWire):
         from zot.serve.handover import hand_over
 
-        if hand_over(claim, heir.wire.release()):
+        if hand_over(claim, await wire.release()):
             return
     claim.release()
 
@@ -124,9 +123,8 @@ def _heed_signals(daemon: Daemon, claim: Claim, notifier: Notifier) -> None:
     loop.add_signal_handler(signal.SIGHUP, reload)
 
 
-def _ping(notifier: Notifier) -> asyncio.TimerHandle | None:
+async def _ping(notifier: Notifier) -> None:
     """Tell systemd that we are alive, as often as it wants to hear it."""
-    if (every_s := notifier.ping_every_s) is None:
-        return None
-    notifier.ping()
-    return asyncio.get_running_loop().call_later(every_s, _ping, notifier)
+    while (every_s := notifier.ping_every_s) is not None:
+        notifier.ping()
+        await asyncio.sleep(every_s)

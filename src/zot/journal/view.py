@@ -11,7 +11,9 @@ from zot.journal.tables import SessionRecord, get, rows_after
 from zot.store import Change, Configured
 
 
-def events_after(connection: sqlite3.Connection, session_id: str, after: int, limit: int) -> list[tuple[int, AgentEvent]]:
+def events_after(
+    connection: sqlite3.Connection, session_id: str, after: int, limit: int
+) -> list[tuple[int, AgentEvent]]:
     """Return up to ``limit`` events of a session above the row ``after``, with their numbers. Raise NoSuchSession, JournalDamaged."""
     rows = rows_after(connection, get(connection, session_id).number, after, limit, (Kind.EVENTS,))
     return [(seq, row) for seq, row in rows if not isinstance(row, Change)]

@@ -25,9 +25,7 @@ async def read_attachments(
     return await asyncio.to_thread(_read_all, attachments, is_local)
 
 
-def _read_all(
-    attachments: Sequence[Attachment], is_local: bool
-) -> tuple[tuple[str, ...], tuple[ImageBlock, ...]]:
+def _read_all(attachments: Sequence[Attachment], is_local: bool) -> tuple[tuple[str, ...], tuple[ImageBlock, ...]]:
     words: list[str] = []
     images: list[ImageBlock] = []
     for attachment in attachments:

@@ -9,8 +9,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
-
-
 from zot.errors import (
     AgentError,
     NoSuchSession,
@@ -287,5 +285,3 @@ def as_rpc_error(problem: AgentError) -> RpcError:
         return problem
     code = next(_CODES[kind] for kind in type(problem).__mro__ if kind in _CODES)
     return RpcError(code, str(problem))
-
-

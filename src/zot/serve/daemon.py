@@ -67,9 +67,12 @@ class Parts(Protocol):
 
     place: Place
     agents: Agents
-    settings: DaemonSettings
     journal: Journal
     audit: Audit
+
+    @property
+    def settings(self) -> DaemonSettings:
+        """How it works, whichever agent it runs."""
 
     @property
     def opening(self) -> Opening:
@@ -91,9 +94,7 @@ class Daemon:
         self.place = parts.place
         self.server_version = parts.settings.server_version or __version__
         self.shelf = Shelf(parts.journal)
-        self.hub = Hub(
-            parts.opening, self._new_feed, limit=parts.settings.max_sessions, idle_s=parts.settings.idle_s
-        )
+        self.hub = Hub(parts.opening, self._new_feed, limit=parts.settings.max_sessions, idle_s=parts.settings.idle_s)
         self.log_feed = LogFeed()
         self._respondent = Respondent(parts.opening_by)
         self._server = ServerMethods(self)

@@ -90,7 +90,7 @@ class Follower:
         try:
             await self._replay()
         except AgentError as problem:
-            log.error("a client is cut off, for what it missed cannot be read: %s", problem)
+            log.warning("a client is cut off, for what it missed cannot be read: %s", problem)
             self.wire.cut("what it missed cannot be read")
         finally:
             self._reading = None

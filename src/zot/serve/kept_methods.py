@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 
 import msgspec
 
@@ -78,10 +79,8 @@ class KeptMethods:
 
     async def _delete(self, connection: Connection, asked: said.OfSession) -> said.Deleted:
         await self._hub.let_go(asked.session_id)
-        try:
+        with suppress(NoSuchSession):  # Then it is as it was wanted.
             await self._shelf.delete(asked.session_id)
-        except NoSuchSession:
-            pass  # Then it is as it was wanted.
         connection.unfollow(asked.session_id)
         return said.Deleted(asked.session_id)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -106,6 +107,15 @@ class LocalWire(asyncio.Protocol):
             self._flush()
             self._is_ending = True
             self.transport.close()
+
+    async def release(self) -> int:
+        """Read no more, write what is left, and return a descriptor of the connection, which stays open."""
+        self._is_ending = True
+        self.transport.pause_reading()
+        self.transport.set_write_buffer_limits(0)
+        self._flush()
+        await self._room.wait()
+        return os.dup(self.transport.get_extra_info("socket").fileno())
 
     def cut(self, reason: str) -> None:
         """End without waiting for the client."""
