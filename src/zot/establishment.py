@@ -32,7 +32,14 @@ class Establishment:
     """Opens the sessions of a daemon, each as its agent is configured. ``flags`` win over what files say."""
 
     def __init__(
-        self, place: Place, agents: Agents, journal: Journal, premises: Premises, audit: Audit, flags: Mapping[str, Any]
+        self,
+        place: Place,
+        agents: Agents,
+        *,
+        journal: Journal,
+        premises: Premises,
+        audit: Audit,
+        flags: Mapping[str, Any],
     ) -> None:
         self.place = place
         self.agents = agents

@@ -192,7 +192,7 @@ class Hub:
             async with asyncio.timeout(_CLOSE_S):
                 await live.session.close(parks=parks)
         except TimeoutError:
-            log.error("session %r could not be wound down within %g s", session_id, _CLOSE_S)
+            log.warning("session %r could not be wound down within %g s", session_id, _CLOSE_S)
         except Exception:  # It costs this session, not the others.
             log.exception("session %r could not be wound down", session_id)
         self.channel(session_id).closed()

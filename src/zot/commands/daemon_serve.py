@@ -47,7 +47,9 @@ async def serve(
     premises = Premises(own_process=True)
     loop = asyncio.get_running_loop()
     audit = Audit(LogFile(os.path.join(place.logs, "audit.log")), soon=loop.call_soon)
-    daemon = Daemon(Establishment(place, agents, journal, premises, audit, given), ephemeral=ephemeral)
+    daemon = Daemon(
+        Establishment(place, agents, journal=journal, premises=premises, audit=audit, flags=given), ephemeral=ephemeral
+    )
     log.addHandler(daemon.log_feed)
     _heed_signals(daemon, claim, notifier)
     stop_listening = await listen(daemon, claim.listener)
@@ -66,7 +68,7 @@ async def serve(
             await premises.close()
             await journal.close()
     except TimeoutError:
-        log.error("the daemon has left before everything was wound down")
+        log.warning("the daemon has left before everything was wound down")
         premises.kill()
     finally:
         pinging.cancel()
@@ -115,7 +117,7 @@ def _heed_signals(daemon: Daemon, claim: Claim, notifier: Notifier) -> None:
         try:
             daemon.reload()
         except ConfigError as problem:
-            log.error("the configuration stays as it was: %s", problem)
+            log.warning("the configuration stays as it was: %s", problem)
         notifier.ready(f"listening at {claim.path}")
 
     for number in (signal.SIGTERM, signal.SIGINT):

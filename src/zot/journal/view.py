@@ -14,13 +14,19 @@ from zot.store import Change, Configured
 def events_after(
     connection: sqlite3.Connection, session_id: str, after: int, limit: int
 ) -> list[tuple[int, AgentEvent]]:
-    """Return up to ``limit`` events of a session above the row ``after``, with their numbers. Raise NoSuchSession, JournalDamaged."""
+    """Return up to ``limit`` events of a session above the row ``after``, with their numbers.
+
+    Raise NoSuchSession, JournalDamaged.
+    """
     rows = rows_after(connection, get(connection, session_id).number, after, limit, (Kind.EVENTS,))
     return [(seq, row) for seq, row in rows if not isinstance(row, Change)]
 
 
 def run_so_far(connection: sqlite3.Connection, session_id: str, upto: int) -> Sequence[AgentEvent]:
-    """Return the events, not behind row ``upto``, of the run that it belongs to. Raise NoSuchSession, JournalDamaged."""
+    """Return the events, not behind row ``upto``, of the run that it belongs to.
+
+    Raise NoSuchSession, JournalDamaged.
+    """
     number = get(connection, session_id).number
     place = "FROM chunks WHERE session = ? AND kind = ?"
     query = f"SELECT run {place} AND first <= ? ORDER BY first DESC LIMIT 1"
