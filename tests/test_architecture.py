@@ -56,7 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tools/base": {"errors", "messages", "store"},
     "tools": {"errors", "printable", "private", "surrogates", "messages", "store", "tools/base", "skills"},
     # What a session works with: it picks the concrete tools.
-    "toolbox": {"printable", "config", "skills", "trust", "tools/base", "tools"},
+    "toolbox": {"printable", "config", "skills", "trust", "tools/base", "tools", "premises"},
     # The catalogue is read before anything is answered, so it knows next to nothing.
     "providers/vendors": {"errors"},
     "providers/models": {"errors", "messages", "providers/vendors"},
@@ -72,6 +72,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # lab is a service at the other end of a line: it knows what a transport is, and none of our decoders.
     "providers/lab": {"errors", "regular", "messages", "events", "providers/base"},
     "agent": {"errors", "printable", "messages", "events", "slash", "store", "schema", "providers/base", "tools/base"},
+    # What the sessions of one process share: it keeps the shared parts and lends them.
+    "premises": {"key_command", "providers/base", "providers", "tools"},
     "history": {"errors", "messages", "events", "store", "agent"},
     "job": {"errors", "surrogates", "messages", "store", "agent"},
     "outcome": {"messages", "events"},
@@ -82,13 +84,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "checkpoints": {"errors", "messages", "store", "agent", "past"},
     "rewind": {"errors", "messages", "store", "history", "job", "checkpoints"},
     "session": {"errors", "messages", "slash", "store", "agent", "history", "job", "past", "worker", "rewind"},
+    "briefing": {"errors", "regular", "config", "instructions", "agent", "toolbox"},
+    "guard": {"config", "provision", "answers", "agent"},
     # The only one that picks concrete parts.
     "runtime": {
-        "errors", "regular", "messages", "store", "config", "provision", "providers/lab", "agent", "session", "toolbox",
-        "instructions", "schema", "journal", "answers", "extension_host",
+        "errors", "messages", "store", "config", "provision", "premises", "agent", "session", "toolbox", "briefing",
+        "guard", "schema", "journal", "answers", "extension_host",
     },
     "provision": {
-        "errors",
+        "errors", "premises",
         "config", "credentials", "key_command", "providers/vendors", "providers/models", "providers/base", "providers",
         "providers/lab",
     },

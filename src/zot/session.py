@@ -100,6 +100,11 @@ class Session:
         return self._worker.busy
 
     @property
+    def is_resting(self) -> bool:
+        """True if nothing runs or waits, nor is left of its tools and extensions: closing it would end nothing."""
+        return self._worker.is_idle and not self._awaited and not self._jobs.holds
+
+    @property
     def transcript(self) -> Transcript:
         """The conversation so far."""
         return self._history.transcript
@@ -317,6 +322,22 @@ class Session:
     async def mend(self) -> None:
         """End the run that a dead process left without an end, if there is one and nobody else runs the session."""
         await self._worker.mend()
+
+    async def establish(self) -> None:
+        """Record what it works with, durably, unless that is on record; before its first prompt.
+
+        Raise SessionBusy, StoreFailed.
+        """
+        if not self._store.shared or self.agent.configured() == self._history.configured:
+            return
+        others = await self._store.begin()
+        try:
+            self._history.learn([row for _, row in others])
+            self._history.run = self._store.last_run
+            self._history.amend([self.agent.configured()])
+            await self._history.settled()
+        finally:
+            self._store.end()
 
     async def finish(self) -> None:
         """Wait until everything that was accepted has run."""

@@ -27,7 +27,7 @@ from zot.errors import (
 from zot.events import AgentEvent, Done, Error, TurnEnd
 from zot.history import History
 from zot.job import Job
-from zot.store import Configured, Row, Store
+from zot.store import Row, Store
 
 log = logging.getLogger("zot")
 
@@ -79,6 +79,11 @@ class Worker:
     def busy(self) -> bool:
         """True from the moment a prompt or compact is accepted until the last `done` is out."""
         return self._running is not None and not self._running.is_quiet
+
+    @property
+    def is_idle(self) -> bool:
+        """True if it does nothing at all, not even what nobody is told of."""
+        return self._running is None and self._working is None
 
     @property
     def begins_later(self) -> bool:
@@ -152,7 +157,7 @@ class Worker:
     def model_changed(self) -> None:
         """Record what the session works with from here on, if a run is going on; else the next one does."""
         if self._store.shared and self._run is not None:
-            self._history.amend([self.configured()])
+            self._history.amend([self._agent.configured()])
 
     async def finish(self) -> None:
         """Wait until everything that was accepted has been done."""
@@ -269,14 +274,9 @@ class Worker:
             newest = await self._store.newest()
             self._history.amend(recover(self._history.transcript, newest, now=self._now(), parks=False).rows)
             self._must_recover = False
-        configured = self.configured()
+        configured = self._agent.configured()
         if configured != self._history.configured:
             self._history.amend([configured])
-
-    def configured(self) -> Configured:
-        """Return what the session works with now."""
-        agent = self._agent
-        return Configured(agent.provider.name, agent.model.id, agent.system, agent.reasoning, agent.cwd)
 
     async def _finish(self, job: Job) -> None:
         """Do what a job wants, to its end, and let others write again."""
