@@ -65,7 +65,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tools/base": {"errors", "messages", "store"},
     "tools": {"errors", "printable", "private", "surrogates", "messages", "store", "tools/base", "skills"},
     # What a session works with: it picks the concrete tools.
-    "toolbox": {"printable", "config", "skills", "trust", "tools/base", "tools"},
+    "toolbox": {"printable", "config", "skills", "trust", "tools/base", "tools", "premises"},
     # The catalogue is read before anything is answered, so it knows next to nothing.
     "providers/vendors": {"errors"},
     "providers/models": {"errors", "messages", "providers/vendors"},
@@ -84,6 +84,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "errors", "printable", "surrogates", "messages", "events", "slash", "store", "schema", "providers/base",
         "tools/base",
     },
+    # What the sessions of one process share: it keeps the shared parts and lends them.
+    "premises": {"key_command", "providers/base", "providers", "tools"},
     "history": {"errors", "messages", "events", "store", "agent"},
     "job": {"errors", "surrogates", "messages", "store", "agent"},
     "outcome": {"messages", "events"},
@@ -98,13 +100,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "session": {
         "errors", "messages", "events", "slash", "store", "agent", "history", "job", "past", "worker", "rewind",
     },
+    "briefing": {"errors", "regular", "config", "instructions", "agent", "toolbox"},
+    "guard": {"config", "provision", "answers", "agent"},
     # The only one that picks concrete parts.
     "runtime": {
-        "errors", "regular", "messages", "store", "config", "provision", "providers/lab", "agent", "session", "toolbox",
-        "instructions", "schema", "journal", "answers", "extension_host",
+        "errors", "messages", "store", "config", "provision", "premises", "agent", "session", "toolbox", "briefing",
+        "guard", "schema", "journal", "answers", "extension_host",
     },
     "provision": {
-        "errors",
+        "errors", "premises",
         "config", "credentials", "key_command", "providers/vendors", "providers/models", "providers/base", "providers",
         "providers/lab",
     },

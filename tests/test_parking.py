@@ -27,9 +27,10 @@ from zot.errors import SessionBusy, UserError
 from zot.events import ApprovalAnswer, ApprovalRequest, Done, ToolResult, TurnEnd, TurnStart
 from zot.journal.journal import Journal
 from zot.messages import CallBlock, TextBlock, timestamp
+from zot.past import Past
 from zot.providers.models import catalogue
 from zot.runtime import open_recorded
-from zot.session import Past, Session
+from zot.session import Session
 from zot.store import Began, Change, Row
 from zot.tools.base import Output, ToolContext
 

@@ -118,6 +118,7 @@ _COMMANDS: Mapping[str, str] = {
     "login": "login",
     "logout": "logout",
     "doctor": "doctor",
+    "daemon": "daemon",
     "config": "config",
     "skills": "skills",
     "ext": "ext",

@@ -57,6 +57,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     unsandboxed_ext: bool = False
     ext_deadlines: dict[DeadlineName, Seconds] = {}
     session: str | None = None
+    journal: str | None = None
     script: str | None = None
     record: str | None = None
     replay: str | None = None

@@ -64,7 +64,7 @@ class Establishment:
             return Choice(self._config(alias, session_id, cwd), given, agent=alias, guarded=guarded)
 
         first = self._config(DEFAULT_AGENT if wanted is None else wanted.agent, session_id, cwd)
-        session = await open_chosen(first, choose, self._premises, create=wanted is not None)
+        session = await open_chosen(first, choose, self._premises, creates=wanted is not None)
         try:
             await session.establish()
         except BaseException:

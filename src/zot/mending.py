@@ -11,7 +11,7 @@ from zot.agent.parking import Parked, find_parked, missed
 from zot.agent.recovery import recover
 from zot.errors import SessionBusy
 from zot.history import History
-from zot.store import Row, Store
+from zot.store import Configured, Row, Store
 
 
 class TakenUp(msgspec.Struct, frozen=True):
@@ -73,3 +73,20 @@ async def take_up(
     finally:
         if taken is None:
             store.end()
+
+
+async def establish(history: History, store: Store, configured: Configured) -> None:
+    """Record what a session works with, durably, unless that is on record or somebody else runs it."""
+    if not store.shared or configured == history.configured:
+        return
+    try:
+        others = await store.begin()
+    except SessionBusy:
+        return  # Its next run does it.
+    try:
+        history.learn([row for _, row in others])
+        history.run = store.last_run
+        history.amend([configured])
+        await history.settled()
+    finally:
+        store.end()

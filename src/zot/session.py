@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 import msgspec
 
+from zot.abortable import Abortable
 from zot.agent.compaction import undo_compaction
 from zot.agent.hooks import Jobs, NoJobs
 from zot.agent.loop import Agent
@@ -18,32 +19,16 @@ from zot.errors import RunCancelled, RuntimeBusy, StoreFailed, UserError
 from zot.events import ApprovalRequest
 from zot.history import History, Subscriber
 from zot.job import Edit, Errand, Job, Wish, Words, checked_prompt
-from zot.messages import ZERO, Counters, ImageBlock, Message, TextBlock, timestamp
-from zot.past import CONCLUSION, concluded, everything, fork_point
+from zot.mending import establish
+from zot.messages import Counters, ImageBlock, Message, TextBlock, timestamp
+from zot.past import CONCLUSION, Past, concluded, everything, fork_point
 from zot.providers.base import Reasoning
 from zot.slash import CommandAnswer, CommandInfo
-from zot.store import MemoryStore, Row, Spliced, Store
+from zot.store import MemoryStore, Spliced, Store
 from zot.worker import Worker
 
 if TYPE_CHECKING:
     from zot.rewind import Files, Rewound
-
-
-T = TypeVar("T")
-
-
-async def _nothing() -> None:
-    pass
-
-
-class Past(msgspec.Struct, frozen=True):
-    """What a session remembers when it begins: changes of its transcript, and among them what the service counted last;
-    everything of its newest run, what it has used, and what to let go of."""
-
-    changes: Sequence[Row] = ()
-    newest: Sequence[Row] = ()
-    totals: Counters = ZERO
-    release: Callable[[], Awaitable[None]] = _nothing
 
 
 def new_session_id() -> str:
@@ -96,13 +81,18 @@ class Session:
         self._history.totals = past.totals
         self._release = past.release
         #: What somebody waits for outside of any run: what extensions have to say.
-        self._awaited: set[asyncio.Task[Any]] = set()
+        self._waits = Abortable()
         self._worker = Worker(agent, self._history, self._store, jobs=self._jobs, key=key, now=now, newest=past.newest)
 
     @property
     def busy(self) -> bool:
         """True from the moment a prompt or compact is accepted until the last `done` is out."""
         return self._worker.busy
+
+    @property
+    def is_resting(self) -> bool:
+        """True if nothing runs or waits, nor is left of its tools and extensions: closing it would end nothing."""
+        return self._worker.is_idle and not self._waits.is_waiting and not self._jobs.holds
 
     @property
     def transcript(self) -> Transcript:
@@ -213,8 +203,7 @@ class Session:
 
         ``queue`` drops the prompts that wait, too.
         """
-        for task in self._awaited:
-            task.cancel()
+        self._waits.abort()
         self._worker.abort(queue=queue)
 
     @property
@@ -312,12 +301,12 @@ class Session:
     async def commands(self) -> Sequence[CommandInfo]:
         """Return the commands of extensions, when those have had the time to say which they have, or by an abort."""
         with suppress(RunCancelled):
-            await self._unless_aborted(self.agent.extensions.ready())
+            await self._waits.run(self.agent.extensions.ready())
         return self.agent.extensions.commands()
 
     async def run_command(self, name: str, args: str) -> CommandAnswer:
         """Run a command of an extension, and return what it wants done. Raise UserError; RunCancelled by an abort."""
-        return await self._unless_aborted(self._command(name, args))
+        return await self._waits.run(self._command(name, args))
 
     def press(self, panel_id: str, key: str, text: str = "") -> None:
         """Let an open panel have a key. Raise UserError if there is no such panel or key."""
@@ -366,6 +355,10 @@ class Session:
         """
         await self._worker.take_up()
 
+    async def establish(self) -> None:
+        """Record what it works with, durably, unless that is on record; before its first prompt. Raise StoreFailed."""
+        await establish(self._history, self._store, self.agent.configured())
+
     async def finish(self) -> None:
         """Wait until everything that was accepted has run."""
         await self._worker.finish()
@@ -388,19 +381,6 @@ class Session:
     async def _command(self, name: str, args: str) -> CommandAnswer:
         await self.agent.extensions.ready()
         return await self.agent.extensions.run_command(name, args)
-
-    async def _unless_aborted(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what ``work`` gives. Raise RunCancelled if an abort comes first."""
-        task = asyncio.get_running_loop().create_task(work, name="zot wait")
-        self._awaited.add(task)
-        try:
-            await asyncio.wait({task})
-        finally:
-            self._awaited.discard(task)
-            task.cancel()
-        if task.cancelled():
-            raise RunCancelled("aborted before the extension answered")
-        return task.result()
 
     def _edit(self, edit: Edit, started: Callable[[], None], dropped: Callable[[str], None]) -> None:
         if self.busy:

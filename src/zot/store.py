@@ -35,14 +35,19 @@ class Spliced(msgspec.Struct, frozen=True, gc=False, tag="spliced", tag_field="t
     why: Literal["", "compaction", "undo"] = ""
 
 
-class Configured(msgspec.Struct, frozen=True, gc=False, tag="configured", tag_field="type"):
-    """What the session works with from here on, so that one that is resumed asks exactly as it would have."""
+class Configured(msgspec.Struct, frozen=True, gc=False, tag="configured", tag_field="type", omit_defaults=True):
+    """What the session works with from here on, so that one that is resumed asks exactly as it would have.
+
+    ``agent`` is the name of its agent where there are several to choose from, ``guarded`` if strangers talk to it.
+    """
 
     provider: str
     model: str
     system: str
     reasoning: str
     cwd: str
+    agent: str = ""
+    guarded: bool = False
 
 
 #: Stands for a content that was not kept, because it is too large or could not be read.

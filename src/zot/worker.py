@@ -27,7 +27,7 @@ from zot.events import AgentEvent, ApprovalRequest, Done, Error, TurnEnd
 from zot.history import History
 from zot.job import Job
 from zot.mending import mend, take_up
-from zot.store import Configured, Row, Store
+from zot.store import Row, Store
 
 log = logging.getLogger("zot")
 
@@ -85,6 +85,11 @@ class Worker:
     def pending(self) -> ApprovalRequest | None:
         """What a person must decide before the running job goes on."""
         return self._driver.pending
+
+    @property
+    def is_idle(self) -> bool:
+        """True if it does nothing at all, not even what nobody is told of."""
+        return self._running is None and self._working is None
 
     @property
     def begins_later(self) -> bool:
@@ -155,7 +160,7 @@ class Worker:
     def model_changed(self) -> None:
         """Record what the session works with from here on, if a run is going on; else the next one does."""
         if self._store.shared and self._run is not None:
-            self._history.amend([self.configured()])
+            self._history.amend([self._agent.configured()])
 
     async def finish(self) -> None:
         """Wait until everything that was accepted has been done."""
@@ -293,14 +298,9 @@ class Worker:
         self._amend_configured()
 
     def _amend_configured(self) -> None:
-        configured = self.configured()
+        configured = self._agent.configured()
         if configured != self._history.configured:
             self._history.amend([configured])
-
-    def configured(self) -> Configured:
-        """Return what the session works with now."""
-        agent = self._agent
-        return Configured(agent.provider.name, agent.model.id, agent.system, agent.reasoning, agent.cwd)
 
     async def _finish(self, job: Job) -> None:
         """Do what a job wants, to its end, and let others write again."""

@@ -179,6 +179,10 @@ class AllowAll:
 class Jobs(Protocol):
     """What tools have left running."""
 
+    @property
+    def holds(self) -> bool:
+        """True while there is anything that `close` would end or remove."""
+
     async def end(self, owner: str) -> None:
         """End what was started for ``owner``, a run or a session."""
 
@@ -191,6 +195,8 @@ class Jobs(Protocol):
 
 class NoJobs:
     """Nothing is ever left running."""
+
+    holds = False
 
     async def end(self, owner: str) -> None:
         return

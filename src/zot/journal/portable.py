@@ -97,7 +97,7 @@ def line_of(seq: int, run: int, row: Row, *, home: str) -> EventLine | ChangeLin
         case Wrote() | Allowed() | Began():
             return None
         case Configured(cwd=cwd):
-            return ChangeLine(seq, run, msgspec.structs.replace(row, cwd=portable(cwd, home), system=""))
+            return ChangeLine(seq, run, msgspec.structs.replace(row, cwd=portable(cwd, home), system="", agent=""))
         case Said() | Spliced():
             return ChangeLine(seq, run, row)
         case _:

@@ -117,4 +117,4 @@ def _checked_out(directory: str) -> tuple[str, str]:
 
 def _line(path: str) -> str:
     with open(path, encoding="utf-8", errors="replace") as file:
-        return file.readline(4096).strip()
+        return file.read(4096).partition("\n")[0].strip()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from itertools import count
+from typing import Literal
 
 from zot.messages import timestamp
 from zot.serve.feed import MAX_UNREAD_BYTES, Wire
@@ -12,7 +14,14 @@ from zot.version import __version__
 from zot.wire.daemon_server import LogEvent, LogHappening, LogService
 from zot.wire.jsonrpc import encode_notification
 
-_SEVERITIES = {logging.DEBUG: 5, logging.INFO: 9, logging.WARNING: 13, logging.ERROR: 17, logging.CRITICAL: 17}
+#: What counts from which level on.
+_SEVERITIES: Sequence[tuple[int, Literal[1, 5, 9, 13, 17]]] = (
+    (logging.ERROR, 17),
+    (logging.WARNING, 13),
+    (logging.INFO, 9),
+    (logging.DEBUG, 5),
+    (logging.NOTSET, 1),
+)
 
 
 class LogFeed(logging.Handler):
@@ -38,11 +47,10 @@ class LogFeed(logging.Handler):
             self._loop.call_soon_threadsafe(self._send, self._event(record))
 
     def _event(self, record: logging.LogRecord) -> LogEvent:
-        level = max((known for known in _SEVERITIES if known <= record.levelno), default=logging.DEBUG)
         return LogEvent(
             id=f"log_{next(self._numbers)}",
             timestamp=timestamp(record.created),
-            severity_number=_SEVERITIES[level],  # type: ignore[arg-type]
+            severity_number=next(number for level, number in _SEVERITIES if record.levelno >= level),
             severity_text=record.levelname,
             event=LogHappening("daemon", record.name),
             service=LogService("zot", __version__),
