@@ -91,6 +91,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "outcome": {"messages", "events"},
     "answers": {"errors", "messages", "events", "printable", "store", "journal", "agent", "outcome"},
     "past": {"errors", "messages", "events", "store", "agent"},
+    "abortable": {"errors"},
     "mending": {"errors", "store", "agent", "history"},
     "driver": {"events", "agent", "history", "mending"},
     "worker": {"errors", "messages", "events", "store", "agent", "history", "job", "mending", "driver"},
@@ -98,14 +99,21 @@ MAY_IMPORT: dict[str, set[str]] = {
     "checkpoints": {"errors", "messages", "store", "agent", "past"},
     "rewind": {"errors", "messages", "store", "history", "job", "checkpoints"},
     "session": {
-        "errors", "messages", "events", "slash", "store", "agent", "history", "job", "past", "worker", "rewind",
+        "errors", "messages", "events", "slash", "store", "providers/base", "agent", "history", "job", "past", "worker",
+        "rewind", "mending", "abortable",
+    },
+    "hub": {"errors", "history", "session"},
+    # The same for a daemon, whose sessions it opens.
+    "establishment": {
+        "errors", "store", "config", "agents", "daemon_settings", "endpoint", "hub", "answers", "journal", "premises",
+        "provision", "runtime", "session", "serve", "wire",
     },
     "briefing": {"errors", "regular", "config", "instructions", "agent", "toolbox"},
     "guard": {"config", "provision", "answers", "agent"},
     # The only one that picks concrete parts.
     "runtime": {
         "errors", "messages", "store", "config", "provision", "premises", "agent", "session", "toolbox", "briefing",
-        "guard", "schema", "journal", "answers", "extension_host",
+        "guard", "schema", "journal", "answers", "extension_host", "past",
     },
     "provision": {
         "errors", "premises",
@@ -118,8 +126,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "blocking": {"errors", "messages", "events", "config", "providers/base", "rewind", "session", "sdk"},
     "serve": {
-        "errors", "printable", "private", "messages", "events", "slash", "history", "job", "outcome", "answers",
-        "session", "wire",
+        "errors", "version", "printable", "private", "regular", "messages", "events", "slash", "history", "job",
+        "outcome", "answers", "session", "hub", "wire", "journal", "agents", "daemon_settings", "endpoint", "tools",
     },
     # It looks at everything, and nobody but its command looks at it.
     "doctor": {
@@ -128,7 +136,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "commands": {
         "errors", "version", "printable", "messages", "events", "flags", "config", "skills", "trust", "providers/lab",
-        "config_file", "agents", "origins",
+        "config_file", "agents", "origins", "establishment", "premises",
         "wire",
         "provision", "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors",
         "providers/models", "providers", "doctor", "session", "store", "agent", "history", "job", "journal", "past",
