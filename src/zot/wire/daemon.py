@@ -14,7 +14,6 @@ import msgspec
 
 from zot.wire import daemon_server as server
 from zot.wire import daemon_session as session
-from zot.wire import host
 from zot.wire.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -224,8 +223,15 @@ _DECLARED: Final = (
     _server(
         "host/respond",
         server.HostRespond,
-        host.Response,
+        server.HostAnswered,
         "Answers one request of the host protocol, spelled as that is on every connection.",
+        local=True,
+    ),
+    _server(
+        "host/delivered",
+        server.HostDelivered,
+        server.Noted,
+        "Says that the answer to a request of the host protocol got out.",
         local=True,
     ),
     _server("daemon/stop", server.Stop, server.Stopping, "Stops the daemon; what waits is kept.", local=True),

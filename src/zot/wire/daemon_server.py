@@ -188,10 +188,28 @@ class HostRespond(host.Request, frozen=True, rename={"age_ms": "ageMs"}):
     age_ms: Seconds | None = None
 
 
+class HostAnswered(msgspec.Struct, frozen=True):
+    """The answer as the host protocol has it, and the exit code that goes with it."""
+
+    response: host.Response
+    code: int = 0
+
+
+class HostDelivered(Spelled, frozen=True):
+    """The answer to a request got out: it need not be given again for long."""
+
+    request_id: str
+
+
+class Noted(Spelled, frozen=True):
+    noted: bool = True
+
+
 class Stop(Spelled, frozen=True):
-    """``grace_s`` is how long what runs may go on."""
+    """``grace_s`` is how long what runs may go on. With ``handover``, the caller takes the endpoint over."""
 
     grace_s: Seconds | None = None
+    handover: bool = False
 
 
 class Stopping(Spelled, frozen=True):

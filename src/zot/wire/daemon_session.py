@@ -53,7 +53,7 @@ class Opened(Spelled, frozen=True, kw_only=True):
     message_count: int
     workspace_dir: str
     last_seq: int
-    epoch: str
+    epoch: int
 
 
 class Attachment(Spelled, frozen=True):
@@ -231,7 +231,7 @@ class State(Spelled, frozen=True, kw_only=True):
     queued: int
     usage: Used
     last_seq: int
-    epoch: str
+    epoch: int
     pending_approval: PendingApproval | Absent = ABSENT
 
 
@@ -245,7 +245,7 @@ class Attach(Spelled, frozen=True):
 class Attached(Spelled, frozen=True, kw_only=True):
     session_id: str
     last_seq: int
-    epoch: str
+    epoch: int
     state: SessionState
     pending_approval: PendingApproval | Absent = ABSENT
 

@@ -41,7 +41,7 @@ from zot.events import (
 from zot.messages import ShownImage, TextBlock, text_of
 from zot.wire.daemon_session import PendingApproval, Used
 from zot.wire.spelling import Spelled, Spelling, spelled
-from zot.wire.turn import OutcomeName, StopReason, Turn, TurnSummary
+from zot.wire.turn import OutcomeName, StopReason, Turn
 
 
 class Dialect(enum.Enum):
@@ -152,8 +152,6 @@ class Updates:
         #: The names of the tools that were called in this run, by call.
         self._names: dict[str, str] = {}
         self._turn = Turn()
-        #: How the last turn that is over has ended.
-        self.ended: TurnSummary | None = None
 
     def lines(self, seq: int, events: Sequence[AgentEvent]) -> bytes:
         """Return the lines for ``events``, the first of which has the number ``seq``; 0: they are not recorded."""
@@ -178,7 +176,6 @@ class Updates:
                 self._take(event)
 
     def _native_lines(self, seq: int, events: Sequence[AgentEvent]) -> bytes:
-        self.skip(events)  # How a turn ended is to be known all the same.
         if not seq:
             return b"".join(b"%s%s}}\n" % (self._event, encode(event)) for event in events)
         return b"".join(
@@ -219,7 +216,7 @@ class Updates:
         assert_never(event)
 
     def _end(self) -> TurnComplete:
-        self.ended = ended = self._turn.summary()
+        ended = self._turn.summary()
         self._turn = Turn()
         self._names.clear()
         return TurnComplete(ended.outcome, ended.shown, ended.stop_reason, ended.error or msgspec.UNSET)
