@@ -304,6 +304,12 @@ def test_how_a_turn_ended_is_told(
     assert end == {"type": "turn_complete", "outcome": outcome, "content": shown, "stopReason": stop_reason, **error}
 
 
+def test_pieces_do_not_change_how_a_turn_ended() -> None:
+    pieces: list[AgentEvent] = [TextDelta("x"), ThinkingDelta("y"), ToolUseArgs("c", "{"), ToolProgress("c", "z")]
+    whole = [*said("Hi"), TurnEnd("end_turn")]
+    assert ending(*(event for one in whole for event in (*pieces, one, *pieces))) == ending(*whole)
+
+
 def test_the_next_turn_begins_with_nothing() -> None:
     updates = client()
     failed = [*said("H"), TurnEnd("error", "gone"), Error("gone"), Done()]
