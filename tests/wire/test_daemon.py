@@ -25,6 +25,7 @@ NEEDED = [
     "config/sections", "config/templates", "logs/subscribe", "agents/status", "session/approve", "session/messages",
     "tui/list", "cost/query", "session/list-acp", "config/list", "health", "session/git_branch",
 ]  # fmt: skip
+LOCAL = {"host/respond", "host/delivered", "daemon/stop", "config/reload"}
 
 
 def read(name: str, params: Any) -> Any:
@@ -77,7 +78,7 @@ def test_an_unknown_method_is_named_but_not_at_any_length() -> None:
 
 def test_what_is_local_is_neither_offered_nor_found_elsewhere() -> None:
     assert daemon.capabilities(local=True) == (*METHODS,)
-    assert {*METHODS} - {*daemon.capabilities(local=False)} == {"host/respond", "daemon/stop", "config/reload"}
+    assert {*METHODS} - {*daemon.capabilities(local=False)} == LOCAL
     with pytest.raises(RpcError) as caught:
         find("daemon/stop", initialized=True, local=False)
     assert caught.value.code == jsonrpc.METHOD_NOT_FOUND
@@ -179,9 +180,10 @@ def test_a_request_of_the_host_protocol_is_one_here_too() -> None:
     assert (asked.ids, asked.age_ms) == (host.Ids("r", "s"), 12.5)
     with pytest.raises(host.Refused, match="prompt is missing"):
         host.check(read("host/respond", {"request_id": "r", "session_id": "s"}))
-    answer = encode_result_in(Spelling.CAMEL, ONE, asked.ids.success("Hello"))
-    assert answer == encode_result_in(Spelling.SNAKE, ONE, asked.ids.success("Hello"))
-    assert json.loads(answer)["result"]["request_id"] == "r"
+    answered = server.HostAnswered(asked.ids.success("Hello"))
+    answer = encode_result_in(Spelling.CAMEL, ONE, answered)
+    assert answer == encode_result_in(Spelling.SNAKE, ONE, answered)
+    assert json.loads(answer)["result"]["response"]["request_id"] == "r"
 
 
 def test_an_answer_is_spelled_as_the_connection_is() -> None:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from zot.events import AgentEvent, CompactDone, Error, TurnEnd, TurnStart
+from zot.events import (
+    AgentEvent,
+    CompactDone,
+    Error,
+    TextDelta,
+    ThinkingDelta,
+    ToolProgress,
+    ToolUseArgs,
+    TurnEnd,
+    TurnStart,
+)
 from zot.messages import Counters
 from zot.outcome import Outcome
 from zot.wire.daemon_session import FailedTurn, Prompted, Used
@@ -14,6 +24,9 @@ from zot.wire.jsonrpc import INTERNAL_ERROR, RpcError
 
 OutcomeName: TypeAlias = Literal["completed", "cancelled", "failed"]
 StopReason: TypeAlias = Literal["end_turn", "length", "cancelled", "error"]
+
+#: Most events are pieces of something that is said again as a whole: how a turn ends does not depend on them.
+PIECES: Final[frozenset[type]] = frozenset({TextDelta, ThinkingDelta, ToolUseArgs, ToolProgress})
 
 
 class TurnSummary(msgspec.Struct, frozen=True):
@@ -42,7 +55,7 @@ class TurnSummary(msgspec.Struct, frozen=True):
 
 
 class Turn:
-    """Adds up the events of one turn. Deltas need not be told: what they make up is said again."""
+    """Adds up the events of one turn. `PIECES` need not be told."""
 
     def __init__(self) -> None:
         self._outcome = Outcome()
@@ -53,6 +66,8 @@ class Turn:
 
     def take(self, event: AgentEvent) -> None:
         """Hear what happened."""
+        if type(event) in PIECES:
+            return
         self._outcome.take((event,))
         match event:
             case TurnStart():

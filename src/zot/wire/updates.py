@@ -41,7 +41,7 @@ from zot.events import (
 from zot.messages import ShownImage, TextBlock, text_of
 from zot.wire.daemon_session import PendingApproval, Used
 from zot.wire.spelling import Spelled, Spelling, spelled
-from zot.wire.turn import OutcomeName, StopReason, Turn, TurnSummary
+from zot.wire.turn import PIECES, OutcomeName, StopReason, Turn
 
 
 class Dialect(enum.Enum):
@@ -131,8 +131,6 @@ _HEAD: Final = b'{"jsonrpc":"2.0","method":"session/update","params":{"%s":%s,'
 _TEXT: Final = b'"type":"agent_message_chunk","text":'
 _THOUGHT: Final = b'"type":"agent_thought_chunk","text":'
 _EVENT: Final = b'"type":"event","event":'
-#: What comes in many pieces. They are said as they come, or not at all; nothing later depends on them.
-_PIECES: Final[frozenset[type]] = frozenset({TextDelta, ThinkingDelta, ToolUseArgs, ToolProgress})
 
 
 class Updates:
@@ -152,8 +150,6 @@ class Updates:
         #: The names of the tools that were called in this run, by call.
         self._names: dict[str, str] = {}
         self._turn = Turn()
-        #: How the last turn that is over has ended.
-        self.ended: TurnSummary | None = None
 
     def lines(self, seq: int, events: Sequence[AgentEvent]) -> bytes:
         """Return the lines for ``events``, the first of which has the number ``seq``; 0: they are not recorded."""
@@ -165,7 +161,7 @@ class Updates:
                 lines.append(b'%s%s,"seq":%d}}\n' % (self._text, encode(event.delta), number))
             elif type(event) is ThinkingDelta and seq:
                 lines.append(b'%s%s,"seq":%d}}\n' % (self._thought, encode(event.delta), number))
-            elif type(event) not in _PIECES:
+            elif type(event) not in PIECES:
                 update = self._take(event)
                 if update is not None and (seq or isinstance(update, TurnComplete)):
                     lines.append(self._line(update, number if seq else 0))
@@ -174,11 +170,10 @@ class Updates:
     def skip(self, events: Sequence[AgentEvent]) -> None:
         """Take ``events`` in without a word."""
         for event in events:
-            if type(event) not in _PIECES:
+            if type(event) not in PIECES:
                 self._take(event)
 
     def _native_lines(self, seq: int, events: Sequence[AgentEvent]) -> bytes:
-        self.skip(events)  # How a turn ended is to be known all the same.
         if not seq:
             return b"".join(b"%s%s}}\n" % (self._event, encode(event)) for event in events)
         return b"".join(
@@ -219,7 +214,7 @@ class Updates:
         assert_never(event)
 
     def _end(self) -> TurnComplete:
-        self.ended = ended = self._turn.summary()
+        ended = self._turn.summary()
         self._turn = Turn()
         self._names.clear()
         return TurnComplete(ended.outcome, ended.shown, ended.stop_reason, ended.error or msgspec.UNSET)
