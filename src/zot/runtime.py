@@ -320,7 +320,7 @@ def _tool_environment(config: Config, premises: Premises | None) -> Mapping[str,
     env = config.environment
     if premises is None:
         return tool_environment(env)
-    return premises.same(frozenset(env.items()), lambda: tool_environment(env))
+    return premises.same(("environment", frozenset(env.items())), lambda: tool_environment(env))
 
 
 def prompt_of(config: Config) -> str:
