@@ -240,6 +240,17 @@ async def test_a_guarded_session_may_do_only_what_its_policy_allows(house: House
     assert "a key" not in results(await talk(session, f"!read {house.directory}/home/secret"))[0]
 
 
+async def test_a_session_stays_guarded_and_keeps_its_agent_whoever_goes_on_with_it(house: House) -> None:
+    first = await house.open(agent="helper", guarded=True)
+    await first.establish()
+    await first.close()
+    second = await open_recorded(house.config("s"), {"policy"})
+    assert results(await talk(second, "!bash true")) == ["not run: the policy of this session denies bash here"]
+    await second.close()
+    await house.open()
+    assert house.heard == [None, first.agent.configured()]
+
+
 async def test_who_cannot_choose_leaves_nothing_open(house: House) -> None:
     def choose(recorded: Configured | None) -> Choice:
         raise KeyError("nobody")
