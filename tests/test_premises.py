@@ -188,11 +188,19 @@ async def test_a_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
         reads.append(path)
         return Path(path).read_text()
 
-    file.write_text("one")
+    def write(text: str) -> None:
+        file.write_text(text)
+        os.utime(file, (1, len(text)))
+
+    write("one")
     assert [premises.read(str(file), load) for _ in range(3)] == ["one"] * 3
-    file.write_text("two")
-    assert [premises.read(str(file), load) for _ in range(3)] == ["two"] * 3
+    write("four")
+    assert [premises.read(str(file), load) for _ in range(3)] == ["four"] * 3
     assert len(reads) == 2
+    file.write_text("five")  # A moment ago: the next change may not be seen by its time.
+    assert premises.read(str(file), load) == "five"
+    file.write_text("nine")
+    assert premises.read(str(file), load) == "nine"
 
 
 async def test_equal_prompts_and_environments_are_held_once(house: House) -> None:
@@ -230,6 +238,17 @@ async def test_a_guarded_session_may_do_only_what_its_policy_allows(house: House
     assert results(await talk(session, "!bash touch made")) == refused
     assert "for all" in results(await talk(session, "!read open"))[0]
     assert "a key" not in results(await talk(session, f"!read {house.directory}/home/secret"))[0]
+
+
+async def test_a_session_stays_guarded_and_keeps_its_agent_whoever_goes_on_with_it(house: House) -> None:
+    first = await house.open(agent="helper", guarded=True)
+    await first.establish()
+    await first.close()
+    second = await open_recorded(house.config("s"), {"policy"})
+    assert results(await talk(second, "!bash true")) == ["not run: the policy of this session denies bash here"]
+    await second.close()
+    await house.open()
+    assert house.heard == [None, first.agent.configured()]
 
 
 async def test_who_cannot_choose_leaves_nothing_open(house: House) -> None:

@@ -43,8 +43,8 @@ class KeyCommand:
         self._env = dict(env)
         self._deadline_s = deadline_s
         self._place = (command, frozenset(self._env.items()))
-        self._running: asyncio.Task[str] | None = None
-        self._waiting = 0
+        #: The command that runs, and those who wait for it.
+        self._running: tuple[asyncio.Task[str], set[object]] | None = None
 
     async def read(self) -> str:
         """Return the key: the one that was printed before, else a new one. Raise AuthFailed if there is none.
@@ -64,15 +64,16 @@ class KeyCommand:
     async def _awaited(self) -> str:
         """Run the command, unless it runs, and wait for what it prints."""
         if self._running is None:
-            self._running = asyncio.get_running_loop().create_task(self._run(), name="zot key command")
-            self._running.add_done_callback(self._ended)
-        running = self._running
-        self._waiting += 1
+            task = asyncio.get_running_loop().create_task(self._run(), name="zot key command")
+            task.add_done_callback(self._ended)
+            self._running = task, set()
+        running, waiting = self._running
+        waiting.add(me := object())
         try:
             await asyncio.wait({running})
         finally:
-            self._waiting -= 1
-            if not self._waiting and not running.done():
+            waiting.discard(me)
+            if not waiting and not running.done():
                 # Whoever comes from here on has it run again, and nothing of this one stays.
                 self._running = None
                 running.cancel()
@@ -82,7 +83,7 @@ class KeyCommand:
         return running.result()
 
     def _ended(self, task: asyncio.Task[str]) -> None:
-        if self._running is task:
+        if self._running is not None and self._running[0] is task:
             self._running = None
         if not task.cancelled() and task.exception() is None:
             _printed[self._place] = task.result()

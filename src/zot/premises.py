@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: A file that was changed so short a time ago may change again without that its times tell.
+_UNSETTLED_NS = 1_000_000_000
 #: So many equal values and so many files are remembered; what was not asked for longest is forgotten.
 _MAX_REMEMBERED = 256
 
@@ -63,7 +66,7 @@ class Premises:
             return self._key_commands[place]
 
     def read(self, path: str, load: Callable[[str], T]) -> T:
-        """Return what ``load`` makes of a file that does not change what it is asked for: again only if that changed.
+        """Return what ``load`` makes of a file, made once for everybody until the file changes: nobody may change it.
 
         Raise what ``load`` raises.
         """
@@ -71,13 +74,16 @@ class Premises:
         with self._lock:
             # Looked at before it is read: if it changes in between, it is read once more than needed, never once less.
             known, seen = self._files.pop(place, None), _look(path)
-            if known is None or known[0] != seen:
-                known = seen, load(path)
-            _remember(self._files, place, known)
-        return cast(T, known[1])
+            made = load(path) if known is None or known[0] != seen else known[1]
+            if seen is not None:
+                _remember(self._files, place, (seen, made))
+        return cast(T, made)
 
     def same(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what was made for ``key`` before, else what ``make`` makes now: nobody may change it."""
+        """Return what was made for ``key`` before, else what ``make`` makes now: nobody may change it.
+
+        Equal keys are to mean the same, whoever has them: a value that says nothing of its kind is no key.
+        """
         with self._lock:
             made = self._remembered.pop(key) if key in self._remembered else make()
             _remember(self._remembered, key, made)
@@ -85,7 +91,7 @@ class Premises:
 
     def same_text(self, text: str) -> str:
         """Return ``text``, as others have it if they do: long ones are held once."""
-        return self.same(text, lambda: text)
+        return self.same(("text", text), lambda: text)
 
     async def close(self) -> None:
         """End what runs and close every connection. Any number of times; afterwards nothing is started or sent."""
@@ -197,10 +203,12 @@ def _remember(memory: OrderedDict[K, T], key: K, value: T) -> None:
         memory.popitem(last=False)
 
 
-def _look(path: str) -> tuple[int, ...]:
-    """Return what changes with a file; the same for all that are not there."""
+def _look(path: str) -> tuple[int, ...] | None:
+    """Return what changes with a file; None if that cannot be told."""
     try:
         found = os.stat(path)
     except OSError:
-        return ()
+        return None
+    if found.st_mtime_ns > time.time_ns() - _UNSETTLED_NS:
+        return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -114,7 +114,7 @@ def script_of(config: Config, premises: Premises | None) -> Script:
     from zot.providers.lab.script import Script, demo
 
     if not config.script:
-        return demo() if premises is None else premises.same("demo.lab", demo)
+        return demo() if premises is None else premises.same(demo, demo)
     # A pipe can be read only once, and makes others wait.
     if premises is None or not os.path.isfile(config.script):
         return Script.load(config.script)
@@ -132,7 +132,7 @@ def _with_own(listed: Catalogue, config: Config, premises: Premises | None) -> C
     if premises is None:
         return overlaid(listed, load(path).get(listed.provider, ()))
     own = premises.read(path, load).get(listed.provider, ())
-    return premises.same((listed, own), lambda: overlaid(listed, own))
+    return premises.same(("models", listed, own), lambda: overlaid(listed, own))
 
 
 def _service(

@@ -92,7 +92,7 @@ class Choice(msgspec.Struct, frozen=True):
     """How a session is to work: as ``config`` says, of which ``given`` counts whatever it worked with before.
 
     ``agent`` is the name that this goes by; ``guarded`` that strangers talk to it: what its policy does not mention,
-    they may not do.
+    they may not do. A session that was guarded stays so, and keeps its agent's name unless there is another.
     """
 
     config: Config
@@ -204,6 +204,10 @@ def _going_on(choose: Choose, changes: Sequence[Row]) -> tuple[Choice, str | Non
 
     recorded = next((row for row in reversed(changes) if isinstance(row, Configured)), None)
     choice = choose(recorded)
+    if recorded is not None:
+        # Whoever goes on with it, what strangers have said is in it.
+        name, is_guarded = choice.agent or recorded.agent, choice.guarded or recorded.guarded
+        choice = msgspec.structs.replace(choice, agent=name, guarded=is_guarded)
     if choice.guarded:
         choice = msgspec.structs.replace(choice, config=guarded(choice.config))
     if recorded is None:
@@ -333,7 +337,7 @@ def _tool_environment(config: Config, premises: Premises | None) -> Mapping[str,
     env = config.environment
     if premises is None:
         return tool_environment(env)
-    return premises.same(frozenset(env.items()), lambda: tool_environment(env))
+    return premises.same(("environment", frozenset(env.items())), lambda: tool_environment(env))
 
 
 def prompt_of(config: Config) -> str:

@@ -172,7 +172,7 @@ class Toolbox:
             log.warning("%s is not trusted and was not loaded; %s", printable(directory), trust_hint(directory))
         if (premises := self._premises) is None:
             return tuple(found.skills)
-        return premises.same(tuple(found.skills), lambda: tuple(found.skills))
+        return premises.same(("skills", found.skills), lambda: found.skills)
 
     def _is_trusted(self, directory: str) -> bool:
         if self._config.trust_project:
