@@ -8,10 +8,10 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 import claude
@@ -26,7 +26,7 @@ from zot.config import Config
 from zot.errors import SessionBusy, UserError
 from zot.events import ApprovalAnswer, ApprovalRequest, Done, ToolResult, TurnEnd, TurnStart
 from zot.journal.journal import Journal
-from zot.messages import CallBlock, TextBlock, timestamp
+from zot.messages import CallBlock, TextBlock
 from zot.past import Past
 from zot.providers.models import catalogue
 from zot.runtime import open_recorded
@@ -54,7 +54,11 @@ class House:
         self.listener = Listener()
 
     async def live(
-        self, *replies: Sequence[bytes], session_id: str = "s", parks: bool = True, timeout_s: float = 60
+        self,
+        *replies: Sequence[bytes],
+        session_id: str = "s",
+        parks: bool = True,
+        clock: Callable[[], float] = time.time,
     ) -> Session:
         """Open a session, as a process would that has just begun."""
         journal = await Journal.open(self.path / "journal.db")
@@ -68,13 +72,13 @@ class House:
             cwd="/",
             env={},
             extensions=self.guard,
-            approver=Approvals(Policy.parse(self.rules), cwd="/", timeout_s=timeout_s),
+            approver=Approvals(Policy.parse(self.rules), cwd="/", timeout_s=600),
         )
         session = Session(
             agent, record, now=lambda: NOON, past=Past(past.changes, past.rows, record.totals, journal.close)
         )
         self.listener = listen(session)
-        await (session.take_up() if parks else session.mend())
+        await (session.take_up(clock=clock) if parks else session.mend())
         return session
 
     async def die_with(self, rows: Sequence[Row], session_id: str) -> None:
@@ -213,6 +217,27 @@ async def test_a_session_that_is_taken_up_waits_with_the_same_question_until_the
     await third.close()
 
 
+async def test_steps_are_counted_on_and_a_restart_of_the_machine_costs_nothing(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await house.live(ASKING, ASKING)
+    session.prompt("go")
+    session.approve((await asked(session)).id, "allow_once")
+    request = await asked(session)
+    assert request.id == "approval_1_2"
+    await session.close(parks=True)
+    monkeypatch.setattr("zot.journal.record.boot_id", lambda: "another")
+    again = await house.live(ANSWERED)
+    assert again.pending == request
+    again.approve(request.id, "allow_once")
+    await finish(again)
+    await again.close()
+    assert [row.step for row in await house.rows() if isinstance(row, TurnStart)] == [1, 2, 3]
+    journal = await Journal.open(house.path / "journal.db")
+    assert (await journal.find("s")).epoch == 1
+    await journal.close()
+
+
 async def test_who_waits_keeps_others_from_running_the_session(house: House) -> None:
     session = await house.live(ASKING)
     session.prompt("go")
@@ -238,9 +263,9 @@ async def test_who_waits_keeps_others_from_running_the_session(house: House) -> 
 
 async def test_a_deadline_that_passes_while_it_waits_again_is_a_refusal_and_the_run_goes_on(house: House) -> None:
     before, request = parted(await whole_run(house))
-    request = msgspec.structs.replace(request, deadline=timestamp(time.time() + 0.1))
     await house.die_with([*before, request], "late")
-    session = await house.live(ANSWERED, session_id="late")
+    almost = datetime.fromisoformat(request.deadline).timestamp() - 0.01
+    session = await house.live(ANSWERED, session_id="late", clock=lambda: almost)
     assert session.pending == request
     await finish(session)
     after = await house.rows("late")
@@ -253,12 +278,12 @@ async def test_a_deadline_that_passes_while_it_waits_again_is_a_refusal_and_the_
 
 async def test_a_deadline_that_passed_before_it_is_taken_up_ends_the_run(house: House) -> None:
     before, request = parted(await whole_run(house))
-    request = msgspec.structs.replace(request, deadline="2026-01-01T00:00:00.000Z")
     await house.die_with([*before, request], "late")
-    session = await house.live(session_id="late")
+    deadline = datetime.fromisoformat(request.deadline).timestamp()
+    session = await house.live(session_id="late", clock=lambda: deadline)
     assert (session.pending, session.busy, house.ran) == (None, False, [])
     after = await house.rows("late")
-    too_late = "not run: nobody approved it by 2026-01-01T00:00:00.000Z"
+    too_late = f"not run: nobody approved it by {request.deadline}"
     assert results(after) == [("c1", "did a"), ("c2", too_late), ("c3", LOST)]
     assert after[-2:] == [TurnEnd("aborted"), Done()]
     await session.close()

@@ -45,7 +45,7 @@ class Driver:
         """Let a run wait that another process began, for the same answer until the same deadline."""
         self._aborting, self._task, self._parked = False, None, taken.parked
         run.go_on(taken.parked.step)
-        self._questions.reopen(run, taken.parked, taken.rows)
+        self._questions.reopen(run, taken.parked, taken.rows, left_s=taken.left_s)
 
     def abort(self) -> None:
         """End the run, whatever it is doing. To be called once: a second time would interrupt the clean-up."""

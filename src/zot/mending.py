@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -15,10 +14,11 @@ from zot.store import Configured, Row, Store
 
 
 class TakenUp(msgspec.Struct, frozen=True):
-    """A run that goes on here: where it stands, and what it has recorded so far."""
+    """A run that goes on here: where it stands, what it has recorded so far, and how long a person may still answer."""
 
     parked: Parked
     rows: Sequence[Row]
+    left_s: float
 
 
 async def mend(history: History, store: Store, newest: Sequence[Row], *, now: Callable[[], str]) -> None:
@@ -43,7 +43,7 @@ async def take_up(
     newest: Sequence[Row],
     *,
     now: Callable[[], str],
-    clock: Callable[[], float] = time.time,
+    clock: Callable[[], float],
 ) -> TakenUp | None:
     """Return a newest run without an end that can go on here, as the store's only writer. End any other.
 
@@ -60,8 +60,9 @@ async def take_up(
         history.run = store.last_run
         rows = await store.newest()
         parked = find_parked(history.transcript, rows) if store.left_behind else None
-        if parked is not None and (parked.answer is not None or parked.left_s(clock()) > 0):
-            taken = TakenUp(parked, rows)
+        left_s = 0 if parked is None else parked.left_s(clock())
+        if parked is not None and (parked.answer is not None or left_s > 0):
+            taken = TakenUp(parked, rows, left_s)
             return taken
         if parked is not None:
             late = missed(parked, now())

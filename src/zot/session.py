@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, cast, get_args
@@ -348,12 +349,12 @@ class Session:
         """End the run that a dead process left without an end, if there is one and nobody else runs the session."""
         await self._worker.mend()
 
-    async def take_up(self) -> None:
+    async def take_up(self, *, clock: Callable[[], float] = time.time) -> None:
         """The same, but a run that waits for a person goes on: `pending` until somebody answers, or it is too late.
 
-        From now on there always is somebody to ask, sooner or later.
+        From now on there always is somebody to ask, sooner or later. ``clock`` says whether it is too late.
         """
-        await self._worker.take_up()
+        await self._worker.take_up(clock)
 
     async def establish(self) -> None:
         """Record what it works with, durably, unless that is on record; before its first prompt. Raise StoreFailed."""

@@ -173,13 +173,13 @@ class Worker:
         if self._must_recover and self._running is None:
             await mend(self._history, self._store, newest, now=self._now)
 
-    async def take_up(self) -> None:
+    async def take_up(self, clock: Callable[[], float]) -> None:
         """The same, but a run that waits for a person goes on here. From now on there always is somebody to ask."""
         self._driver.always_asks = True
         newest, self._newest = self._newest, ()
         if not self._must_recover or self._running is not None:
             return
-        taken = await take_up(self._history, self._store, newest, now=self._now)
+        taken = await take_up(self._history, self._store, newest, now=self._now, clock=clock)
         if taken is None:
             return
         try:

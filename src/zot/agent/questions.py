@@ -79,7 +79,7 @@ class Questions:
         finally:
             self._open = None
 
-    def reopen(self, run: Run, parked: Parked, newest: Sequence[Row]) -> None:
+    def reopen(self, run: Run, parked: Parked, newest: Sequence[Row], *, left_s: float) -> None:
         """Let a question wait again that was asked in an earlier life of ``run``, whose rows are ``newest``."""
         for row in newest:
             if isinstance(row, ApprovalRequest):
@@ -92,7 +92,7 @@ class Questions:
             run,
             parked.request,
             question if isinstance(question, Question) and is_same else None,
-            max(parked.left_s(self._clock()), 0),
+            left_s,
             too_late(parked.request),
         )
         if parked.answer is not None:
