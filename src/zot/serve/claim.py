@@ -17,7 +17,7 @@ from zot.serve import lock_file
 log = logging.getLogger("zot")
 
 #: How many may wait to be accepted: also while one daemon takes over from another.
-_BACKLOG = 1024
+BACKLOG = 1024
 _PROBE_S = 1.0
 
 
@@ -38,6 +38,14 @@ class Claim:
     def removes(self) -> bool:
         """True if the socket's file ends with us."""
         return self._bound is not None
+
+    def share(self) -> socket.socket:
+        """Return another descriptor of the listening socket, for an event loop: that closes what it has served.
+
+        With `asyncio.start_unix_server` give BACKLOG, too, which would be less, and from Python 3.13 on
+        ``cleanup_socket=False``: the socket's file is ours to remove, or somebody else's by then.
+        """
+        return self.listener.dup()
 
     def release(self) -> None:
         """Listen no more, remove the socket if it is still the one that we made, and let others own the endpoint.
@@ -154,7 +162,7 @@ def _bound(path: str) -> socket.socket:
     finally:
         os.umask(before)
     try:
-        listener.listen(_BACKLOG)
+        listener.listen(BACKLOG)
     except BaseException:
         listener.close()
         os.unlink(path)
