@@ -103,13 +103,20 @@ def stop(request: Request) -> int:
     meant = pid or server_pid or 0
     if server_pid is None and meant and _owner(place) == meant:
         _terminate(meant)
-    # One without a lock file is not a daemon of ours, and is gone when its process is.
-    while is_alive(meant) if pid is None else _owner(place) == pid:
+    while _is_there(place, pid, meant):
         if time.monotonic() > deadline:
             raise UserError(f"process {meant} is still the daemon at {place.socket} after {within_s:g} s")
         time.sleep(_LOOK_S)
     _tell(request, stopped=True, pid=meant, text=f"process {meant}, the daemon at {place.socket}, has ended")
     return 0
+
+
+def _is_there(place: Place, owned_by: int | None, pid: int) -> bool:
+    """True if a daemon that owned its endpoint still does, or that of another kind still lives."""
+    if owned_by is None:
+        return is_alive(pid)
+    # For a moment at its end the owner has no name any more.
+    return _owner(place) in (owned_by, 0)
 
 
 def _asked_to_stop(place: Place, within_s: float) -> int | None:

@@ -133,6 +133,8 @@ def _clear(path: str) -> None:
         return
     if not stat.S_ISSOCK(found.st_mode):
         raise ConfigError(f"{path} is there and is no socket: remove it, or name another place with --socket")
+    if found.st_uid != os.geteuid():
+        raise ConfigError(f"{path} belongs to uid {found.st_uid}: name another place with --socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_PROBE_S)
         try:

@@ -69,6 +69,8 @@ def hand_over(claim: Claim, connection: int, *, within_s: float = 5.0) -> bool:
             line.send(_step("yours", removes=claim.removes))
         except OSError:  # It is gone, or too slow.
             return False
+        finally:
+            line.close_received()
     claim.forget()
     return True
 
@@ -97,7 +99,8 @@ def _taken(path: str, line: _Connection) -> Claim | None:
         line.send(_ASK)
         for said in line.steps():
             if said.error is not None:
-                raise DaemonRunning(f"the daemon at {path} does not hand over: {said.error.get('message')}")
+                why = f"the daemon at {path} does not hand over: {said.error.get('message')}"
+                raise DaemonRunning(why, pid=lock_file.owner(path) or 0)
             if said.params.step == "offer" and len(line.received) == _DESCRIPTORS:
                 offered = said.params
                 line.send(_step("taken"))
