@@ -141,7 +141,7 @@ async def test_a_daemon_with_an_event_loop_hands_over_when_it_has_wound_down(pat
         writer.close()
         handed.set_result(given)
 
-    server = await asyncio.start_unix_server(serve, sock=claim.share(), backlog=BACKLOG)
+    server = await asyncio.start_unix_server(serve, sock=claim.listener, backlog=BACKLOG)
     taken = await asyncio.to_thread(take_over, path)
     assert await handed
     assert taken is not None
@@ -151,7 +151,7 @@ async def test_a_daemon_with_an_event_loop_hands_over_when_it_has_wound_down(pat
         writer.close()
 
     reader, writer = await asyncio.open_unix_connection(path)  # before the next one accepts
-    following = await asyncio.start_unix_server(greet, sock=taken.share(), backlog=BACKLOG)
+    following = await asyncio.start_unix_server(greet, sock=taken.listener, backlog=BACKLOG)
     assert await reader.readuntil() == b"hi\n"
     writer.close()
     following.close()
@@ -197,7 +197,7 @@ def test_without_a_daemon_there_is_nothing_to_take_over(path: str) -> None:
 def test_one_that_dies_before_it_has_given_all_leaves_the_endpoint_free(path: str) -> None:
     def die(claim: Claim, connection: socket.socket) -> str:
         offer = b'{"jsonrpc":"2.0","method":"daemon/handover","params":{"step":"offer"}}\n'
-        socket.send_fds(connection, [offer], [claim.listener.fileno(), claim.lock])
+        socket.send_fds(connection, [offer], claim.descriptors)
         os._exit(1)
 
     with Child(give(path, die)) as old:

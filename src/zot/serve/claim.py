@@ -24,13 +24,18 @@ _PROBE_S = 1.0
 class Claim:
     """An endpoint that is ours: nobody else may listen there until `release`, also if we die without a word.
 
-    ``listener`` accepts its connections. Whoever is forked without an exec does not inherit it.
+    ``listener`` accepts its connections. Whoever serves it may close it, as event loops do: then nobody is accepted,
+    and nobody is refused, until `release` or a hand-over. `asyncio.start_unix_server` must be given BACKLOG, too, which
+    would be less, and from Python 3.13 on ``cleanup_socket=False``: the socket's file is not for it to remove.
+
+    Whoever is forked without an exec inherits none of it.
     """
 
     def __init__(self, path: str, listener: socket.socket, lock: int, *, removes: bool) -> None:
         self.path = path
         self.listener = listener
         self.lock = lock
+        self._kept = listener.dup()
         self._bound = _identity(path) if removes else None
         _everyone.add(self)
 
@@ -39,13 +44,10 @@ class Claim:
         """True if the socket's file ends with us."""
         return self._bound is not None
 
-    def share(self) -> socket.socket:
-        """Return another descriptor of the listening socket, for an event loop: that closes what it has served.
-
-        With `asyncio.start_unix_server` give BACKLOG, too, which would be less, and from Python 3.13 on
-        ``cleanup_socket=False``: the socket's file is ours to remove, or somebody else's by then.
-        """
-        return self.listener.dup()
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """The socket that listens and the lock: what makes an endpoint somebody's."""
+        return self._kept.fileno(), self.lock
 
     def release(self) -> None:
         """Listen no more, remove the socket if it is still the one that we made, and let others own the endpoint.
@@ -60,15 +62,19 @@ class Claim:
         except OSError as problem:
             log.warning("the socket %s could not be removed: %s", self.path, problem.strerror)
         lock, self.lock = self.lock, -1
-        self.listener.close()
+        self._stop_listening()
         lock_file.let_go(lock)
 
     def forget(self) -> None:
         """Close our descriptors and nothing else: somebody else has the endpoint now."""
         lock, self.lock = self.lock, -1
         if lock >= 0:
-            self.listener.close()
+            self._stop_listening()
             os.close(lock)
+
+    def _stop_listening(self) -> None:
+        self.listener.close()
+        self._kept.close()
 
 
 def claim_endpoint(path: str) -> Claim:

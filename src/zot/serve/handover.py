@@ -57,13 +57,13 @@ def hand_over(claim: Claim, connection: int, *, within_s: float = 5.0) -> bool:
     """Give the endpoint to the process at the other end of the descriptor ``connection``, and forget it.
 
     Call it last: when nothing accepts any more, all is wound down, and whatever else read and wrote that connection
-    has stopped and flushed. It blocks, ``within_s`` at most. False if it was not taken: then it is still ours, to go
-    on with or to release. The descriptor stays open.
+    has stopped and flushed. It blocks, ``within_s`` at most. False if it was not taken: then it is still ours, to
+    release. The descriptor stays open.
     """
     line = _Connection(socket.socket(fileno=os.dup(connection)), time.monotonic() + within_s)
     with line.socket:
         try:
-            line.send(_step("offer", removes=claim.removes), (claim.listener.fileno(), claim.lock))
+            line.send(_step("offer", removes=claim.removes), claim.descriptors)
             if not any(said.params.step == "taken" for said in line.steps()):
                 return False
             line.send(_step("yours", removes=claim.removes))
