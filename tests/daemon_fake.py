@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Self
 
 from zot.serve.claim import claim_endpoint
@@ -32,10 +33,10 @@ class FakeDaemon:
 
     def __exit__(self, *_: object) -> None:
         if self._thread.is_alive():
-            with socket.socket(socket.AF_UNIX) as last:
+            with socket.socket(socket.AF_UNIX) as last, suppress(OSError):  # It may just be ending.
                 last.connect(self.claim.path)
                 last.sendall(b'{"method":"end of the test"}\n')
-                self._thread.join()
+            self._thread.join()
         self.claim.release()
 
     def _serve(self) -> None:

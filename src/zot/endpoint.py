@@ -47,7 +47,7 @@ def locate(
     paths = _paths(platform)
     given = _given_config_dir(env, config_dir, paths)
     data_dir = _absolute(paths, _data_dir(env, given, paths))
-    own = given is not None or bool(env.get("ZEROCLAW_DATA_DIR", "").strip())
+    own = given is not None or _directory(env, "ZEROCLAW_DATA_DIR", paths) is not None
     return Place(
         socket=find_socket(env, socket=socket, config_dir=config_dir, platform=platform),
         data_dir=data_dir,

@@ -69,10 +69,6 @@ class DaemonRunning(UserError):
         self.pid = pid
 
 
-class DaemonMissing(UserError):
-    """No daemon listens where one is looked for, or it does not answer."""
-
-
 class AlreadyAnswered(UserError):
     """A request needs no run: its answer is on record. ``answer`` is that answer, as it was kept."""
 

@@ -174,6 +174,13 @@ def test_one_that_cannot_be_asked_is_told_by_a_signal(operator: Operator) -> Non
         assert said == Said(f'{{"stopped":true,"pid":{deaf.pid}}}\n', 0)
 
 
+def test_one_without_a_lock_that_does_not_want_to_end_is_left_alone(operator: Operator) -> None:
+    with FakeDaemon(operator.path, {"initialize": HELLO, "daemon/stop": -32601}):
+        os.unlink(f"{operator.path}.lock")
+        with pytest.raises(UserError, match="does not end when it is asked to: no"):
+            operator.run("stop")
+
+
 def test_one_that_does_not_end_is_not_waited_for_for_ever(operator: Operator) -> None:
     claim = claim_endpoint(operator.path)
 

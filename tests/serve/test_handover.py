@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -17,7 +18,7 @@ import pytest
 from harness import eventually
 from offspring import Child
 from zot.errors import DaemonRunning
-from zot.serve.claim import Claim, claim_endpoint
+from zot.serve.claim import BACKLOG, Claim, claim_endpoint
 from zot.serve.handover import hand_over, take_over
 from zot.serve.lock_file import owner
 
@@ -125,6 +126,39 @@ def test_no_connection_attempt_is_refused_while_daemons_replace_each_other(path:
     assert len(served) > 20
 
 
+async def test_a_daemon_with_an_event_loop_hands_over_when_it_has_wound_down(path: str) -> None:
+    claim = claim_endpoint(path)
+    handed = asyncio.get_running_loop().create_future()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for number in (1, 2):
+            await reader.readuntil()
+            writer.write(b'{"jsonrpc":"2.0","result":{},"id":%d}\n' % number)
+        server.close()
+        await writer.drain()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]  # it is one that reads, too
+        given = await asyncio.to_thread(hand_over, claim, writer.get_extra_info("socket").fileno())
+        writer.close()
+        handed.set_result(given)
+
+    server = await asyncio.start_unix_server(serve, sock=claim.listener, backlog=BACKLOG)
+    taken = await asyncio.to_thread(take_over, path)
+    assert await handed
+    assert taken is not None
+
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hi\n")
+        writer.close()
+
+    reader, writer = await asyncio.open_unix_connection(path)  # before the next one accepts
+    following = await asyncio.start_unix_server(greet, sock=taken.listener, backlog=BACKLOG)
+    assert await reader.readuntil() == b"hi\n"
+    writer.close()
+    following.close()
+    taken.release()
+    assert not os.path.exists(path)
+
+
 def test_one_that_will_not_is_told(path: str) -> None:
     claim = claim_endpoint(path)
 
@@ -163,7 +197,7 @@ def test_without_a_daemon_there_is_nothing_to_take_over(path: str) -> None:
 def test_one_that_dies_before_it_has_given_all_leaves_the_endpoint_free(path: str) -> None:
     def die(claim: Claim, connection: socket.socket) -> str:
         offer = b'{"jsonrpc":"2.0","method":"daemon/handover","params":{"step":"offer"}}\n'
-        socket.send_fds(connection, [offer], [claim.listener.fileno(), claim.lock])
+        socket.send_fds(connection, [offer], claim.descriptors)
         os._exit(1)
 
     with Child(give(path, die)) as old:

@@ -121,9 +121,7 @@ def test_a_record_is_a_line_with_its_time_and_nothing_in_it_makes_another(log: l
     log.info("quiet")
     log.error("wrong: %d", "x")
     assert written(tmp_path / "d.log") == (
-        "TIME WARNING from a\\nb\\x1b[31m\\xff\n"
-        "TIME INFO quiet\n"
-        "TIME ERROR 'wrong: %d' with ('x',): %d format: a real number is required, not str\n"
+        "TIME WARNING from a\\nb\\x1b[31m\\xff\nTIME INFO quiet\nTIME ERROR wrong: %d: cannot be shown: TypeError\n"
     )
 
 

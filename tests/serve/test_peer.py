@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from offspring import NOBODY, Child
+from zot.errors import ConfigError
+from zot.serve.claim import claim_endpoint
+from zot.serve.dial import dial
 from zot.serve.peer import Peer, admits, identify
 
 
@@ -58,3 +61,27 @@ def test_root_is_another_user_unless_we_are_root() -> None:
 def test_who_is_not_known_is_nobody() -> None:
     assert Peer(uid=-1, pid=0).label == "unix:unknown"
     assert not admits(Peer(uid=-1, pid=0))
+
+
+def test_nothing_is_said_to_a_daemon_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    us = os.geteuid()
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "d.sock"
+        Path(directory).chmod(0o777)
+
+        def listen(_: Callable[[], None]) -> str:
+            listener.bind(str(path))
+            listener.listen()
+            path.chmod(0o666)
+            return "listening"
+
+        listener = socket.socket(socket.AF_UNIX)
+        with listener, Child(listen, uid=NOBODY if us == 0 else None) as child:
+            assert child.says() == "listening"
+            if us != 0:
+                monkeypatch.setattr(os, "geteuid", lambda: us + 1)
+            with pytest.raises(PermissionError, match=r"who listens there is uid \d+"):
+                dial(str(path), 1.0)
+            Path(directory).chmod(0o1777)
+            with pytest.raises(ConfigError, match=r"d\.sock belongs to uid \d+: name another place"):
+                claim_endpoint(str(path))

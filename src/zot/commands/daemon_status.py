@@ -96,15 +96,14 @@ def stop(request: Request) -> int:
     within_s: float = request.settings.get("timeout", _STOP_S)
     deadline = time.monotonic() + within_s
     pid = _owner(place)
-    server_pid = _asked_to_stop(place, min(_ANSWER_S, within_s))
+    server_pid = _asked_to_stop(place, min(_ANSWER_S, within_s), is_ours=pid is not None)
     if pid is None and server_pid is None:
         _tell(request, stopped=False, pid=None, text=f"no daemon is running at {place.socket}")
         return _NOT_RUNNING
     meant = pid or server_pid or 0
     if server_pid is None and meant and _owner(place) == meant:
         _terminate(meant)
-    # One without a lock file is not a daemon of ours, and is gone when its process is.
-    while is_alive(meant) if pid is None else _owner(place) == pid:
+    while _is_there(place, pid, meant):
         if time.monotonic() > deadline:
             raise UserError(f"process {meant} is still the daemon at {place.socket} after {within_s:g} s")
         time.sleep(_LOOK_S)
@@ -112,14 +111,29 @@ def stop(request: Request) -> int:
     return 0
 
 
-def _asked_to_stop(place: Place, within_s: float) -> int | None:
-    """Ask the daemon to end, in its own words. Return its pid, 0 if it does not say; None if it cannot be asked."""
+def _is_there(place: Place, owned_by: int | None, pid: int) -> bool:
+    """True if a daemon that owned its endpoint still does, or that of another kind still lives."""
+    if owned_by is None:
+        return is_alive(pid)
+    # For a moment at its end the owner has no name any more.
+    return _owner(place) in (owned_by, 0)
+
+
+def _asked_to_stop(place: Place, within_s: float, *, is_ours: bool) -> int | None:
+    """Ask the daemon to end, in its own words. Return its pid, 0 if it does not say; None if it cannot be asked.
+
+    Raise UserError if it does not want to, and is none whose lock says whom to send a signal.
+    """
     try:
         with DaemonLine(place.socket, within_s=within_s) as line:
             with suppress(ConnectionError):  # It may end so fast that its answer does not get out.
                 line.ask("daemon/stop", {})
             return line.greeting.server_pid
-    except (OSError, Refused, msgspec.ValidationError):
+    except Refused as problem:
+        if not is_ours:
+            raise UserError(f"the daemon at {place.socket} does not end when it is asked to: {problem}") from None
+        return None
+    except (OSError, msgspec.ValidationError):
         return None
 
 

@@ -17,20 +17,25 @@ from zot.serve import lock_file
 log = logging.getLogger("zot")
 
 #: How many may wait to be accepted: also while one daemon takes over from another.
-_BACKLOG = 1024
+BACKLOG = 1024
 _PROBE_S = 1.0
 
 
 class Claim:
     """An endpoint that is ours: nobody else may listen there until `release`, also if we die without a word.
 
-    ``listener`` accepts its connections. Whoever is forked without an exec does not inherit it.
+    ``listener`` accepts its connections. Whoever serves it may close it, as event loops do: then nobody is accepted,
+    and nobody is refused, until `release` or a hand-over. `asyncio.start_unix_server` must be given BACKLOG, too, which
+    would be less, and from Python 3.13 on ``cleanup_socket=False``: the socket's file is not for it to remove.
+
+    Whoever is forked without an exec inherits none of it.
     """
 
     def __init__(self, path: str, listener: socket.socket, lock: int, *, removes: bool) -> None:
         self.path = path
         self.listener = listener
         self.lock = lock
+        self._kept = listener.dup()
         self._bound = _identity(path) if removes else None
         _everyone.add(self)
 
@@ -38,6 +43,11 @@ class Claim:
     def removes(self) -> bool:
         """True if the socket's file ends with us."""
         return self._bound is not None
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """The socket that listens and the lock: what makes an endpoint somebody's."""
+        return self._kept.fileno(), self.lock
 
     def release(self) -> None:
         """Listen no more, remove the socket if it is still the one that we made, and let others own the endpoint.
@@ -52,15 +62,19 @@ class Claim:
         except OSError as problem:
             log.warning("the socket %s could not be removed: %s", self.path, problem.strerror)
         lock, self.lock = self.lock, -1
-        self.listener.close()
+        self._stop_listening()
         lock_file.let_go(lock)
 
     def forget(self) -> None:
         """Close our descriptors and nothing else: somebody else has the endpoint now."""
         lock, self.lock = self.lock, -1
         if lock >= 0:
-            self.listener.close()
+            self._stop_listening()
             os.close(lock)
+
+    def _stop_listening(self) -> None:
+        self.listener.close()
+        self._kept.close()
 
 
 def claim_endpoint(path: str) -> Claim:
@@ -125,6 +139,8 @@ def _clear(path: str) -> None:
         return
     if not stat.S_ISSOCK(found.st_mode):
         raise ConfigError(f"{path} is there and is no socket: remove it, or name another place with --socket")
+    if found.st_uid != os.geteuid():
+        raise ConfigError(f"{path} belongs to uid {found.st_uid}: name another place with --socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_PROBE_S)
         try:
@@ -154,7 +170,7 @@ def _bound(path: str) -> socket.socket:
     finally:
         os.umask(before)
     try:
-        listener.listen(_BACKLOG)
+        listener.listen(BACKLOG)
     except BaseException:
         listener.close()
         os.unlink(path)

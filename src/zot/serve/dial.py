@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import struct
+
+from zot.serve.peer import identify
 
 
 def dial(path: str, within_s: float) -> socket.socket:
     """Connect to the socket at ``path``, waiting while too many others do. Raise OSError, TimeoutError if that is long.
+
+    Whoever listens must be ourselves, or root, whose systemd may do so for our daemon: in a directory like /tmp anybody
+    could, and would hear what we say. Otherwise PermissionError is raised.
 
     The socket blocks. A timeout of Python's would not do: it makes a busy daemon look like an error at once.
     """
@@ -16,6 +23,8 @@ def dial(path: str, within_s: float) -> socket.socket:
         _set_patience(connection, within_s)
         connection.connect(path)
         _set_patience(connection, 0)
+        if (uid := identify(connection).uid) not in (os.geteuid(), 0):
+            raise PermissionError(errno.EPERM, f"who listens there is uid {uid}", path)
     except BaseException as problem:
         connection.close()
         if isinstance(problem, BlockingIOError):

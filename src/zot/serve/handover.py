@@ -57,18 +57,20 @@ def hand_over(claim: Claim, connection: int, *, within_s: float = 5.0) -> bool:
     """Give the endpoint to the process at the other end of the descriptor ``connection``, and forget it.
 
     Call it last: when nothing accepts any more, all is wound down, and whatever else read and wrote that connection
-    has stopped and flushed. It blocks, ``within_s`` at most. False if it was not taken: then it is still ours, to go
-    on with or to release. The descriptor stays open.
+    has stopped and flushed. It blocks, ``within_s`` at most. False if it was not taken: then it is still ours, to
+    release. The descriptor stays open.
     """
     line = _Connection(socket.socket(fileno=os.dup(connection)), time.monotonic() + within_s)
     with line.socket:
         try:
-            line.send(_step("offer", removes=claim.removes), (claim.listener.fileno(), claim.lock))
+            line.send(_step("offer", removes=claim.removes), claim.descriptors)
             if not any(said.params.step == "taken" for said in line.steps()):
                 return False
             line.send(_step("yours", removes=claim.removes))
         except OSError:  # It is gone, or too slow.
             return False
+        finally:
+            line.close_received()
     claim.forget()
     return True
 
@@ -97,7 +99,8 @@ def _taken(path: str, line: _Connection) -> Claim | None:
         line.send(_ASK)
         for said in line.steps():
             if said.error is not None:
-                raise DaemonRunning(f"the daemon at {path} does not hand over: {said.error.get('message')}")
+                why = f"the daemon at {path} does not hand over: {said.error.get('message')}"
+                raise DaemonRunning(why, pid=lock_file.owner(path) or 0)
             if said.params.step == "offer" and len(line.received) == _DESCRIPTORS:
                 offered = said.params
                 line.send(_step("taken"))

@@ -14,7 +14,7 @@ import time
 from zot.errors import ConfigError, DaemonRunning
 
 #: How long a lock that nobody living says to hold may last: somebody looks at it, or has not yet said who they are.
-_NAMELESS_S = 0.5
+_NAMELESS_S = 2.0
 _LOOK_S = 0.01
 _MAX_PID_DIGITS = 20
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC

@@ -32,8 +32,8 @@ class LogHandler(logging.Handler):
     def _line(self, record: logging.LogRecord) -> str:
         try:
             text = record.getMessage()
-        except (TypeError, ValueError) as problem:  # a mistake in a format, somewhere
-            text = f"{record.msg!r} with {record.args!r}: {problem}"
+        except Exception as problem:  # A mistake in a format, or in anything that it shows: whoever logs must not fail.
+            text = f"{record.msg if isinstance(record.msg, str) else '?'}: cannot be shown: {type(problem).__name__}"
         lines = [f"{timestamp(record.created)} {record.levelname} {printable(text)}"]
         if record.exc_info and record.exc_info[0] is not None:
             trace = logging.Formatter().formatException(record.exc_info)
