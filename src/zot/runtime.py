@@ -133,14 +133,48 @@ async def _open_recorded(
     demand: Demand | None = None,
 ) -> tuple[Session, T]:
     """Open a session of the journal, and what ``attend`` makes of its record."""
+    import asyncio
+
+    loading = asyncio.ensure_future(_load(config))  # Other threads are at the file meanwhile.
+    try:
+        return await _resume(config, given, attend, own_process=own_process, demand=demand)
+    finally:
+        loading.cancel()
+
+
+#: What a session is made of.
+_PARTS = (
+    "agent.loop", "session", "toolbox", "extension_host", "skills", "tools.on_demand", "tools.specs", "agent.approvals",
+    "providers.service",
+)  # fmt: skip
+
+
+async def _load(config: Config) -> None:
+    """Load what `open_session` will need, a piece at a time: whoever waits for the file goes on in between."""
+    import asyncio
+
+    for part in _PARTS if config.provider == "lab" else (*_PARTS, "providers.http"):
+        await asyncio.sleep(0)
+        __import__(f"zot.{part}")
+
+
+async def _resume(
+    config: Config,
+    given: Collection[str],
+    attend: Callable[[Journal, Record], T],
+    *,
+    own_process: bool,
+    demand: Demand | None,
+) -> tuple[Session, T]:
     from zot.journal.journal import Journal
-    from zot.session import Past
     from zot.store import Configured
 
     assert config.session is not None
     journal = await Journal.open(journal_path(config))
     try:
         record, past = await journal.resume(config.session, cwd=_directory(config.cwd))
+        from zot.session import Past
+
         recorded = next((row for row in reversed(past.changes) if isinstance(row, Configured)), None)
         system = None
         if recorded is not None:
