@@ -113,8 +113,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The only one that picks concrete parts.
     "runtime": {
         "errors", "messages", "store", "config", "provision", "premises", "agent", "session", "toolbox", "briefing",
-        "guard", "schema", "journal", "answers", "extension_host", "past",
+        "guard", "schema", "journal", "answers", "extension_host", "past", "preloading",
     },
+    # It names what it loads: the parts of a session, which runtime is about to pick.
+    "preloading": set(),
     "provision": {
         "errors", "premises",
         "config", "credentials", "key_command", "providers/vendors", "providers/models", "providers/base", "providers",

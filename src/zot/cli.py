@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
-_OBJECTS_PER_COLLECTION = 30_000
+_OBJECTS_PER_COLLECTION = 60_000
 _INTERRUPTED = 130
 _USAGE = """\
 usage: zot COMMAND [flags]

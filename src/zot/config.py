@@ -300,3 +300,15 @@ def without_userinfo(address: str) -> str:
     """Return an address without a user's name and password."""
     scheme, separator, rest = address.rpartition("://")
     return scheme + separator + rest.rpartition("@")[2]
+
+
+def checked(settings: Mapping[str, Any], base: Config | None = None) -> Config:
+    """Return ``base`` with ``settings``. Raise ConfigError if one is unknown or of the wrong type."""
+    if not isinstance(base, Config | None):
+        raise ConfigError("the configuration must be a zot.Config; settings are given by name")
+    fields = {} if base is None else msgspec.structs.asdict(base)
+    paths = {name: os.fspath(value) for name, value in settings.items() if isinstance(value, os.PathLike)}
+    try:
+        return msgspec.convert({**fields, **settings, **paths}, Config)
+    except msgspec.ValidationError as problem:
+        raise ConfigError(str(problem)) from None

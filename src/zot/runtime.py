@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 
@@ -177,23 +177,27 @@ async def _open_recorded(
 ) -> tuple[Session, T]:
     """Open a session of the journal, and what ``attend`` makes of its record."""
     import asyncio
+    from contextlib import nullcontext
 
     from zot.journal.journal import Journal
-    from zot.past import Past
+    from zot.preloading import preloading
 
     assert config.session is not None
-    journal = await Journal.open(journal_path(config))
-    try:
-        record, past = await journal.resume(config.session, cwd=_directory(config.cwd), create=creates)
-        changes = past.changes if premises is None else _with_same_prompts(past.changes, premises)
-        choice, system = _going_on(choose, changes)
-        draw = partial(_draw, choice, own_process=own_process, system=system, demand=demand, premises=premises)
-        plan = draw() if premises is None else await asyncio.to_thread(draw)
-        session = _built(plan, record, Past(changes, past.rows, record.totals, journal.close))
-        await (session.take_up() if parks else session.mend())
-    except BaseException:
-        await journal.close()
-        raise
+    with nullcontext() if premises is not None else preloading(config.provider):
+        journal = await Journal.open(journal_path(config))
+        try:
+            record, past = await journal.resume(config.session, cwd=_directory(config.cwd), create=creates)
+            from zot.past import Past
+
+            changes = past.changes if premises is None else _with_same_prompts(past.changes, premises)
+            choice, system = _going_on(choose, changes)
+            draw = partial(_draw, choice, own_process=own_process, system=system, demand=demand, premises=premises)
+            plan = draw() if premises is None else await asyncio.to_thread(draw)
+            session = _built(plan, record, Past(changes, past.rows, record.totals, journal.close))
+            await (session.take_up() if parks else session.mend())
+        except BaseException:
+            await journal.close()
+            raise
     return session, attend(journal, record)
 
 
@@ -384,15 +388,3 @@ def _directory(path: str | None) -> str:
     if not os.path.isdir(directory):
         raise ConfigError(f"{directory} is not a directory")
     return directory
-
-
-def checked(settings: Mapping[str, Any], base: Config | None = None) -> Config:
-    """Return ``base`` with ``settings``. Raise ConfigError if one is unknown or of the wrong type."""
-    if not isinstance(base, Config | None):
-        raise ConfigError("the configuration must be a zot.Config; settings are given by name")
-    fields = {} if base is None else msgspec.structs.asdict(base)
-    paths = {name: os.fspath(value) for name, value in settings.items() if isinstance(value, os.PathLike)}
-    try:
-        return msgspec.convert({**fields, **settings, **paths}, Config)
-    except msgspec.ValidationError as problem:
-        raise ConfigError(str(problem)) from None
