@@ -40,7 +40,7 @@ class Confinement:
         self._trying = asyncio.Lock()
 
     async def confine(
-        self, argv: Sequence[str], directory: str, manifest: Manifest, permissions: Permissions
+        self, argv: Sequence[str | bytes], directory: str, manifest: Manifest, permissions: Permissions
     ) -> list[str | bytes]:
         """Return the command line that runs an extension confined.
 
