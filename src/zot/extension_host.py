@@ -6,18 +6,25 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from zot.config import TOOL_NAMES, Config, extension_places, tool_environment, zot_home
-from zot.errors import ConfigError
+from zot.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from zot.agent.hooks import Extensions
+    from zot.extensions.carrier import Carrier
     from zot.extensions.discovery import Located
+    from zot.extensions.extension import Extension
     from zot.extensions.manifest import Manifest
     from zot.toolbox import Toolbox
 
 
-def open_extensions(config: Config, toolbox: Toolbox, *, cwd: str, model_id: str) -> Extensions | None:
-    """Return what keeps the extensions of a session; None if there are none. Raise ConfigError for a broken --ext."""
-    if not extension_places(config):
+def open_extensions(
+    config: Config, toolbox: Toolbox, *, cwd: str, model_id: str, joinable: bool = False
+) -> Extensions | None:
+    """Return what keeps the extensions of a session; None if there are none, and none can `join`.
+
+    Raise ConfigError for a broken --ext.
+    """
+    if not extension_places(config) and not joinable:
         return None
     from zot.extensions.confinement import Confinement
     from zot.extensions.deadlines import Deadlines
@@ -26,7 +33,7 @@ def open_extensions(config: Config, toolbox: Toolbox, *, cwd: str, model_id: str
     from zot.version import __version__
 
     located = find_extensions(config, cwd)
-    if not any(one.counts for one in located):
+    if not any(one.counts for one in located) and not joinable:
         return None
     env, home = tool_environment(config.environment), zot_home(config.environment)
     around = Surroundings(
@@ -43,6 +50,18 @@ def open_extensions(config: Config, toolbox: Toolbox, *, cwd: str, model_id: str
     )
     wanted = config.tools
     return Manager(located, around, taken=TOOL_NAMES, offered=lambda name: wanted is None or name in wanted)
+
+
+def join(extensions: Extensions, name: str, carrier: Carrier) -> Extension:
+    """Let an extension that has connected by itself take part in the session that ``extensions`` belong to.
+
+    Raise UserError if nobody can join it, or not under this name. `Extension.over` tells when it has gone again.
+    """
+    from zot.extensions.manager import Manager
+
+    if not isinstance(extensions, Manager):
+        raise UserError("no extension can join this session")
+    return extensions.join(name, carrier)
 
 
 def find_extensions(config: Config, cwd: str) -> list[Located]:

@@ -24,6 +24,9 @@ class Carrier(Protocol):
     async def leftovers(self) -> Sequence[str]:
         """Return what it left running although it is gone itself."""
 
+    def acknowledged(self) -> None:
+        """It has heard that it shall end, and has no more to say."""
+
     def end(self) -> None:
         """Make it go, with all that it started. Returns at once; any number of times."""
 

@@ -11,6 +11,7 @@ from zot.errors import UserError
 from zot.extensions.calls import Asked
 from zot.extensions.carrier import Carrier, Opening
 from zot.extensions.happenings import (
+    Acknowledged,
     Answered,
     CommandAnswered,
     Complained,
@@ -164,6 +165,8 @@ class Connection:
                 case Terminate() | Kill():
                     self._end()
                     continue
+                case Acknowledged() if self._carrier is not None:
+                    self._carrier.acknowledged()
                 case _:
                     pass
             self._heard(happening)

@@ -70,6 +70,9 @@ class Link:
     async def leftovers(self) -> Sequence[str]:
         return ()
 
+    def acknowledged(self) -> None:
+        self.end()  # It need not exit, so nothing would tell that it is done.
+
     def end(self) -> None:
         if not self._over.is_set():
             self._ended = True

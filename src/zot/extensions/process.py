@@ -39,6 +39,9 @@ class ExtensionProcess:
         await asyncio.sleep(_LEAVE_S)
         return [command for _, command in await self._child.background()]
 
+    def acknowledged(self) -> None:
+        return  # It exits by itself, or is made to.
+
     def end(self) -> None:
         # Once is enough, for that takes its own time to ask and then kills.
         if self._ending is None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 
 from zot.errors import ProtocolError
 from zot.extensions.quotes import QUOTED_BYTES, clipped
 from zot.wire import extension as wire
-from zot.wire.lines import TooLong
+from zot.wire.lines import TooLong, has_more_values
+
+
+class _Identified(msgspec.Struct):
+    id: Annotated[str, msgspec.Meta(max_length=128)] = ""
 
 
 class Framed(msgspec.Struct, frozen=True):
@@ -38,6 +42,8 @@ def read(line: bytes | TooLong) -> Said:
     """Read a line."""
     if isinstance(line, TooLong):
         return Unfit(f"wrote a line of more than {line.limit} bytes")
+    if has_more_values(line, wire.MAX_VALUES):
+        return Unfit(f"wrote a line with more than {wire.MAX_VALUES} values", _id_in(line), line[:QUOTED_BYTES])
     try:
         return Framed(wire.decode_from_extension(line), len(line))
     except wire.UnknownFrame as problem:
@@ -45,3 +51,12 @@ def read(line: bytes | TooLong) -> Said:
     except ProtocolError as problem:
         reason = f"wrote a line that is no frame: {clipped(str(problem))}"
         return Unfit(reason, problem.frame_id, line[:QUOTED_BYTES])
+
+
+def _id_in(line: bytes) -> bytes:
+    """Return the id in a line, as JSON, without looking at anything else; b"" if there is none."""
+    try:
+        found = msgspec.json.decode(line, type=_Identified).id
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return b""
+    return msgspec.json.encode(found) if found else b""
