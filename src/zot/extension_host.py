@@ -68,11 +68,27 @@ def find_extensions(config: Config, cwd: str) -> list[Located]:
     """Return the extensions that ``config`` leads to, in order. Raise ConfigError if one that was named is broken."""
     import logging
 
-    from zot.extensions.confinement import refusal
-    from zot.extensions.discovery import discover
     from zot.printable import printable
 
-    home, log = zot_home(config.environment), logging.getLogger("zot")
+    located, log = locate_extensions(config, cwd), logging.getLogger("zot")
+    for one in located:
+        if one.source == "ext" and one.standing == "broken":
+            raise ConfigError(one.problem)
+        if one.standing in ("broken", "refused", "shadowed"):
+            log.warning("extension %s: %s", printable(one.name), printable(one.problem))
+        elif one.standing == "untrusted":
+            log.warning(
+                "%s is not trusted and was not started; try: zot ext trust %s", printable(one.directory), one.name
+            )
+    return located
+
+
+def locate_extensions(config: Config, cwd: str) -> list[Located]:
+    """Return the extensions that ``config`` leads to, in order, and whether they run."""
+    from zot.extensions.confinement import refusal
+    from zot.extensions.discovery import discover
+
+    home = zot_home(config.environment)
 
     def is_trusted(directory: str, data: Sequence[str]) -> bool:
         if config.trust_project or home is None:
@@ -84,7 +100,7 @@ def find_extensions(config: Config, cwd: str) -> list[Located]:
     def is_refused(manifest: Manifest, directory: str) -> str:
         return "" if config.unsandboxed_ext else refusal(manifest, directory, config.environment, cwd=cwd)
 
-    located = discover(
+    return discover(
         cwd=cwd,
         home=home,
         explicit=config.ext,
@@ -92,13 +108,3 @@ def find_extensions(config: Config, cwd: str) -> list[Located]:
         is_trusted=is_trusted,
         refusal=is_refused,
     )
-    for one in located:
-        if one.source == "ext" and one.standing == "broken":
-            raise ConfigError(one.problem)
-        if one.standing in ("broken", "refused", "shadowed"):
-            log.warning("extension %s: %s", printable(one.name), printable(one.problem))
-        elif one.standing == "untrusted":
-            log.warning(
-                "%s is not trusted and was not started; try: zot ext trust %s", printable(one.directory), one.name
-            )
-    return located

@@ -80,6 +80,21 @@ def test_what_there_is_is_listed_with_why_it_does_not_run(ext: Ext) -> None:
     assert ext.listed()[1]["last_problem"] is None
 
 
+def test_those_that_the_settings_name_are_listed_first(ext: Ext) -> None:
+    put(ext.installed, "one")
+    named = put(ext.user / "mine", "one", version="2")
+    (ext.home / "config.toml").write_text(f'[agents.default]\next = ["{named}"]\nno_ext = true\n')
+    said = ext.ext("list", "--json")
+    assert [(one["directory"], one["source"], one["standing"]) for one in map(json.loads, said.out.split("\n")[:-1])] == [
+        (str(named), "ext", "runs"), (str(ext.installed / "one"), "global", "shadowed"),
+    ]  # fmt: skip
+    assert said.err == "zot: config.toml says no_ext: sessions start only those that are named, whatever is said here\n"
+    (ext.home / "config.toml").write_text("[agents.default]\nlunch = 1\n")
+    said = ext.ext("list")
+    assert said.out.startswith("one  global  runs\n")
+    assert said.err.endswith("; going on without\n")
+
+
 def test_what_one_may_do_is_listed_and_why_it_cannot_be_held_to_it(ext: Ext) -> None:
     one = put(
         ext.installed, "one", permissions={"fs.read": ["~/x\n", "$CWD"], "net": True, "env": False, "tools": ["a"]}
@@ -95,7 +110,19 @@ def test_what_one_may_do_is_listed_and_why_it_cannot_be_held_to_it(ext: Ext) -> 
         f"one  global  refused\n    {one}, may use: fs.read (~/x\\n, $CWD); net; tools (a)\n    does not run: {why}\n"
         f"two  global  refused\n    {two}, with no rights but its own directory\n    does not run: {why}\n"
     )
-    (ext.user / "bin" / "bwrap").symlink_to("/bin/true")
+    bwrap = ext.user / "bin" / "bwrap"
+    bwrap.write_text("#!/bin/sh\necho not permitted >&2; exit 1\n")
+    bwrap.chmod(0o755)
+    forbidden = (
+        "it declares permissions, which take bubblewrap, which does not work here: not permitted; "
+        "--unsandboxed-ext runs it without"
+    )
+    assert [(one["standing"], one["why_not"]) for one in ext.listed()] == [("refused", forbidden)] * 2
+    (ext.home / "config.toml").write_text("[agents.default]\nunsandboxed_ext = true\n")
+    assert ext.standings() == [("one", "global", "runs"), ("two", "global", "runs")]
+    (ext.home / "config.toml").unlink()
+    bwrap.unlink()
+    bwrap.symlink_to("/bin/true")
     assert ext.standings() == [("one", "global", "runs"), ("two", "global", "runs")]
     assert ext.listed()[1]["rights"] == {
         "fs.read": [], "fs.write": [], "net": False, "exec": False, "env": False, "tools": False, "events": False,

@@ -18,7 +18,7 @@ from zot.errors import UserError
 from zot.events import ExtNotify, encode
 from zot.extension_host import join, open_extensions
 from zot.extensions.link import MAX_UNREAD_BYTES, Link
-from zot.messages import CallBlock, TextBlock
+from zot.messages import CallBlock, ImageBlock, ResultBlock, TextBlock, show, text_of
 from zot.slash import CommandAnswer, CommandInfo
 from zot.toolbox import Toolbox
 from zot.tools.base import ToolContext
@@ -165,6 +165,49 @@ async def test_in_a_session_it_is_asked_after_those_that_the_session_has(tmp_pat
         await remote.says(hello(), GUARD, READY)
         told = await stage.prompt('call read {"path": "."} ;; --- ;; say done')
     assert results(told) == [("not from afar", True)]
+
+
+async def test_a_result_that_is_an_error_keeps_its_images(tmp_path: Path) -> None:
+    content = [{"type": "text", "text": "broken"}, {"type": "image", "mime_type": "image/png", "data": "aGk="}]
+    remote = Remote(
+        tool_call=lambda frame: {"type": "tool_result", "id": frame["id"], "is_error": True, "content": content}
+    )
+    async with Stage(tmp_path, Extension(tmp_path, "watcher", WATCHER)) as stage:
+        join(stage.session.agent.extensions, "afar", remote.link)
+        await remote.says(hello(), LOOKUP, READY)
+        told = await stage.prompt("call lookup {} ;; --- ;; say done")
+        kept = stage.session.transcript.messages[2].content
+    [result] = [event for event in told if event["type"] == "tool_result"]
+    assert result["is_error"]
+    assert [block["type"] for block in result["content"]] == ["text", "image"]
+    output = (TextBlock("broken"), ImageBlock("image/png", b"hi"))
+    assert [(block.is_error, block.content) for block in kept if isinstance(block, ResultBlock)] == [(True, output)]
+
+
+@pytest.mark.parametrize(
+    ("decision", "shown"),
+    [({"replace_text": "[redacted]"}, "[redacted]"), ({"block": True, "reason": "secret"}, "(held back: secret)")],
+)
+async def test_who_decides_about_messages_decides_about_what_is_shown_of_a_summary(
+    tmp_path: Path, decision: dict[str, Any], shown: str
+) -> None:
+    def decide(frame: dict[str, Any]) -> dict[str, Any]:
+        guarded = decision if "Summary" in frame["text"] else {}
+        return {"type": "event_intercept_response", "id": frame["id"], **guarded}
+
+    remote = Remote(event_intercept=decide)
+    async with Stage(tmp_path, Extension(tmp_path, "watcher", WATCHER)) as stage:
+        join(stage.session.agent.extensions, "afar", remote.link)
+        await remote.says(hello(), {"type": "subscribe", "intercept": ["assistant_message"]}, READY)
+        for _ in range(4):
+            await stage.prompt("say hi")
+        stage.session.compact()
+        await stage.session.finish()
+        [summary] = [event["summary"] for event in stage.events if event["type"] == "compact_done"]
+        first = stage.session.transcript.messages[0]
+    assert summary == shown
+    assert text_of(show(first).content) == f"## Context Summary (compacted)\n\n{shown}"
+    assert "Summary: " in text_of(first.content).removeprefix("## Context Summary (compacted)")
 
 
 async def test_whoever_talks_faster_than_it_is_heard_waits() -> None:
