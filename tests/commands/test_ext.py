@@ -85,7 +85,8 @@ def test_those_that_the_settings_name_are_listed_first(ext: Ext) -> None:
     named = put(ext.user / "mine", "one", version="2")
     (ext.home / "config.toml").write_text(f'[agents.default]\next = ["{named}"]\nno_ext = true\n')
     said = ext.ext("list", "--json")
-    assert [(one["directory"], one["source"], one["standing"]) for one in map(json.loads, said.out.split("\n")[:-1])] == [
+    listed = [json.loads(line) for line in said.out.split("\n")[:-1]]
+    assert [(one["directory"], one["source"], one["standing"]) for one in listed] == [
         (str(named), "ext", "runs"), (str(ext.installed / "one"), "global", "shadowed"),
     ]  # fmt: skip
     assert said.err == "zot: config.toml says no_ext: sessions start only those that are named, whatever is said here\n"
