@@ -202,3 +202,13 @@ def test_wrong_usage_is_exit_code_two(home: Path, words: list[str]) -> None:
         timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1)
+
+
+def test_a_bubblewrap_that_is_not_permitted_is_told_from_one_that_works(tmp_path: Path) -> None:
+    bwrap = tmp_path / "bin" / "bwrap"
+    bwrap.parent.mkdir()
+    bwrap.write_text("#!/bin/sh\necho not permitted >&2; exit 1\n")
+    bwrap.chmod(0o755)
+    doctor = Doctor(tmp_path, "--provider", "lab", "--offline", PATH=str(bwrap.parent))
+    detail = f"{bwrap}, for --lock and extensions with permissions, does not work here: not permitted"
+    assert (doctor.code, doctor["bubblewrap"]) == (0, ("warn", detail))
