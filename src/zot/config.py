@@ -58,6 +58,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ext_deadlines: dict[DeadlineName, Seconds] = {}
     session: str | None = None
     journal: str | None = None
+    private: tuple[str, ...] = ()
     script: str | None = None
     record: str | None = None
     replay: str | None = None
