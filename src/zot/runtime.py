@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 
-from zot.config import RECORDED, Config, resumed, tool_environment, tool_names, zot_home
+from zot.config import DEFAULT_AGENT, RECORDED, Config, resumed, tool_environment, tool_names, zot_home
 from zot.errors import ConfigError
 from zot.provision import credential_of, models_of, provider_of, script_of
 
@@ -114,9 +114,16 @@ async def open_recorded(
     there always is somebody to ask, sooner or later, and a run that waits for that is taken up. Raise ConfigError,
     StoreFailed if the journal cannot be used.
     """
-    chosen = Choice(config, given)
+
+    def choose(recorded: Configured | None) -> Choice:
+        if recorded is not None and recorded.agent not in ("", config.agent) and "agent" not in given:
+            raise ConfigError(
+                f"session {config.session!r} is one of the agent {recorded.agent!r}: name it with --agent"
+            )
+        return Choice(config, given, agent="" if config.agent == DEFAULT_AGENT else config.agent)
+
     session, _ = await _open_recorded(
-        config, lambda _: chosen, lambda journal, record: None, own_process=own_process, parks=parks
+        config, choose, lambda journal, record: None, own_process=own_process, parks=parks
     )
     return session
 
