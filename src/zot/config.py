@@ -220,13 +220,25 @@ def fitting(stored: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     return {name: value for name, value in stored.items() if name not in ("model", "base_url", "api")}
 
 
-def chosen(settings: Mapping[str, Any]) -> frozenset[str]:
+class Given(frozenset[str]):
+    """Names of settings that were given on a command line, which knows how each agent would work with them."""
+
+    settings: Mapping[str, Any]
+
+    def config(self, agent: str) -> Config:
+        """Return how an agent works. Raise NoSuchAgent, ConfigError."""
+        return resolve({**self.settings, "agent": agent})
+
+
+def chosen(settings: Mapping[str, Any]) -> Given:
     """Return which settings a session must not replace by what it worked with before: those that were given.
 
     Who names another agent wants its service, its model and its prompt; it works on where it did.
     """
     of_agent = ("provider", "model", "reasoning", "system_prompt") if "agent" in settings else ()
-    return frozenset((*settings, *of_agent))
+    given = Given((*settings, *of_agent))
+    given.settings = settings
+    return given
 
 
 #: What a session works with and goes on with, unless something else is given.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 
-from zot.config import DEFAULT_AGENT, RECORDED, Config, resumed, tool_environment, tool_names, zot_home
+from zot.config import DEFAULT_AGENT, RECORDED, Config, Given, resumed, tool_environment, tool_names, zot_home
 from zot.errors import ConfigError
 from zot.provision import credential_of, models_of, provider_of, script_of
 
@@ -116,11 +116,13 @@ async def open_recorded(
     """
 
     def choose(recorded: Configured | None) -> Choice:
-        if recorded is not None and recorded.agent not in ("", config.agent) and "agent" not in given:
-            raise ConfigError(
-                f"session {config.session!r} is one of the agent {recorded.agent!r}: name it with --agent"
-            )
-        return Choice(config, given, agent="" if config.agent == DEFAULT_AGENT else config.agent)
+        wanted = config
+        another = "" if recorded is None or recorded.agent == config.agent else recorded.agent
+        if another and isinstance(given, Given) and "agent" not in given:
+            # Its policy and its tools are those of its agent, whoever goes on with it.
+            own = given.config(another)
+            wanted = msgspec.structs.replace(own, session=config.session, auto_compact=config.auto_compact)
+        return Choice(wanted, given, agent="" if wanted.agent == DEFAULT_AGENT else wanted.agent)
 
     session, _ = await _open_recorded(
         config, choose, lambda journal, record: None, own_process=own_process, parks=parks
