@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import forked
 from grammar import Grammar
 from harness import PATIENCE_S, environment
 
@@ -24,11 +25,14 @@ def start(cwd: Path, *argv: str, **popen: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", "zot", *argv, *ANSWER], cwd=cwd, env=env, **given)
 
 
-def ask(cwd: Path, *argv: str, typed: bytes | None = None) -> tuple[str, str, int]:
-    """Run to the end and return what it wrote to its two outputs, and its exit code."""
-    process = start(cwd, *argv, stdin=subprocess.DEVNULL if typed is None else subprocess.PIPE)
-    out, err = process.communicate(typed, timeout=PATIENCE_S)
-    return out.decode(), err.decode(), process.returncode
+def ask(cwd: Path, *argv: str, typed: bytes | None = b"") -> tuple[str, str, int]:
+    """Run to the end and return what it wrote to its two outputs, and its exit code. None is the null device."""
+    if typed is None:
+        process = start(cwd, *argv)
+        out, err = process.communicate(timeout=PATIENCE_S)
+        return out.decode(), err.decode(), process.returncode
+    done = forked.run([*argv, *ANSWER], cwd=cwd, env=environment({"ZOT_HOME": str(cwd / "kept")}), given=typed)
+    return done.stdout.decode(), done.stderr.decode(), done.returncode
 
 
 def events(out: str, *, judged: bool = False) -> list[dict[str, Any]]:
