@@ -14,6 +14,7 @@ import zot
 from zot import events
 from zot.events import (
     AgentEvent,
+    ApprovalAnswer,
     ApprovalRequest,
     AssistantMessage,
     AssistantStart,
@@ -89,6 +90,11 @@ LINES: list[tuple[AgentEvent, bytes]] = [
         ApprovalRequest("r1", "bash", {"command": "ls"}, "bash: ls", NOON),
         b'{"type":"approval_request","id":"r1","tool":"bash","args":{"command":"ls"},"summary":"bash: ls",'
         b'"deadline":"2026-01-01T12:00:00.000Z"}',
+    ),
+    (ApprovalAnswer("r1", "expired"), b'{"type":"approval_answer","id":"r1","decision":"expired"}'),
+    (
+        ApprovalAnswer("r1", "reject", "alice"),
+        b'{"type":"approval_answer","id":"r1","decision":"reject","by":"alice"}',
     ),
     (
         ExtNotify("guard", "warn", "careful"),

@@ -157,6 +157,14 @@ class ApprovalRequest(Event, tag="approval_request", frozen=True, gc=False):
     deadline: str
 
 
+class ApprovalAnswer(Event, tag="approval_answer", frozen=True, gc=False):
+    """What came of the request ``id``: what a person decided, and who if that is known, or why nobody did."""
+
+    id: str
+    decision: Literal["allow_once", "allow_always", "reject", "expired", "unanswerable", "aborted"]
+    by: str = ""
+
+
 class ExtNotify(Event, tag="ext_notify", frozen=True, gc=False):
     extension: str
     level: Literal["info", "success", "warn", "error"]
@@ -221,6 +229,7 @@ AgentEvent: TypeAlias = (
     | CompactDone
     | Retry
     | ApprovalRequest
+    | ApprovalAnswer
     | ExtNotify
     | ExtWaiting
     | PanelOpened

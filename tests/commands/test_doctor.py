@@ -159,7 +159,7 @@ def test_files_that_are_wrong_are_said_to_be(home: Path) -> None:
     doctor = Doctor(home, "--offline", ANTHROPIC_API_KEY="k")
     assert doctor.code == 1
     assert doctor["config.toml"][0] == "fail"
-    assert "unknown field `colour`" in doctor["config.toml"][1]
+    assert "[agents.default] colour: unknown setting" in doctor["config.toml"][1]
     assert doctor["auth.json"][0] == "fail"
     assert "chmod 600" in doctor["auth.json"][1]
     assert doctor["ZOT_HOME"] == ("warn", f"{home}: mode 0755, open to others; try: chmod 700 {home}")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from zot.errors import ProtocolError
 from zot.events import (
     AgentEvent,
+    ApprovalAnswer,
     ApprovalRequest,
     Done,
     ExtNotify,
@@ -206,6 +207,13 @@ def test_an_event_that_came_later_is_told_to_who_asked_for_it(feature: str, even
     others = {name for name, _ in GATED} - {feature}
     assert told([TurnStart(1), event, Done()], *others) == told([TurnStart(1), Done()])
     assert told([event], feature) == [json.loads(encode(event))]
+
+
+def test_an_answer_is_told_to_nobody_in_version_1() -> None:
+    everything = [name for name, _ in GATED]
+    assert told([TurnStart(1), ApprovalAnswer("1", "reject", "alice"), Done()], *everything) == told(
+        [TurnStart(1), Done()]
+    )
 
 
 def test_numbers_are_contiguous_over_what_is_told() -> None:

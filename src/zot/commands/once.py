@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from zot import flags
 from zot.commands.kept import open_earlier, open_kept
-from zot.config import AGENT_FLAGS, RESUME_FLAGS, resolve
+from zot.config import AGENT_FLAGS, RESUME_FLAGS, chosen, resolve
 from zot.errors import AgentError, UsageError
 from zot.runtime import check, open_any
 from zot.serve.stdio import claim, leave, leave_on_signals
@@ -66,9 +66,9 @@ def main(argv: Sequence[str]) -> int:
 
     opening: Callable[[], Awaitable[Session]]
     if earlier is not None:
-        opening = partial(open_earlier, config, settings, earlier)
+        opening = partial(open_earlier, config, chosen(settings), earlier)
     else:
-        opening = partial(open_kept if keep else open_any, config, settings, own_process=True)
+        opening = partial(open_kept if keep else open_any, config, chosen(settings), own_process=True)
     leave(asyncio.run(_answer(opening, words, how, incoming, outgoing)))
 
 
