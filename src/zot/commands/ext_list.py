@@ -16,6 +16,7 @@ from zot.extensions.discovery import Located
 from zot.extensions.log import log_path
 from zot.extensions.log_reader import Note, problem
 from zot.extensions.manifest import Manifest
+from zot.extensions.permissions import Permissions
 from zot.printable import printable
 from zot.tools.process import open_processes
 
@@ -39,21 +40,25 @@ def list_(request: Request) -> int:
 
 async def _tried(located: list[Located], config: Config) -> list[Located]:
     """Return them, those refused that no sandbox can hold here: one that is there may be forbidden to work."""
-    confined = {one.name: one.manifest.permissions for one in located if one.standing == "runs" and one.manifest}
-    if config.unsandboxed_ext or not any(permissions is not None for permissions in confined.values()):
+    if config.unsandboxed_ext or not any(map(_confined, located)):
         return located
     processes, env = open_processes(), tool_environment(os.environ)
     confinement = Confinement(lambda: processes, env, cwd=directory(None), zot_home=home())
 
     async def tried(one: Located) -> Located:
-        permissions = confined.get(one.name) if one.standing == "runs" else None
-        reason = "" if permissions is None else await confinement.refusal(permissions, one.directory)
+        permissions = _confined(one)
+        reason = await confinement.refusal(permissions, one.directory) if permissions else ""
         return msgspec.structs.replace(one, standing="refused", problem=reason) if reason else one
 
     try:
         return [await tried(one) for one in located]
     finally:
         await processes.close()
+
+
+def _confined(one: Located) -> Permissions | None:
+    """Return what one that runs is held to, if it is."""
+    return one.manifest.permissions if one.standing == "runs" and one.manifest else None
 
 
 def _described(one: Located, last: Note | None) -> dict[str, Any]:

@@ -37,6 +37,7 @@ from zot.extensions.happenings import (
     PanelClosed,
     PanelOpened,
     PanelRendered,
+    Settled,
     Subscribed,
     ToolRegistered,
 )
@@ -253,6 +254,8 @@ class Manager:
                 self._tools = None
                 if self._begun:
                     self._report_clashes(extension)
+            case Settled():
+                self._tools = None  # What it had before it crashed, and has not registered again, is gone.
             case Subscribed() if self._begun:
                 # It was slow to start, or has been started again: for it, the session begins now.
                 extension.tell(wire.Event("session_start"))
@@ -298,6 +301,7 @@ class Manager:
 
         with Wait(tell):
             await extension.settled()
+        self._slow.discard(extension.name)
 
     def _commands(self) -> Mapping[str, tuple[Extension, wire.RegisterCommand]]:
         """Return the commands by name, each with whose it is: the first in order has a name that several want."""

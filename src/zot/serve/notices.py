@@ -27,6 +27,8 @@ def show_notices(events: Sequence[AgentEvent]) -> None:
 def complain(line: str) -> None:
     """Write a line to standard error. Never waits: what nobody reads is lost."""
     data = f"{line}\n".encode("utf-8", "replace")
+    if sys.stderr is None:  # It was closed when we were started.
+        return
     try:
         sys.stderr.flush()
         descriptor = sys.stderr.fileno()
