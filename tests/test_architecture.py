@@ -82,10 +82,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "checkpoints": {"errors", "messages", "store", "agent", "past"},
     "rewind": {"errors", "messages", "store", "history", "job", "checkpoints"},
     "session": {"errors", "messages", "slash", "store", "agent", "history", "job", "past", "worker", "rewind"},
+    # What faces see of a session.
+    "conversation": {"messages", "slash", "history"},
+    "reloadable": {"errors", "messages", "events", "slash", "tools/base", "agent", "extensions"},
     # The only one that picks concrete parts.
     "runtime": {
         "errors", "regular", "messages", "store", "config", "provision", "providers/lab", "agent", "session", "toolbox",
-        "instructions", "schema", "journal", "answers", "extension_host",
+        "instructions", "schema", "journal", "answers", "extension_host", "reloadable",
     },
     "provision": {
         "errors",
@@ -100,6 +103,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "serve": {
         "errors", "printable", "messages", "events", "slash", "history", "job", "outcome", "answers", "session", "wire",
     },
+    # A conversation and a home in this process. Faces do not know them.
+    "local": {
+        "errors", "messages", "events", "slash", "store", "config", "conversation", "history", "outcome", "agent",
+        "session", "runtime", "reloadable", "provision", "providers/vendors", "providers/models",
+    },
+    "local_home": {
+        "errors", "messages", "config", "conversation", "local", "runtime", "session", "journal", "skills", "trust",
+        "extensions", "auth_file", "credentials", "providers", "providers/vendors",
+    },
+    "html_page": {"errors", "messages", "readable"},
+    # It sees conversations and events, and nothing behind them.
+    "tui": {
+        "errors", "messages", "events", "slash", "printable", "readable", "history", "conversation", "html_page",
+    },
     # It looks at everything, and nobody but its command looks at it.
     "doctor": {
         "errors", "version", "config", "auth_file", "credentials", "key_command", "providers/vendors", "providers/base",
@@ -110,7 +127,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "wire",
         "provision", "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors",
         "providers/models", "providers", "doctor", "session", "store", "agent", "history", "job", "journal", "past",
-        "readable", "branches", "rewind", "tools", "schema", "answers", "extensions",
+        "readable", "branches", "rewind", "tools", "schema", "answers", "extensions", "conversation", "local_home",
+        "tui",
     },
     # It imports the command that was named, by name; one that must answer is not to die while it is loaded.
     "cli": {"errors", "version", "serve"},

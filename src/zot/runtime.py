@@ -15,6 +15,7 @@ from zot.provision import credential_of, masked, models_of, provider_of
 if TYPE_CHECKING:
     from zot.agent.approvals import Approvals
     from zot.agent.expected import Expected
+    from zot.agent.hooks import Extensions
     from zot.agent.policy import Policy
     from zot.answers import Demand, Once
     from zot.journal.journal import Journal
@@ -87,13 +88,17 @@ async def open_any(config: Config, given: Collection[str], *, own_process: bool 
     return await open_recorded(config, given, own_process=own_process)
 
 
-async def open_recorded(config: Config, given: Collection[str], *, own_process: bool = False) -> Session:
+async def open_recorded(
+    config: Config, given: Collection[str], *, own_process: bool = False, reloadable: bool = False
+) -> Session:
     """Return the session of the journal that ``config.session`` names, made if it is new.
 
     One that exists goes on with what it worked with, except for the settings that were ``given``. Raise ConfigError,
     StoreFailed if the journal cannot be used.
     """
-    session, _ = await _open_recorded(config, given, lambda journal, record: None, own_process=own_process)
+    session, _ = await _open_recorded(
+        config, given, lambda journal, record: None, own_process=own_process, reloadable=reloadable
+    )
     return session
 
 
@@ -131,6 +136,7 @@ async def _open_recorded(
     *,
     own_process: bool,
     demand: Demand | None = None,
+    reloadable: bool = False,
 ) -> tuple[Session, T]:
     """Open a session of the journal, and what ``attend`` makes of its record."""
     from zot.journal.journal import Journal
@@ -157,6 +163,7 @@ async def _open_recorded(
             past=Past(past.changes, past.rows, record.totals, journal.close),
             system=system,
             demand=demand,
+            reloadable=reloadable,
         )
         await session.mend()
     except BaseException:
@@ -199,12 +206,13 @@ def open_session(
     past: Past | None = None,
     system: str | None = None,
     demand: Demand | None = None,
+    reloadable: bool = False,
 ) -> Session:
     """Return a session that works as ``config`` says. Raise ConfigError if it makes no sense.
 
-    ``past`` is what it remembers, ``system`` a system prompt that it keeps, ``demand`` what a stranger wants of it. In
-    a process of our own, commands that tools run are kept out of its memory and environment; an embedding program
-    decides that for itself.
+    ``past`` is what it remembers, ``system`` a system prompt that it keeps, ``demand`` what a stranger wants of it. The
+    extensions of one that is ``reloadable`` can be replaced while it goes on. In a process of our own, commands that
+    tools run are kept out of its memory and environment; an embedding program decides that for itself.
     """
     from zot.agent.budget import Budget
     from zot.agent.loop import Agent
@@ -216,12 +224,13 @@ def open_session(
     model_id, models = check(config), models_of(config)
     cwd, key = _directory(config.cwd), os.urandom(6).hex()
     toolbox = Toolbox(config, cwd=cwd, key=key, own_process=own_process)
+    find = partial(open_extensions, config, toolbox, cwd=cwd, model_id=model_id)
     agent = Agent(
         provider_of(config, models, model_id, left_s=None if demand is None else demand.left_s),
         models,
         model_id=model_id,
         system=_system(config, toolbox, cwd) if system is None else system,
-        extensions=open_extensions(config, toolbox, cwd=cwd, model_id=model_id),
+        extensions=_reloadable(find) if reloadable else find(),
         tools=toolbox.tools,
         cwd=cwd,
         env=tool_environment(config.environment),
@@ -233,6 +242,12 @@ def open_session(
         approver=_approvals(config, cwd, key, demand),
     )
     return Session(agent, store, jobs=toolbox, key=key, now=_clock(config.frozen_time), past=past, files=toolbox.files)
+
+
+def _reloadable(find: Callable[[], Extensions | None]) -> Extensions:
+    from zot.reloadable import Reloadable
+
+    return Reloadable(find)
 
 
 def _approvals(config: Config, cwd: str, key: str, demand: Demand | None) -> Approvals:

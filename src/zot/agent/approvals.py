@@ -9,7 +9,7 @@ import msgspec
 
 from zot.agent.denials import Denials
 from zot.agent.hooks import Question
-from zot.agent.policy import Policy, Subject, Target, subject_of
+from zot.agent.policy import Command, Policy, Subject, Target, subject_of
 from zot.messages import CallBlock
 from zot.printable import one_line
 
@@ -61,6 +61,16 @@ class Approvals:
         """Let the same call run from now on: the very command, or the tool on the path that it led to when asked."""
         self._always.add((question.call.name, _exactly(question.subject)))
 
+    def remembered(self) -> list[tuple[str, str]]:
+        """Return what was allowed for good: tools, each with the command or path."""
+        return sorted((tool, _named(subject)) for tool, subject in self._always)
+
+    def forget(self, tool: str, subject: str) -> bool:
+        """Ask about it again; False if it was not remembered."""
+        known = {one for one in self._always if (one[0], _named(one[1])) == (tool, subject)}
+        self._always -= known
+        return bool(known)
+
 
 def summarise(tool: str, args: dict[str, Any], subject: Subject) -> str:
     """Return one line that tells a person what a call would do, and where it really does it."""
@@ -92,3 +102,14 @@ def _place(target: Target) -> str:
 def _exactly(subject: Subject) -> Subject | str:
     """Return what "always" goes by: of a path where it leads, however it was written."""
     return subject.real if isinstance(subject, Target) else subject
+
+
+def _named(subject: Subject | str) -> str:
+    """Return what a person calls it."""
+    match subject:
+        case str():
+            return subject
+        case Command(text=text):
+            return text
+        case _:
+            return ""
