@@ -338,11 +338,9 @@ class ZotApp(App[int]):
             if not question.answer.done():
                 before = self.focused
                 await self.screen.mount(question, before=self.composer)
-                try:
-                    await question.answer
-                finally:
-                    await question.remove()
-                    (before if before is not None and before.is_attached else self.editor).focus()
+                await question.answer
+                self.screen.set_focus(before if before is not None and before.is_attached else self.editor)
+                await question.remove()
             return question.answer.result()
 
     async def switch(self, session: str | None) -> None:

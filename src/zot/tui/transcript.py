@@ -32,6 +32,7 @@ class Transcript(ScrollView, can_focus=True):
     DEFAULT_CSS = """
     Transcript { height: 1fr; scrollbar-size-vertical: 1; scrollbar-gutter: stable; overflow-x: hidden; padding: 0 1; }
     """
+    FOCUS_ON_CLICK = False
     BINDINGS = [  # noqa: RUF012  (as every widget has it)
         Binding("j", "mark(1)", "next block", show=False),
         Binding("k", "mark(-1)", "previous block", show=False),
