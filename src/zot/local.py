@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -132,7 +133,10 @@ class LocalConversation:
         self._session.compact(dropped=self._dropped)
 
     async def clear(self) -> None:
-        self._session.clear(dropped=self._dropped)
+        over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._session.clear(started=lambda: over.set_result(""), dropped=over.set_result)
+        if reason := await over:
+            raise UserError(reason)
 
     async def fork(self, messages: int | None = None) -> str:
         return await self._session.fork(messages=messages)

@@ -137,8 +137,8 @@ async def _session(terminal: Terminal, args: str) -> None:
             if not rest.strip():
                 raise UserError("say which file: /session import FILE")
             made = await terminal.home.import_(_place(rest.strip()))
-            terminal.note(f"it is session {made}", "success")
             await terminal.switch(made)
+            terminal.note(f"this is session {made}", "success")
         case "fork":
             await _fork(terminal, rest.strip())
         case "tree":
@@ -174,8 +174,8 @@ async def _fork(terminal: Terminal, count: str) -> None:
     if count and not count.isdigit():
         raise UserError("/session fork takes a number of messages, or nothing")
     made = await terminal.conversation.fork(int(count) if count else None)
-    terminal.note(f"this is session {made} from here on; the other one stays as it is", "success")
     await terminal.switch(made)
+    terminal.note(f"this is session {made} from here on; the other one stays as it is", "success")
 
 
 def tree(sessions: Sequence[SessionInfo], here: str) -> str:
