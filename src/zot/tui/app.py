@@ -81,7 +81,7 @@ class ZotApp(App[int]):
         self.status = Status(self.look)
         self.composer = Composer()
         self.editor, self.queue = self.composer.editor, self.composer.queue
-        self.panels = Panels()
+        self.panels = Panels(self.editor)
         self._asking = asyncio.Lock()
         self._waiting_for = ""
         self._interrupted = -_TWICE_S
@@ -181,7 +181,7 @@ class ZotApp(App[int]):
             case ApprovalRequest():
                 self._do(self._approvals.ask(event))
             case PanelOpened() | PanelRendered() | PanelClosed():
-                self._do(self._show_panel(event))
+                self._do(self.panels.hear(event))
             case _:
                 if getattr(event, "__struct_config__").tag == "ext_waiting":  # noqa: B009
                     self._waiting_for = f"waiting for {getattr(event, 'extension', 'an extension')}"
@@ -290,11 +290,6 @@ class ZotApp(App[int]):
         self.transcript.scroll_to(y=self.transcript.scroll_y + step, animate=False, immediate=True)
 
     # Panels.
-
-    async def _show_panel(self, event: AgentEvent) -> None:
-        await self.panels.hear(event)
-        if self.focused is None:
-            self.editor.focus()
 
     def on_panel_pressed(self, message: Panel.Pressed) -> None:
         self._do(self.conversation.press(message.panel_id, message.key, message.text))

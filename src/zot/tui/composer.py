@@ -78,4 +78,5 @@ class Composer(Vertical):
         self._offer("", ())
         self.editor.complete(word, chosen.text)
         if message.submits and chosen.text.startswith("/"):
-            self.editor.submit()
+            # In its own context: what a widget does for its parent does not go further than that.
+            self.editor.call_later(self.editor.submit)

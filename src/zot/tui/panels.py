@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from textual.containers import Vertical
+from textual.widget import Widget
 
 from zot.events import AgentEvent, PanelClosed, PanelOpened, PanelRendered
 from zot.tui.panel import Panel
@@ -13,8 +14,10 @@ class Panels(Vertical):
 
     DEFAULT_CSS = "Panels { height: auto; max-height: 60%; }"
 
-    def __init__(self) -> None:
+    def __init__(self, elsewhere: Widget) -> None:
+        """``elsewhere`` has the focus when no panel has it."""
         super().__init__()
+        self._elsewhere = elsewhere
         self._open: dict[str, Panel] = {}
 
     async def hear(self, event: AgentEvent) -> None:
@@ -44,7 +47,6 @@ class Panels(Vertical):
         panel = self._open.pop(panel_id, None)
         if panel is None:
             return
-        had_focus = panel.has_focus
+        if panel.has_focus:
+            self.screen.set_focus(next(reversed(self._open.values()), self._elsewhere))
         await panel.remove()
-        if had_focus and self._open:
-            next(reversed(self._open.values())).focus()
