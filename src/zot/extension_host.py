@@ -18,12 +18,16 @@ if TYPE_CHECKING:
 
 
 def open_extensions(
-    config: Config, toolbox: Toolbox, *, cwd: str, model_id: str, joinable: bool = False
+    config: Config, toolbox: Toolbox, *, cwd: str, model_id: str, joinable: bool = False, reloadable: bool = False
 ) -> Extensions | None:
-    """Return what keeps the extensions of a session; None if there are none, and none can `join`.
+    """Return what keeps the extensions of a session; None if there are none, and none can `join` or come later.
 
     Raise ConfigError for a broken --ext.
     """
+    if reloadable:
+        from zot.reloadable import Reloadable
+
+        return Reloadable(lambda: open_extensions(config, toolbox, cwd=cwd, model_id=model_id, joinable=joinable))
     if not extension_places(config) and not joinable:
         return None
     from zot.extensions.confinement import Confinement

@@ -92,13 +92,15 @@ class Choice(msgspec.Struct, frozen=True):
     """How a session is to work: as ``config`` says, of which ``given`` counts whatever it worked with before.
 
     ``agent`` is the name that this goes by; ``guarded`` that strangers talk to it: what its policy does not mention,
-    they may not do. A session that was guarded stays so, and keeps its agent's name unless there is another.
+    they may not do. A session that was guarded stays so, and keeps its agent's name unless there is another. The
+    extensions of one that is ``reloadable`` can be replaced while it goes on.
     """
 
     config: Config
     given: Collection[str] = ()
     agent: str = ""
     guarded: bool = False
+    reloadable: bool = False
 
 
 #: Says how a session is to work, given what it is recorded to have worked with; None if it is new. Reads no files.
@@ -106,7 +108,7 @@ Choose: TypeAlias = "Callable[[Configured | None], Choice]"
 
 
 async def open_recorded(
-    config: Config, given: Collection[str], *, own_process: bool = False, parks: bool = False
+    config: Config, given: Collection[str], *, own_process: bool = False, parks: bool = False, reloadable: bool = False
 ) -> Session:
     """Return the session of the journal that ``config.session`` names, made if it is new.
 
@@ -122,7 +124,7 @@ async def open_recorded(
             # Its policy and its tools are those of its agent, whoever goes on with it.
             own = given.config(another)
             wanted = msgspec.structs.replace(own, session=config.session, auto_compact=config.auto_compact)
-        return Choice(wanted, given, agent="" if wanted.agent == DEFAULT_AGENT else wanted.agent)
+        return Choice(wanted, given, agent="" if wanted.agent == DEFAULT_AGENT else wanted.agent, reloadable=reloadable)
 
     session, _ = await _open_recorded(
         config, choose, lambda journal, record: None, own_process=own_process, parks=parks
@@ -198,7 +200,7 @@ async def _open_recorded(
             record, past = await journal.resume(config.session, cwd=_directory(config.cwd), create=creates)
             from zot.past import Past
 
-            changes = past.changes if premises is None else _with_same_prompts(past.changes, premises)
+            changes = past.changes if premises is None else premises.same_prompts(past.changes)
             choice, system = _going_on(choose, changes)
             draw = partial(_draw, choice, own_process=own_process, system=system, demand=demand, premises=premises)
             plan = draw() if premises is None else await asyncio.to_thread(draw)
@@ -234,16 +236,6 @@ def _going_on(choose: Choose, changes: Sequence[Row]) -> tuple[Choice, str | Non
     return msgspec.structs.replace(choice, config=config), system
 
 
-def _with_same_prompts(changes: Sequence[Row], premises: Premises) -> Sequence[Row]:
-    """Return ``changes``, whose system prompts are those that other sessions hold where they are equal."""
-    from zot.store import Configured
-
-    return [
-        msgspec.structs.replace(row, system=premises.same_text(row.system)) if isinstance(row, Configured) else row
-        for row in changes
-    ]
-
-
 def _check_left(cwd: str, given: Collection[str]) -> None:
     """Raise ConfigError if a session's directory is gone, and no other was given."""
     if "cwd" not in given and not os.path.isdir(cwd):
@@ -272,13 +264,20 @@ async def check_journal(config: Config) -> str:
     return journal.path
 
 
-def open_session(config: Config, store: Store | None = None, *, own_process: bool = False) -> Session:
-    """Return a session that works as ``config`` says. Raise ConfigError if it makes no sense.
+def open_session(
+    config: Config,
+    store: Store | None = None,
+    *,
+    own_process: bool = False,
+    past: Past | None = None,
+    reloadable: bool = False,
+) -> Session:
+    """Return a session that works as ``config`` says and remembers its ``past``. Raise ConfigError.
 
     In a process of our own, commands that tools run are kept out of its memory and environment; an embedding program
     decides that for itself.
     """
-    return _built(_draw(Choice(config), own_process=own_process), store, None)
+    return _built(_draw(Choice(config, reloadable=reloadable), own_process=own_process), store, past)
 
 
 class Blueprint(msgspec.Struct, frozen=True):
@@ -322,7 +321,7 @@ def _draw(
         models,
         model_id=model_id,
         system=system if premises is None else premises.same_text(system),
-        extensions=open_extensions(config, toolbox, cwd=cwd, model_id=model_id),
+        extensions=open_extensions(config, toolbox, cwd=cwd, model_id=model_id, reloadable=choice.reloadable),
         tools=toolbox.tools,
         cwd=cwd,
         env=_tool_environment(config, premises),
