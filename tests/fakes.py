@@ -22,7 +22,7 @@ from zot.providers.base import Deadlines, HttpRequest, Model, Provider, Reasonin
 from zot.providers.models import Catalogue, catalogue
 from zot.providers.service import Service
 from zot.session import Session
-from zot.store import Change, MemoryStore, Row, Store
+from zot.store import Allowed, Change, MemoryStore, Row, Store
 from zot.tools.base import Output, Tool, ToolContext
 
 #: How long anything may take before a test fails. Never how long it does take.
@@ -194,8 +194,12 @@ class Doorman:
         self.asked.append((call.id, args))
         return Question(call, args, f"{call.name}!") if self.asks else self.reason
 
-    def remember(self, question: Question) -> None:
+    def remember(self, question: Question) -> Allowed | None:
         self.remembered.append(question)
+        return None
+
+    def recall(self, allowed: Allowed) -> None:
+        return
 
 
 class Listener:
@@ -248,6 +252,7 @@ class SlowStore:
     full = False
     shared = False
     keeps = False
+    left_behind = False
     last_run = 0
 
     def __init__(self) -> None:
@@ -262,7 +267,7 @@ class SlowStore:
     async def begin(self) -> Sequence[tuple[int, Row]]:
         return ()
 
-    def end(self) -> None:
+    def end(self, *, parked: bool = False) -> None:
         pass
 
     def append(self, rows: Sequence[Row], *, run: int) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness import PATIENCE_S
-from zot.agent.compaction import summary_of
+from zot.agent.compaction import Summary, summary_of
 from zot.answers import Answer, Demand, Once, Standing, answer_of, fingerprint
 from zot.errors import AlreadyAnswered, SessionBusy
 from zot.events import AgentEvent, AssistantMessage, Done, Error, TurnEnd, TurnStart, Usage, UserMessage
@@ -160,7 +160,7 @@ async def test_what_stands_above_what_others_said_is_not_said_again(bench: Bench
     words = once.words(said)
     assert words is not None
     assert words.startswith("Your answer to an earlier message of mine was interrupted.")
-    assert once.words([summary_of("They said hi.", NOW), said[1]]) == words
+    assert once.words([summary_of(Summary("They said hi.", "They said hi."), NOW), said[1]]) == words
     assert once.words(said[1:]) == "hi"  # It was cleared away.
 
 

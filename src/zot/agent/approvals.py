@@ -9,9 +9,11 @@ import msgspec
 
 from zot.agent.denials import Denials
 from zot.agent.hooks import Question
-from zot.agent.policy import Policy, Subject, Target, subject_of
+from zot.agent.policy import Command, Nothing, Nowhere, Policy, Subject, Target, subject_of
 from zot.messages import CallBlock
 from zot.printable import one_line
+from zot.store import Allowed
+from zot.surrogates import has_half
 
 DEFAULT_TIMEOUT_S = 120.0
 _MAX_SUMMARY = 200
@@ -28,7 +30,7 @@ class Approvals:
         self._denials = denials
         self._policy = policy
         self._cwd = cwd
-        self._always: set[tuple[str, Subject | str]] = set()
+        self._always: set[Allowed] = set()
 
     def judge(self, call: CallBlock, args: dict[str, Any]) -> Question | str | None:
         """Return None to let a call run, why it must not, or the question that a person must answer first."""
@@ -45,7 +47,7 @@ class Approvals:
                 reason = "the policy of this session wants a person's approval, and there is nobody to ask"
                 return self._denial(call, args, subject, reason)
             case "ask":
-                if (call.name, _exactly(subject)) in self._always:
+                if _exactly(call.name, subject) in self._always:
                     return None
                 return Question(call, args, summarise(call.name, args, subject), subject)
 
@@ -57,9 +59,16 @@ class Approvals:
         advice = self._denials.note(call.name, describe(args, subject), is_final=is_final)
         return f"not run: {reason}; {advice}"
 
-    def remember(self, question: Question) -> None:
+    def remember(self, question: Question) -> Allowed | None:
         """Let the same call run from now on: the very command, or the tool on the path that it led to when asked."""
-        self._always.add((question.call.name, _exactly(question.subject)))
+        allowed = _exactly(question.call.name, question.subject)
+        self._always.add(allowed)
+        # What cannot be written down as it is must not come back as something else.
+        return None if has_half(f"{allowed.command}{allowed.path}") else allowed
+
+    def recall(self, allowed: Allowed) -> None:
+        """Let what was remembered in an earlier life of the session run from now on."""
+        self._always.add(allowed)
 
 
 def summarise(tool: str, args: dict[str, Any], subject: Subject) -> str:
@@ -89,6 +98,12 @@ def _place(target: Target) -> str:
     return target.real.removeprefix(inside)
 
 
-def _exactly(subject: Subject) -> Subject | str:
+def _exactly(tool: str, subject: Subject) -> Allowed:
     """Return what "always" goes by: of a path where it leads, however it was written."""
-    return subject.real if isinstance(subject, Target) else subject
+    match subject:
+        case Command(text=text):
+            return Allowed(tool, command=text)
+        case Target(real=path) | Nowhere(written=path):
+            return Allowed(tool, path=path)
+        case Nothing():
+            return Allowed(tool)

@@ -56,8 +56,8 @@ _HOST_FLAGS = (
     flags.Flag("--self-test", "look if a request could be answered, without asking a model"),
 )  # fmt: skip
 _OWN = frozenset(flag.key for flag in _HOST_FLAGS)
-#: The session is the request's.
-_FLAGS = (*_HOST_FLAGS, *(flag for flag in AGENT_FLAGS if flag.name not in ("--session", "--no-session")))
+#: The session is the request's, and so is the agent.
+_FLAGS = (*_HOST_FLAGS, *(flag for flag in AGENT_FLAGS if flag.key not in ("session", "no_session", "agent")))
 _SUMMARY = """\
 Answer one request, a JSON object on standard input, with one JSON object on standard output: host protocol v1.
 The exit code is 0 for an answer to a request that ran, 2 for bad input, 3 for a bad set-up, 4 if zot failed."""
@@ -257,7 +257,7 @@ class _Host:
 
         if self.problem is not None:
             raise self.problem
-        config = resolve(self.settings, agent=request.agent_name)
+        config = resolve({**self.settings, "agent": request.agent_name}, or_default=True)
         check(config)
         return config
 

@@ -113,6 +113,14 @@ class Journal(Look):
         record = await self.record(session_id, cwd=cwd, create=create)
         return record, await record.past()
 
+    async def left_behind(self) -> list[str]:
+        """Return the sessions whose newest run has no end because its process is gone: crashed, or it parked it.
+
+        One whose run is over at this moment in another process may be among them.
+        """
+        marked = await self.writing(tables.marked)  # behind what is being written of runs that are over here
+        return [session.id for session in marked if not self.leases.is_taken(session.number)]
+
     def is_running(self, session: SessionRecord) -> bool:
         """True if somebody runs a session, here or elsewhere."""
         return self.leases.is_taken(session.number)

@@ -11,13 +11,17 @@ from zot.messages import timestamp
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """A process that runs a session. ``boot`` tells the starts of a machine apart, ``token`` the runs."""
+    """A process that runs a session. ``boot`` tells the starts of a machine apart, ``token`` the runs.
+
+    One that has ``parked`` its run has gone, and everything that it wrote was safe before.
+    """
 
     pid: int
     host: str
     since: str
     boot: str
     token: str
+    parked: bool = False
 
 
 def ourselves() -> Owner:

@@ -78,6 +78,12 @@ def listed(connection: sqlite3.Connection, *, cwd: str | None = None, limit: int
     return [record_of(row) for row in connection.execute(query, (*values, limit))]
 
 
+def marked(connection: sqlite3.Connection) -> list[SessionRecord]:
+    """Return the sessions that somebody runs, or ran when they died, in the order in which they were made."""
+    query = f"SELECT {_COLUMNS} FROM sessions WHERE owner <> x'' ORDER BY number"
+    return [record_of(row) for row in connection.execute(query)]
+
+
 def newest(connection: sqlite3.Connection, cwd: str, *, but: str) -> SessionRecord | None:
     """Return the session of ``cwd`` that was used last, of those whose id does not begin with ``but``."""
     prefix = key_of(but)
