@@ -164,8 +164,9 @@ class Hub:
                 loading = asyncio.get_running_loop().create_task(self._load(session_id, wanted), name="zot loading")
                 self._loading[session_id] = loading
                 loading.add_done_callback(lambda _: self._loading.pop(session_id, None))
-                return await asyncio.shield(loading)
-            await asyncio.wait({loading})  # If that fails we try for ourselves: we may want something else.
+                await asyncio.shield(loading)  # Before we have it, it may have been let go of again.
+            else:
+                await asyncio.wait({loading})  # If that fails we try for ourselves: we may want something else.
 
     async def _load(self, session_id: str, wanted: Wanted | None) -> Live:
         self._tidy()
