@@ -70,9 +70,11 @@ class Running:
 
 
 @asynccontextmanager
-async def running(home: Path, *, ephemeral: bool = False, **flags: Any) -> AsyncIterator[Running]:
+async def running(
+    home: Path, *, ephemeral: bool = False, journal_at: Path | None = None, **flags: Any
+) -> AsyncIterator[Running]:
     """Run a daemon that keeps everything in ``home``, with what its command line would say."""
-    place = Place(str(home / "d.sock"), str(home), str(home), str(home / "journal.db"))
+    place = Place(str(home / "d.sock"), str(home), str(home), str((journal_at or home) / "journal.db"))
     journal, premises = await Journal.open(str(place.journal)), Premises()
     audit = Audit(LogFile(str(home / "audit.log")), soon=asyncio.get_running_loop().call_soon)
     given = {"provider": "lab", **flags}
