@@ -71,7 +71,7 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    home: Path, *, ephemeral: bool = False, journal_at: Path | None = None, **flags: Any
+    home: Path, *, ephemeral: bool = False, journal_at: Path | None = None, mends: bool = True, **flags: Any
 ) -> AsyncIterator[Running]:
     """Run a daemon that keeps everything in ``home``, with what its command line would say."""
     place = Place(str(home / "d.sock"), str(home), str(home), str((journal_at or home) / "journal.db"))
@@ -82,7 +82,8 @@ async def running(
     daemon = Daemon(parts, ephemeral=ephemeral)
     claim = claim_endpoint(place.socket)
     service = Running(daemon, journal, claim, await listen(daemon, claim.listener))
-    await daemon.mend()
+    if mends:
+        await daemon.mend()
     complaints: list[str] = []
     handler = _Complaints(complaints)
     logging.getLogger("zot").addHandler(handler)
