@@ -27,6 +27,8 @@ from zot.serve.systemd import Notifier
 
 log = logging.getLogger("zot")
 
+#: How long one thread may keep the interpreter from another: the journal's, which everybody waits for.
+_SWITCH_S = 0.001
 #: How long everything may take that is done when a daemon ends, beyond the time that runs were given.
 _END_S = 10.0
 
@@ -41,6 +43,7 @@ async def serve(
     listens: Sequence[str],
 ) -> int:
     """Serve until somebody wants an end; return the exit code."""
+    sys.setswitchinterval(_SWITCH_S)
     notifier = Notifier(os.environ)
     handler = _log_to(place, agents)
     journal = await Journal.open(journal_of(place, agents))
