@@ -86,6 +86,8 @@ async def establish(history: History, store: Store, configured: Configured) -> N
         return  # Its next run does it.
     try:
         history.learn([row for _, row in others])
+        if others:
+            history.overheard(others[-1][0])
         history.run = store.last_run
         history.amend([configured])
         await history.settled()
