@@ -333,12 +333,7 @@ class Session:
 
     async def keep_choice(self) -> None:
         """Record, durably, which model is used and how it thinks. If something runs, here or elsewhere, a run does."""
-        if self.busy or not self._store.shared:
-            return
-        errand = Errand(self._history.settled)  # Whatever comes to its turn has it recorded before.
-        job = Job(None, (), started=lambda: None, dropped=lambda reason: errand.over.cancel(), errand=errand.run)
-        self._worker.accept(job)
-        await asyncio.wait({errand.over})
+        await self._worker.keep_choice()
 
     async def all_messages(self) -> list[Message]:
         """Return every message that ever stood in the transcript, as far as it is kept: also compacted ones."""
