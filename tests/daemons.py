@@ -118,6 +118,8 @@ class Caller:
         self.reader = reader
         self.writer = writer
         self.heard: list[Frame] = []
+        #: What must not be lost as long as it is there.
+        self.keeps: list[object] = []
         self._numbers = count(1)
 
     def write(self, *lines: Frame | bytes) -> None:
