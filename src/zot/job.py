@@ -47,6 +47,10 @@ class Errand(Generic[T]):
             if not self.over.done():
                 self.over.set_result(result)
 
+    def drop(self, reason: str) -> None:
+        """It will never be done."""
+        self.over.cancel(reason)
+
     def fail(self, problem: Exception) -> None:
         """It cannot be done."""
         if not self.over.done():

@@ -339,6 +339,10 @@ class Session:
         self.agent.reasoning = cast(Reasoning, level)
         self._worker.model_changed()
 
+    async def keep_choice(self) -> None:
+        """Record, durably, which model is used and how it thinks. If something runs, here or elsewhere, a run does."""
+        await self._worker.keep_choice()
+
     async def all_messages(self) -> list[Message]:
         """Return every message that ever stood in the transcript, as far as it is kept: also compacted ones."""
         return everything([change for _, change in await self._store.changes()]) or list(self.transcript.messages)

@@ -76,16 +76,18 @@ async def serve(
         pinging.cancel()
     audit.close()
     handler.close()
-    await _give_up(claim, daemon)
+    await _give_up(claim, daemon, notifier)
     return 0
 
 
-async def _give_up(claim: Claim, daemon: Daemon) -> None:
+async def _give_up(claim: Claim, daemon: Daemon, notifier: Notifier) -> None:
     """Let the next one have the endpoint, if there is one that waits for it."""
     if daemon.heir is not None and isinstance(wire := daemon.heir.wire, LocalWire):
         from zot.serve.handover import hand_over
 
         if hand_over(claim, await wire.release()):
+            if daemon.heir.who.pid:
+                notifier.succeeded_by(daemon.heir.who.pid)
             return
     claim.release()
 
