@@ -8,7 +8,8 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from zot.agents import Agents
 from zot.endpoint import Place
@@ -25,6 +26,10 @@ from zot.serve.log_handler import LogHandler
 from zot.serve.stdio import leave
 from zot.serve.systemd import Notifier
 
+if TYPE_CHECKING:
+    from zot.listen_address import Tls
+    from zot.web import Listening
+
 log = logging.getLogger("zot")
 
 #: How long everything may take that is done when a daemon ends, beyond the time that runs were given.
@@ -38,7 +43,7 @@ async def serve(
     given: Mapping[str, Any],
     *,
     ephemeral: bool,
-    listens: Sequence[str],
+    listens: Sequence[tuple[str, Tls | None]],
 ) -> int:
     """Serve until somebody wants an end; return the exit code."""
     notifier = Notifier(os.environ)
@@ -57,14 +62,26 @@ async def serve(
     log.info("the daemon %d listens at %s", os.getpid(), place.socket)
     mending = loop.create_task(daemon.mend(), name="zot mending")
     pinging = loop.create_task(_ping(notifier), name="zot watchdog")
+    web: list[Listening] = []
+    code = 0
     try:
+        try:
+            await _listen_elsewhere(daemon, listens, web)
+        except ConfigError as problem:
+            log.error("%s", problem)  # noqa: TRY400  It is the user's.
+            code = 1
+            daemon.stop()
         await daemon.stopped()
         notifier.stopping()
         log.info("the daemon is stopping")
         stop_listening()
+        for one in web:
+            one.stop()
         mending.cancel()
         async with asyncio.timeout(daemon.grace_s + _END_S):
             await daemon.close()
+            for one in web:
+                await one.close()
             await premises.close()
             await journal.close()
     except TimeoutError:
@@ -75,7 +92,19 @@ async def serve(
     audit.close()
     handler.close()
     await _give_up(claim, daemon)
-    return 0
+    return code
+
+
+async def _listen_elsewhere(daemon: Daemon, listens: Sequence[tuple[str, Tls | None]], web: list[Listening]) -> None:
+    """Be there at other addresses, too. What serves there is loaded while the socket answers."""
+    if not listens:
+        return
+    await asyncio.to_thread(import_module, "zot.web")
+    from zot.web import listen as listen_at
+
+    for url, tls in listens:
+        web.append(await listen_at(daemon, url, tls=tls))
+        sys.stderr.write(f"zot: the daemon listens at {web[-1].url}\n")
 
 
 async def _give_up(claim: Claim, daemon: Daemon) -> None:

@@ -10,6 +10,7 @@ from typing import Protocol
 from zot.errors import AgentError
 from zot.events import AgentEvent, Done
 from zot.history import Batch
+from zot.serve.metrics import Metrics
 from zot.wire.updates import Dialect, Updates
 
 log = logging.getLogger("zot")
@@ -84,6 +85,7 @@ class Follower:
         """Take what happened."""
         self.wire.send(data)
         if self.wire.unread > MAX_UNREAD_BYTES:
+            self._feed.metrics.cut_off += 1
             self.wire.cut(f"it has not read {self.wire.unread} bytes of what happened")
 
     async def _read(self) -> None:
@@ -105,7 +107,9 @@ class Follower:
             if self._feed.is_loaded:  # What is safe and has not been shown yet will be delivered.
                 found = [(seq, event) for seq, event in found if seq <= self._feed.seq]
             if found:
-                self.wire.send(b"".join(updates.lines(first, events) for first, events in _together(found)))
+                data = b"".join(updates.lines(first, events) for first, events in _together(found))
+                self._feed.count(data, 1)
+                self.wire.send(data)
                 self._see(found[-1][0])
                 await self.wire.room()
             elif shown == self._feed.seq:
@@ -128,9 +132,10 @@ class Feed:
     can_approve = True
     full = False
 
-    def __init__(self, session_id: str, past: Past) -> None:
+    def __init__(self, session_id: str, past: Past, metrics: Metrics | None = None) -> None:
         self.session_id = session_id
         self.past = past
+        self.metrics = metrics or Metrics()
         #: The number of the newest event that was shown here.
         self.seq = 0
         self.is_loaded = False
@@ -193,12 +198,20 @@ class Feed:
         if batch.seq:
             self.seq = batch.seq + len(batch.events) - 1
             self._in_run = not isinstance(batch.events[-1], Done)
+            self.metrics.runs += not self._in_run
         for dialect, updates in self._updates.items():
             data = updates.lines(batch.seq, batch.events)
-            for follower in [one for one in self._followers if one.is_live and one.dialect is dialect]:
+            followers = [one for one in self._followers if one.is_live and one.dialect is dialect]
+            self.count(data, len(followers))
+            for follower in followers:
                 follower.cursor = self.seq
                 if data:
                     follower.hear(data)
+
+    def count(self, data: bytes, clients: int) -> None:
+        """Count lines that so many clients are told."""
+        self.metrics.updates += data.count(b"\n") * clients
+        self.metrics.update_bytes += len(data) * clients
 
     async def room(self) -> None:
         """There always is."""
