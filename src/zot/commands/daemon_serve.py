@@ -57,7 +57,7 @@ async def serve(
     )
     log.addHandler(daemon.log_feed)
     _heed_signals(daemon, claim, notifier)
-    stop_listening = await listen(daemon, claim.listener)
+    await listen(daemon, claim.listener)
     notifier.ready(f"listening at {place.socket}")
     log.info("the daemon %d listens at %s", os.getpid(), place.socket)
     mending = loop.create_task(daemon.mend(), name="zot mending")
@@ -74,7 +74,6 @@ async def serve(
         await daemon.stopped()
         notifier.stopping()
         log.info("the daemon is stopping")
-        stop_listening()
         for one in web:
             one.stop()
         mending.cancel()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from zot.hub import Hub, Opening
 from zot.serve.audit import Audit, Who
+from zot.serve.claim import BACKLOG
 from zot.serve.connection import Connection, Handler
 from zot.serve.feed import Feed
 from zot.serve.kept_methods import KeptMethods
@@ -113,6 +114,8 @@ class Daemon:
         self._leaving: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Event()
         self.grace_s = parts.settings.grace_s
+        #: What ends the listening.
+        self.stop_listening: Callable[[], None] = lambda: None
         #: Who takes the endpoint over.
         self.heir: Connection | None = None
 
@@ -162,9 +165,10 @@ class Daemon:
             peer = identify(wire.transport.get_extra_info("socket"))
         except OSError:
             return None
-        if not admits(peer):
-            return None
         who = Who("unix", uid=peer.uid, pid=peer.pid)
+        if not admits(peer):
+            self.parts.audit.note("refused", who)
+            return None
         return self.connect(Connection(self, wire, who, label=peer.label))
 
     def connect(self, connection: Connection) -> Connection | None:
@@ -174,6 +178,7 @@ class Daemon:
             return None
         self._connections[connection] = None
         self.metrics.connections += 1
+        self.parts.audit.note("connected", connection.who)
         if self._leaving is not None:
             self._leaving.cancel()
             self._leaving = None
@@ -246,6 +251,7 @@ class Daemon:
         if grace_s is not None:
             self.grace_s = grace_s
         self.heir = heir or self.heir
+        self.stop_listening()  # At once: who comes from now on waits for the next one, and is not turned away.
         self._stopping.set()
 
     async def stopped(self) -> None:
@@ -268,9 +274,9 @@ class Daemon:
                 connection.wire.finish()
 
 
-async def listen(daemon: Daemon, listener: socket.socket) -> Callable[[], None]:
-    """Accept clients at the local socket; return what ends that. Those who wait stay in the backlog."""
+async def listen(daemon: Daemon, listener: socket.socket) -> None:
+    """Accept clients at the local socket until the daemon stops. Those who come then stay in the backlog."""
     loop = asyncio.get_running_loop()
     listener.setblocking(False)
-    server = await loop.create_unix_server(lambda: LocalWire(daemon.accept), sock=listener)
-    return server.close
+    server = await loop.create_unix_server(lambda: LocalWire(daemon.accept), sock=listener, backlog=BACKLOG)
+    daemon.stop_listening = server.close

@@ -37,7 +37,6 @@ class Conversation:
         if connection is None:
             await refuse(scope, send, 503, "there are too many clients, or the daemon is stopping")
             return
-        self._daemon.parts.audit.note("connected", who)
         try:
             chosen = SUBPROTOCOL if SUBPROTOCOL in scope.get("subprotocols", ()) else None
             await send({"type": "websocket.accept", "subprotocol": chosen})
