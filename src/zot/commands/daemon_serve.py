@@ -63,14 +63,9 @@ async def serve(
     mending = loop.create_task(daemon.mend(), name="zot mending")
     pinging = loop.create_task(_ping(notifier), name="zot watchdog")
     web: list[Listening] = []
-    code = 0
+    is_there = True
     try:
-        try:
-            await _listen_elsewhere(daemon, listens, web)
-        except ConfigError as problem:
-            log.error("%s", problem)  # noqa: TRY400  It is the user's.
-            code = 1
-            daemon.stop()
+        is_there = await _listen_elsewhere(daemon, listens, web)
         await daemon.stopped()
         notifier.stopping()
         log.info("the daemon is stopping")
@@ -91,19 +86,28 @@ async def serve(
     audit.close()
     handler.close()
     await _give_up(claim, daemon)
-    return code
+    return 0 if is_there else 1
 
 
-async def _listen_elsewhere(daemon: Daemon, listens: Sequence[tuple[str, Tls | None]], web: list[Listening]) -> None:
-    """Be there at other addresses, too. What serves there is loaded while the socket answers."""
+async def _listen_elsewhere(daemon: Daemon, listens: Sequence[tuple[str, Tls | None]], web: list[Listening]) -> bool:
+    """Be there at other addresses, too; one that cannot be had ends the daemon, and this is False.
+
+    What serves there is loaded while the socket answers.
+    """
     if not listens:
-        return
+        return True
     await asyncio.to_thread(import_module, "zot.web")
     from zot.web import listen as listen_at
 
-    for url, tls in listens:
-        web.append(await listen_at(daemon, url, tls=tls))
-        sys.stderr.write(f"zot: the daemon listens at {web[-1].url}\n")
+    try:
+        for url, tls in listens:
+            web.append(await listen_at(daemon, url, tls=tls))
+            sys.stderr.write(f"zot: the daemon listens at {web[-1].url}\n")
+    except ConfigError as problem:
+        log.critical("%s", problem)
+        daemon.stop()
+        return False
+    return True
 
 
 async def _give_up(claim: Claim, daemon: Daemon) -> None:

@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from zot.hub import Hub, Opening
@@ -42,6 +43,9 @@ log = logging.getLogger("zot")
 MAX_CLIENTS = 1024
 #: How long an ephemeral daemon waits for the next client.
 _EPHEMERAL_S = 1.0
+#: How long those who have just come may take to say something when the daemon ends, and all others to read the rest.
+_GREET_S = 0.2
+_FLUSH_S = 1.0
 #: What only looks.
 _LOOKS = frozenset(
     {
@@ -114,8 +118,9 @@ class Daemon:
         self._leaving: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Event()
         self.grace_s = parts.settings.grace_s
-        #: What ends the listening.
-        self.stop_listening: Callable[[], None] = lambda: None
+        self._when_stopping: list[Callable[[], None]] = []
+        #: Set while nobody is connected, but who takes the endpoint over.
+        self._is_empty = asyncio.Event()
         #: Who takes the endpoint over.
         self.heir: Connection | None = None
 
@@ -173,7 +178,7 @@ class Daemon:
 
     def connect(self, connection: Connection) -> Connection | None:
         """Take a client in; None if there are too many."""
-        if len(self._connections) >= MAX_CLIENTS or self._stopping.is_set():
+        if len(self._connections) >= MAX_CLIENTS:
             log.warning("refused a connection of %s: there are %d already", connection.label, MAX_CLIENTS)
             return None
         self._connections[connection] = None
@@ -187,6 +192,8 @@ class Daemon:
     def left(self, connection: Connection) -> None:
         """A client has gone."""
         self._connections.pop(connection, None)
+        if not any(one is not self.heir for one in self._connections):
+            self._is_empty.set()
         self._server.left(connection)
         if self._ephemeral and not self._connections and not self._stopping.is_set():
             self._leaving = asyncio.get_running_loop().call_later(_EPHEMERAL_S, self.stop)
@@ -251,8 +258,14 @@ class Daemon:
         if grace_s is not None:
             self.grace_s = grace_s
         self.heir = heir or self.heir
-        self.stop_listening()  # At once: who comes from now on waits for the next one, and is not turned away.
         self._stopping.set()
+        for call in self._when_stopping:  # Before anybody is accepted who would not be served.
+            call()
+        self._when_stopping.clear()
+
+    def when_stopping(self, call: Callable[[], None]) -> None:
+        """Let ``call`` be called as soon as it is to stop."""
+        self._when_stopping.append(call)
 
     async def stopped(self) -> None:
         """Wait until somebody wants it to stop."""
@@ -269,14 +282,27 @@ class Daemon:
             task.cancel()
         await self.hub.close()
         await self._respondent.close()
-        for connection in self.connections:
-            if connection is not self.heir:
-                connection.wire.finish()
+        await self._see_off()
+
+    async def _see_off(self) -> None:
+        """End all connections, when those who have just come were answered and what they are owed is written."""
+        await asyncio.sleep(0 if all(one.is_welcome for one in self._leaving_clients()) else _GREET_S)
+        self._is_empty.clear()
+        leaving = self._leaving_clients()
+        for connection in leaving:
+            connection.wire.finish()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FLUSH_S if leaving else 0):
+                await self._is_empty.wait()
+
+    def _leaving_clients(self) -> list[Connection]:
+        return [one for one in self._connections if one is not self.heir]
 
 
-async def listen(daemon: Daemon, listener: socket.socket) -> None:
-    """Accept clients at the local socket until the daemon stops. Those who come then stay in the backlog."""
+async def listen(daemon: Daemon, listener: socket.socket) -> Callable[[], None]:
+    """Accept clients at the local socket until the daemon stops; return what ends that before. Others wait in line."""
     loop = asyncio.get_running_loop()
     listener.setblocking(False)
     server = await loop.create_unix_server(lambda: LocalWire(daemon.accept), sock=listener, backlog=BACKLOG)
-    daemon.stop_listening = server.close
+    daemon.when_stopping(server.close)
+    return server.close
