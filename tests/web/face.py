@@ -29,12 +29,12 @@ class Answer(NamedTuple):
 class Face:
     """A daemon at an address, and its files."""
 
-    def __init__(self, daemon: Daemon, url: str, home: Path) -> None:
+    def __init__(self, daemon: Daemon, url: str, home: Path, data: Path | None = None) -> None:
         self.daemon = daemon
         self.url = url
         self.port = int(url.rpartition(":")[2].partition("/")[0])
         self.home = home
-        self.token = (home / "data" / "token").read_text().strip()
+        self.token = ((data or home / "data") / "token").read_text().strip()
 
     @property
     def bearer(self) -> dict[str, str]:
