@@ -16,8 +16,8 @@ from zot.web.web_wire import Message, Receive, Send, WebWire
 if TYPE_CHECKING:
     from zot.serve.daemon import Daemon
 
-#: What the server lets us have of what is below, if it is ours.
-TRANSPORT = "zot.transport"
+#: Where our own server lets us have what is below (`web_wire.Below`).
+BELOW = "zot.below"
 _NO_BINARY, _TOO_BIG = 1003, 1009
 
 
@@ -31,7 +31,7 @@ class Conversation:
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve one client until it has gone, or is cut off."""
         await receive()  # It wants to connect.
-        wire = WebWire(send, (scope.get("extensions") or {}).get(TRANSPORT))
+        wire = WebWire(send, (scope.get("extensions") or {}).get(BELOW))
         who = Who("ws", token=scope["zot.bearer"])
         connection = self._daemon.connect(Connection(self._daemon, wire, who, label=_label(scope), is_local=False))
         if connection is None:
