@@ -129,6 +129,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "errors", "version", "printable", "private", "regular", "messages", "events", "slash", "history", "job",
         "outcome", "answers", "session", "hub", "wire", "journal", "agents", "daemon_settings", "endpoint", "tools",
     },
+    # Who talks to a daemon needs nothing of what a daemon is made of.
+    "client_line": {"errors", "serve"},
+    "client_session": {"errors", "messages", "events", "wire"},
+    "client": {"errors", "version", "endpoint", "wire", "client_line", "client_session"},
     # It looks at everything, and nobody but its command looks at it.
     "doctor": {
         "errors", "version", "config", "auth_file", "credentials", "key_command", "providers/vendors", "providers/base",
@@ -146,7 +150,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": {"errors", "version", "serve"},
     "__main__": {"cli"},
     # The face of the SDK re-exports; it loads nothing until it is asked.
-    "__init__": {"errors", "version", "messages", "events", "config", "rewind", "sdk", "blocking"},
+    "__init__": {
+        "errors", "version", "messages", "events", "config", "rewind", "sdk", "blocking", "wire", "client",
+        "client_session",
+    },
 }  # fmt: skip
 
 
