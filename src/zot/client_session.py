@@ -165,6 +165,11 @@ class ClientTurn:
         """How it ended, once it is over: `outcome`, `stop_reason`, `content`, `usage` and `error`."""
         return self._asked.summary
 
+    @property
+    def last_seq(self) -> int:
+        """The number of the newest event of the session that it has seen, of whichever turn; 0 if there is none."""
+        return self._asked.cursor or 0
+
     def __aiter__(self) -> Self:
         return self
 
