@@ -59,7 +59,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "errors", "printable", "private", "regular", "messages", "events", "slash", "wire", "fingerprint", "agent",
         "tools/base", "tools",
     },
-    "extension_host": {"errors", "printable", "config", "trust", "version", "agent", "toolbox", "extensions"},
+    "extension_host": {
+        "errors", "printable", "config", "trust", "version", "agent", "toolbox", "extensions", "reloadable",
+    },
     # The SDK for extensions: wire types only.
     "ext": {"errors", "wire"},
     "tools/base": {"errors", "messages", "store"},
@@ -85,7 +87,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tools/base",
     },
     # What the sessions of one process share: it keeps the shared parts and lends them.
-    "premises": {"key_command", "providers/base", "providers", "tools"},
+    "premises": {"store", "key_command", "providers/base", "providers", "tools"},
     "history": {"errors", "messages", "events", "store", "agent"},
     "job": {"errors", "surrogates", "messages", "store", "agent"},
     "outcome": {"messages", "events"},
@@ -102,6 +104,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "errors", "messages", "events", "slash", "store", "providers/base", "agent", "history", "job", "past", "worker",
         "rewind", "mending", "abortable",
     },
+    # What faces see of a session.
+    "conversation": {"messages", "slash", "history"},
+    "reloadable": {"errors", "messages", "events", "slash", "tools/base", "agent", "extensions"},
     "hub": {"errors", "history", "session"},
     # The same for a daemon, whose sessions it opens.
     "establishment": {
@@ -113,8 +118,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The only one that picks concrete parts.
     "runtime": {
         "errors", "messages", "store", "config", "provision", "premises", "agent", "session", "toolbox", "briefing",
-        "guard", "schema", "journal", "answers", "extension_host", "past",
+        "guard", "schema", "journal", "answers", "extension_host", "past", "preloading",
     },
+    # It names what it loads: the parts of a session, which runtime is about to pick.
+    "preloading": set(),
     "provision": {
         "errors", "premises",
         "config", "credentials", "key_command", "providers/vendors", "providers/models", "providers/base", "providers",
@@ -133,6 +140,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client_line": {"errors", "serve"},
     "client_session": {"errors", "messages", "events", "wire"},
     "client": {"errors", "version", "endpoint", "wire", "client_line", "client_session"},
+    # A conversation and a home in this process. Faces do not know them.
+    "local": {
+        "errors", "messages", "events", "slash", "store", "config", "conversation", "history", "outcome", "past",
+        "session", "runtime", "reloadable", "provision", "providers/vendors", "providers/models",
+    },
+    "local_home": {
+        "errors", "messages", "config", "conversation", "local", "runtime", "session", "journal", "skills", "trust",
+        "extensions", "auth_file", "credentials", "providers", "providers/vendors",
+    },
+    "html_page": {"errors", "messages", "readable"},
+    # It sees conversations and events, and nothing behind them.
+    "tui": {
+        "errors", "messages", "events", "slash", "printable", "readable", "history", "conversation", "html_page",
+    },
     # It looks at everything, and nobody but its command looks at it.
     "doctor": {
         "errors", "version", "config", "auth_file", "credentials", "key_command", "providers/vendors", "providers/base",
@@ -144,8 +165,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "wire",
         "provision", "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors",
         "providers/models", "providers", "doctor", "session", "store", "agent", "history", "job", "journal", "past",
-        "readable", "branches", "rewind", "tools", "schema", "answers", "extensions", "endpoint",
-        "client", "client_session",
+        "readable", "branches", "rewind", "tools", "schema", "answers", "extensions", "extension_host", "endpoint",
+        "conversation", "local_home", "tui", "client", "client_session",
     },
     # It imports the command that was named, by name; one that must answer is not to die while it is loaded.
     "cli": {"errors", "version", "serve"},

@@ -12,8 +12,8 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 import zot
-from daemons import InProcess
 from harness import PATIENCE_S
+from restarting import Restarting
 from zot.client_session import ClientSession
 from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest, Done, TextDelta, ToolResult, UserMessage, text
 from zot.serve.connection import Connection
@@ -45,7 +45,7 @@ async def until_done(session: ClientSession, after: int = 0) -> list[tuple[int, 
 
 def test_a_turn_is_its_events_and_its_outcome(home: Path) -> None:
     async def conversation() -> None:
-        async with InProcess(home) as daemon, daemon.client() as client:
+        async with Restarting(home) as daemon, daemon.client() as client:
             session = await client.session("s", cwd=str(home))
             turn = session.prompt("!echo Hello")
             heard = [event async for event in turn]
@@ -65,7 +65,7 @@ def test_a_turn_is_its_events_and_its_outcome(home: Path) -> None:
 
 def test_a_connection_that_breaks_at_every_event_loses_and_repeats_nothing(home: Path) -> None:
     async def conversation() -> None:
-        async with InProcess(home) as daemon, daemon.client() as client, daemon.client() as other:
+        async with Restarting(home) as daemon, daemon.client() as client, daemon.client() as other:
             session = await client.session("s")
             spectator = asyncio.create_task(until_done(await other.session("s")))
             turn, heard = session.prompt("!slow 15 0.01"), []
@@ -84,16 +84,16 @@ def test_a_connection_that_breaks_at_every_event_loses_and_repeats_nothing(home:
 
 def test_a_prompt_whose_answer_was_lost_is_not_sent_again(home: Path) -> None:
     async def conversation() -> None:
-        async with InProcess(home) as daemon, daemon.client(settle_s=0.05) as client:
+        async with Restarting(home) as daemon, daemon.client(settle_s=0.05) as client:
             session = await client.session("s")
-            run = daemon.daemon.handlers["session/prompt"]
+            run = daemon.running.daemon.handlers["session/prompt"]
 
             async def run_and_break(connection: Connection, asked: Any) -> Any:
                 deferred = await run(connection, asked)
                 daemon.cut()
                 return deferred
 
-            daemon.daemon.handlers = {**daemon.daemon.handlers, "session/prompt": run_and_break}
+            daemon.running.daemon.handlers = {**daemon.running.daemon.handlers, "session/prompt": run_and_break}
             assert (await session.prompt("!echo once").result()).content == "once"
             assert [entry.content for entry in await session.messages()] == ["!echo once", "once"]
 
@@ -102,18 +102,18 @@ def test_a_prompt_whose_answer_was_lost_is_not_sent_again(home: Path) -> None:
 
 def test_a_prompt_that_never_arrived_is_said_to_be_lost(home: Path) -> None:
     async def conversation() -> None:
-        async with InProcess(home) as daemon, daemon.client(settle_s=0.05) as client:
+        async with Restarting(home) as daemon, daemon.client(settle_s=0.05) as client:
             session = await client.session("s")
 
             async def lose(connection: Connection, asked: Any) -> None:
                 daemon.cut()
 
-            usual = daemon.daemon.handlers
-            daemon.daemon.handlers = {**usual, "session/prompt": lose}
+            usual = daemon.running.daemon.handlers
+            daemon.running.daemon.handlers = {**usual, "session/prompt": lose}
             with pytest.raises(zot.PromptLost) as lost:
                 await session.prompt("!echo lost").result()
             assert lost.value.was_sent
-            daemon.daemon.handlers = usual
+            daemon.running.daemon.handlers = usual
             assert (await session.prompt("!echo found").result()).content == "found"
 
     held(conversation())
@@ -121,7 +121,7 @@ def test_a_prompt_that_never_arrived_is_said_to_be_lost(home: Path) -> None:
 
 def test_a_daemon_that_ends_in_the_middle_of_a_turn_is_waited_for(home: Path) -> None:
     async def conversation() -> None:
-        daemon = InProcess(home)
+        daemon = Restarting(home)
         await daemon.start()
         async with daemon.client(settle_s=0.05) as client:
             session = await client.session("s")
@@ -142,7 +142,7 @@ def test_a_daemon_that_ends_in_the_middle_of_a_turn_is_waited_for(home: Path) ->
 
 def test_a_daemon_that_does_not_come_back_is_given_up(home: Path) -> None:
     async def conversation() -> None:
-        daemon = InProcess(home)
+        daemon = Restarting(home)
         await daemon.start()
         async with daemon.client(reconnect_s=0.1) as client:
             session = await client.session("s")
@@ -170,7 +170,7 @@ def test_without_a_daemon_there_is_no_client(tmp_path: Path) -> None:
 
 def test_two_clients_take_turns_in_one_session_and_hear_the_same(home: Path) -> None:
     async def conversation() -> None:
-        async with InProcess(home) as daemon, daemon.client() as one, daemon.client() as two:
+        async with Restarting(home) as daemon, daemon.client() as one, daemon.client() as two:
             first, second = await one.session("s"), await two.session("s")
             first.prompt("!say 5 one").close()
             turns = [first.prompt("!say 5 one"), first.prompt("!say 5 one"), second.prompt("!say 5 two")]
@@ -190,7 +190,7 @@ def test_two_clients_take_turns_in_one_session_and_hear_the_same(home: Path) -> 
 
 def test_a_second_client_answers_what_the_first_is_asked(home: Path) -> None:
     async def conversation() -> None:
-        async with InProcess(home) as daemon, daemon.client() as one, daemon.client() as two:
+        async with Restarting(home) as daemon, daemon.client() as one, daemon.client() as two:
             turn = (await one.session("s", agent="careful")).prompt("!bash echo yes")
             [request] = [event async for event in up_to_question(turn) if isinstance(event, ApprovalRequest)]
             helper = await two.attach("s")
@@ -220,7 +220,7 @@ def test_a_second_client_answers_what_the_first_is_asked(home: Path) -> None:
 
 def test_what_else_a_session_can_do(home: Path) -> None:
     async def conversation() -> None:
-        async with InProcess(home) as daemon, daemon.client() as client:
+        async with Restarting(home) as daemon, daemon.client() as client:
             session = await client.session()
             turn = session.prompt("!stall")
             assert isinstance(await anext(turn), UserMessage)
@@ -260,7 +260,7 @@ def test_a_consumer_that_does_not_read_is_waited_for_and_misses_nothing(
     monkeypatch.setattr("zot.client._MAX_UNREAD", 50)
 
     async def conversation() -> None:
-        async with InProcess(home) as daemon, daemon.client() as client, daemon.client() as other:
+        async with Restarting(home) as daemon, daemon.client() as client, daemon.client() as other:
             turn = (await client.session("s")).prompt("!flood 3000")
             assert isinstance(await anext(turn), UserMessage)
             await until_done(await other.session("s"))
@@ -272,13 +272,13 @@ def test_a_consumer_that_does_not_read_is_waited_for_and_misses_nothing(
 
 def test_a_websocket_is_a_way_to_the_daemon_too(home: Path) -> None:
     async def conversation() -> None:
-        async with InProcess(home) as daemon:
+        async with Restarting(home) as daemon:
 
             async def relay(web: ServerConnection) -> None:
                 assert web.request is not None
                 if web.request.headers.get("Authorization") != "Bearer secret":
                     return
-                reader, writer = await asyncio.open_unix_connection(daemon.place.socket)
+                reader, writer = await asyncio.open_unix_connection(daemon.running.path)
 
                 async def back() -> None:
                     while line := await reader.readline():

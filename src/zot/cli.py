@@ -10,11 +10,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
-_OBJECTS_PER_COLLECTION = 30_000
+_OBJECTS_PER_COLLECTION = 60_000
 _INTERRUPTED = 130
 _USAGE = """\
 usage: zot COMMAND [flags]
 
+  zot              talk to the agent in this terminal
   zot -p PROMPT    print the answer; what is piped in follows the prompt
   zot --json PROMPT  print every event of it as a line of JSON
   zot rpc          speak zot RPC v1 (newline-delimited JSON) on standard input and output
@@ -92,6 +93,8 @@ def run(argv: Sequence[str]) -> int:
     command = _COMMANDS.get(word)
     if command is None and _asks_once(argv):
         return _run("once", argv)
+    if command is None and (not word or word.startswith("-")) and _is_terminal():
+        return _run("terminal", argv)
     if command is None:
         sys.stderr.write(f"zot: {_misread(argv)}\n{_USAGE}\n" if word else f"{_USAGE}\n")
         return 2
@@ -134,6 +137,11 @@ _COMMANDS: Mapping[str, str] = {
 def _asks_once(argv: Sequence[str]) -> bool:
     """True if there is a prompt to answer: the flag that says so may stand anywhere."""
     return any(word in ("-p", "--print", "--json") for word in argv)
+
+
+def _is_terminal() -> bool:
+    """True if a person sits at both ends."""
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
 def _run(command: str, argv: Sequence[str]) -> int:

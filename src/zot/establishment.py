@@ -100,7 +100,7 @@ class Establishment:
     def _config(self, alias: str, session_id: str | None, cwd: str | None) -> Config:
         config = self.agents.config(alias, self._flags)
         journal = self.place.journal or config.journal
-        config = msgspec.structs.replace(config, session=session_id, journal=journal)
+        config = msgspec.structs.replace(config, session=session_id, journal=journal, private=(self.place.data_dir,))
         if cwd is None:
             return config
         if not os.path.isabs(cwd):

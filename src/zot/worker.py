@@ -159,7 +159,7 @@ class Worker:
 
     def model_changed(self) -> None:
         """Record what the session works with from here on, if a run is going on; else the next one does."""
-        if self._store.shared and self._run is not None:
+        if self._store.shared and self._running is not None and self._run is not None:
             self._history.amend([self._agent.configured()])
 
     async def finish(self) -> None:

@@ -77,7 +77,7 @@ def _claim(place: Place, *, replaces: bool) -> Claim:
     if passed:
         for more in passed[1:]:
             more.close()
-        return adopt_listener(place.socket, passed[0])
+        return adopt_listener(passed[0].getsockname() or place.socket, passed[0])
     if replaces:
         from zot.serve.handover import take_over
 

@@ -52,7 +52,7 @@ async def serve(
     )
     log.addHandler(daemon.log_feed)
     _heed_signals(daemon, claim, notifier)
-    stop_listening = await listen(daemon, claim.listener)
+    await listen(daemon, claim.listener)
     notifier.ready(f"listening at {place.socket}")
     log.info("the daemon %d listens at %s", os.getpid(), place.socket)
     mending = loop.create_task(daemon.mend(), name="zot mending")
@@ -61,7 +61,6 @@ async def serve(
         await daemon.stopped()
         notifier.stopping()
         log.info("the daemon is stopping")
-        stop_listening()
         mending.cancel()
         async with asyncio.timeout(daemon.grace_s + _END_S):
             await daemon.close()

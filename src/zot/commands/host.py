@@ -86,14 +86,14 @@ def main(argv: Sequence[str]) -> int:
         if sys.stdout is not None:
             sys.stdout.write(flags.usage("zot host", _SUMMARY, _FLAGS) + "\n")
         return 0
-    host.incoming, host.outgoing = claim()  # First of all: what is opened before could become a standard stream.
-    if "--self-test" in argv:  # Also if other flags are wrong: it says so.
-        heed_signals()
-        return host.test()
-    from zot.serve.watchdog import Signals
-
-    signals = Signals()
     try:
+        host.incoming, host.outgoing = claim()  # First of all: what is opened before could become a standard stream.
+        if "--self-test" in argv:  # Also if other flags are wrong: it says so.
+            heed_signals()
+            return host.test()
+        from zot.serve.watchdog import Signals
+
+        signals = Signals()
         if host.serves_many:
             host.answer_many(signals)
         host.answer_one(signals)
@@ -236,15 +236,16 @@ class _Host:
             time.sleep(1)
 
     def fail(self, problem: Exception) -> NoReturn:
-        """Say that we failed, if nobody has answered, and leave."""
-        import traceback
-
+        """Say that we failed, if nobody has answered, and leave. Loads nothing: that may be what failed."""
         slot = self._slot
+        if self.outgoing < 0:
+            self.outgoing = 1  # It was not even claimed.
         if slot is None or slot.take():
             ids = Ids() if slot is None else slot.ids
-            message = f"internal error ({type(problem).__name__}); the log has the details"
+            reason = f": {problem.strerror}" if isinstance(problem, OSError) else ""
+            message = f"internal error ({type(problem).__name__}{reason}); the log has the details"
             self._write_or_fail(ids.failure("INTERNAL", message), _FAILED)
-        traceback.print_exception(problem)
+        sys.excepthook(type(problem), problem, problem.__traceback__)
         self._leave(_FAILED)
 
     # Many requests.

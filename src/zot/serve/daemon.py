@@ -8,10 +8,12 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from zot.hub import Hub, Opening
 from zot.serve.audit import Audit, Who
+from zot.serve.claim import BACKLOG
 from zot.serve.connection import Connection, Handler
 from zot.serve.feed import Feed
 from zot.serve.kept_methods import KeptMethods
@@ -40,6 +42,9 @@ log = logging.getLogger("zot")
 MAX_CLIENTS = 1024
 #: How long an ephemeral daemon waits for the next client.
 _EPHEMERAL_S = 1.0
+#: How long those who have just come may take to say something when the daemon ends, and all others to read the rest.
+_GREET_S = 0.2
+_FLUSH_S = 1.0
 #: What only looks.
 _LOOKS = frozenset(
     {
@@ -109,6 +114,9 @@ class Daemon:
         self._leaving: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Event()
         self.grace_s = parts.settings.grace_s
+        self._when_stopping: list[Callable[[], None]] = []
+        #: Set while nobody is connected, but who takes the endpoint over.
+        self._is_empty = asyncio.Event()
         #: Who takes the endpoint over.
         self.heir: Connection | None = None
 
@@ -146,17 +154,19 @@ class Daemon:
             peer = identify(wire.transport.get_extra_info("socket"))
         except OSError:
             return None
-        if not admits(peer):
-            return None
         who = Who("unix", uid=peer.uid, pid=peer.pid)
+        if not admits(peer):
+            self.parts.audit.note("refused", who)
+            return None
         return self.connect(Connection(self, wire, who, label=peer.label))
 
     def connect(self, connection: Connection) -> Connection | None:
         """Take a client in; None if there are too many."""
-        if len(self._connections) >= MAX_CLIENTS or self._stopping.is_set():
+        if len(self._connections) >= MAX_CLIENTS:
             log.warning("refused a connection of %s: there are %d already", connection.label, MAX_CLIENTS)
             return None
         self._connections[connection] = None
+        self.parts.audit.note("connected", connection.who)
         if self._leaving is not None:
             self._leaving.cancel()
             self._leaving = None
@@ -165,6 +175,8 @@ class Daemon:
     def left(self, connection: Connection) -> None:
         """A client has gone."""
         self._connections.pop(connection, None)
+        if not any(one is not self.heir for one in self._connections):
+            self._is_empty.set()
         self._server.left(connection)
         if self._ephemeral and not self._connections and not self._stopping.is_set():
             self._leaving = asyncio.get_running_loop().call_later(_EPHEMERAL_S, self.stop)
@@ -226,6 +238,13 @@ class Daemon:
             self.grace_s = grace_s
         self.heir = heir or self.heir
         self._stopping.set()
+        for call in self._when_stopping:  # Before anybody is accepted who would not be served.
+            call()
+        self._when_stopping.clear()
+
+    def when_stopping(self, call: Callable[[], None]) -> None:
+        """Let ``call`` be called as soon as it is to stop."""
+        self._when_stopping.append(call)
 
     async def stopped(self) -> None:
         """Wait until somebody wants it to stop."""
@@ -242,14 +261,27 @@ class Daemon:
             task.cancel()
         await self.hub.close()
         await self._respondent.close()
-        for connection in self.connections:
-            if connection is not self.heir:
-                connection.wire.finish()
+        await self._see_off()
+
+    async def _see_off(self) -> None:
+        """End all connections, when those who have just come were answered and what they are owed is written."""
+        await asyncio.sleep(0 if all(one.is_welcome for one in self._leaving_clients()) else _GREET_S)
+        self._is_empty.clear()
+        leaving = self._leaving_clients()
+        for connection in leaving:
+            connection.wire.finish()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FLUSH_S if leaving else 0):
+                await self._is_empty.wait()
+
+    def _leaving_clients(self) -> list[Connection]:
+        return [one for one in self._connections if one is not self.heir]
 
 
 async def listen(daemon: Daemon, listener: socket.socket) -> Callable[[], None]:
-    """Accept clients at the local socket; return what ends that. Those who wait stay in the backlog."""
+    """Accept clients at the local socket until the daemon stops; return what ends that before. Others wait in line."""
     loop = asyncio.get_running_loop()
     listener.setblocking(False)
-    server = await loop.create_unix_server(lambda: LocalWire(daemon.accept), sock=listener)
+    server = await loop.create_unix_server(lambda: LocalWire(daemon.accept), sock=listener, backlog=BACKLOG)
+    daemon.when_stopping(server.close)
     return server.close

@@ -16,6 +16,9 @@ log = logging.getLogger("zot")
 
 #: So many events are read at a time for whoever has missed some.
 _PIECE = 512
+#: So many of these are sent together, and so much before we wait for whoever reads it.
+_TOGETHER = 16
+_PIECE_BYTES = 256 << 10
 #: A client that has so much unread of what happens is cut off: it can come back and read on where it was.
 MAX_UNREAD_BYTES = 4 << 20
 
@@ -50,12 +53,16 @@ class Past(Protocol):
 class Follower:
     """One client of one session. It has seen everything up to ``cursor``; while it is live, what the feed has."""
 
-    def __init__(self, feed: Feed, wire: Wire, dialect: Dialect, after: int) -> None:
+    def __init__(
+        self, feed: Feed, wire: Wire, dialect: Dialect, after: int, *, caught_up: Callable[[], None] = lambda: None
+    ) -> None:
+        """``caught_up`` is called whenever it has seen everything that there is."""
         self._feed = feed
         self.wire = wire
         self.dialect = dialect
         self.cursor = after
         self.is_live = False
+        self.caught_up = caught_up
         #: What is to be done when it has seen so much.
         self._then: list[tuple[int, Callable[[], None]]] = []
         self._reading: asyncio.Task[None] | None = None
@@ -74,10 +81,20 @@ class Follower:
             self._reading = asyncio.get_running_loop().create_task(self._read(), name="zot replay")
 
     def stop(self) -> None:
-        """Hear nothing more."""
+        """Hear nothing more. What is still to be done then is left to a successor, or done when we `give_up`."""
+        self.is_live = False
         if self._reading is not None:
             self._reading.cancel()
-        for _, call in self._then:
+
+    def succeed(self, before: Follower) -> None:
+        """Do what another one was to do."""
+        self._then, before._then = before._then, []
+        self._see(self.cursor)
+
+    def give_up(self) -> None:
+        """Do what is left to be done: it will never see more."""
+        left, self._then = self._then, []
+        for _, call in left:
             call()
 
     def hear(self, data: bytes) -> None:
@@ -105,8 +122,11 @@ class Follower:
             if self._feed.is_loaded:  # What is safe and has not been shown yet will be delivered.
                 found = [(seq, event) for seq, event in found if seq <= self._feed.seq]
             if found:
-                self.wire.send(b"".join(updates.lines(first, events) for first, events in _together(found)))
-                self._see(found[-1][0])
+                for first, events in _together(found):
+                    self.wire.send(updates.lines(first, events))
+                    self._see(first + len(events) - 1)
+                    if self.wire.unread > _PIECE_BYTES:
+                        await self.wire.room()
                 await self.wire.room()
             elif shown == self._feed.seq:
                 break
@@ -143,9 +163,22 @@ class Feed:
         """True if somebody listens."""
         return bool(self._followers)
 
-    def follow(self, wire: Wire, dialect: Dialect, after: int | None = None) -> Follower:
-        """Let a client hear everything behind ``after``; from now on, if that is None and the session is loaded."""
-        follower = Follower(self, wire, dialect, self.seq if after is None else after)
+    def follow(
+        self,
+        wire: Wire,
+        dialect: Dialect,
+        after: int | None = None,
+        *,
+        before: Follower | None = None,
+        caught_up: Callable[[], None] = lambda: None,
+    ) -> Follower:
+        """Let a client hear everything behind ``after``; from now on, if that is None and the session is loaded.
+
+        ``before`` is how it followed until now, which it has left.
+        """
+        follower = Follower(self, wire, dialect, self.seq if after is None else after, caught_up=caught_up)
+        if before is not None:
+            follower.succeed(before)
         self._followers.add(follower)
         if after is None and self.is_loaded and (dialect in self._updates or not self._in_run):
             self.join(follower, Updates(self.session_id, dialect))
@@ -165,11 +198,14 @@ class Feed:
         if follower in self._followers:
             self._updates.setdefault(follower.dialect, updates)
             follower.is_live = True
+            follower.caught_up()
 
     # What a channel does.
 
     def opened(self, last_seq: int, *, busy: bool) -> None:
         """The session has been loaded; its newest row has this number."""
+        if last_seq < self.seq:
+            self.restart()
         self.is_loaded = True
         self._in_run = busy
         self.overheard(last_seq)
@@ -177,6 +213,16 @@ class Feed:
     def closed(self) -> None:
         """The session has been let go of."""
         self.is_loaded = False
+
+    def restart(self) -> None:
+        """The session was deleted: whatever has its name from now on begins anew."""
+        self.seq = 0
+        self._in_run = True
+        self._updates.clear()
+        for follower in self._followers:
+            follower.cursor = 0
+            if follower.is_live:
+                follower.catch_up()
 
     def overheard(self, upto: int) -> None:
         """There are rows up to this number that were not delivered: everybody reads them first."""
@@ -205,11 +251,12 @@ class Feed:
 
 
 def _together(found: Sequence[tuple[int, AgentEvent]]) -> list[tuple[int, list[AgentEvent]]]:
-    """Return events whose numbers follow each other, with the first of these."""
+    """Return events whose numbers follow each other, with the first of these; what ends a run ends a piece."""
     pieces: list[tuple[int, list[AgentEvent]]] = []
     for seq, event in found:
-        if pieces and pieces[-1][0] + len(pieces[-1][1]) == seq:
-            pieces[-1][1].append(event)
+        first, events = pieces[-1] if pieces else (0, [])
+        if events and seq == first + len(events) and len(events) < _TOGETHER and not isinstance(events[-1], Done):
+            events.append(event)
         else:
             pieces.append((seq, [event]))
     return pieces

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable
 from typing import Protocol, cast
 
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
+
+log = logging.getLogger("zot")
 
 #: Whoever replays goes on when less than this is unread.
 _ROOM_BYTES = 256 << 10
@@ -119,7 +122,8 @@ class LocalWire(asyncio.Protocol):
 
     def cut(self, reason: str) -> None:
         """End without waiting for the client."""
-        del reason
+        if not self._is_ending:
+            log.warning("a client was cut off: %s", reason)
         self._is_ending = True
         self.transport.abort()
 
