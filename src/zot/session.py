@@ -295,12 +295,7 @@ class Session:
 
         files = self._files()
         errand = Errand(lambda: rewind(self._history, self._store, files, wish, cwd=self.agent.cwd))
-
-        def dropped(reason: str) -> None:
-            errand.fail(job.error or RunCancelled(reason))
-
-        job = Job(None, (), started=lambda: None, dropped=dropped, errand=errand.run)
-        self._worker.accept(job)
+        self._worker.accept(errand.job)
         return errand.over
 
     def start(self) -> None:
