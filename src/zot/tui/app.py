@@ -26,6 +26,7 @@ from zot.tui.feed import Feed
 from zot.tui.keys import KEYS
 from zot.tui.level import Level
 from zot.tui.looks import Look, look_for
+from zot.tui.markdown import warm
 from zot.tui.pace import Pace
 from zot.tui.panel import Panel
 from zot.tui.panels import Panels
@@ -122,6 +123,8 @@ class ZotApp(App[int]):
             await self._enter(await self._session(self._home))
         except AgentError as problem:
             self.exit(1, message=f"zot: {problem}")
+        else:
+            await asyncio.to_thread(warm)
 
     async def _enter(self, conversation: Conversation) -> None:
         """Show a conversation, and follow it."""
