@@ -1,5 +1,5 @@
-"""Write docs/schema/rpc.json, host.json and extension.json: the JSON Schema of every frame of zot RPC v1, of host
-protocol v1 and of the extension protocol v1.
+"""Write docs/schema/rpc.json, host.json, extension.json and daemon.json: the JSON Schema of every frame of zot RPC v1,
+of host protocol v1, of the extension protocol v1 and of the daemon.
 
 They are made from the types that encode the frames.
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import typing
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ import msgspec
 from zot import events
 from zot.commands import self_test
 from zot.messages import ShownMessage
-from zot.session import State
 from zot.slash import CommandAnswer, CommandInfo
-from zot.wire import extension, host, rpc
+from zot.wire import daemon, daemon_server, daemon_session, extension, host, jsonrpc, rpc, spelling, updates
+from zot.wire.rpc_events import UNTOLD
 
 PATH = Path(__file__).parents[1] / "docs" / "schema" / "rpc.json"
 HOST_PATH = PATH.with_name("host.json")
 EXTENSION_PATH = PATH.with_name("extension.json")
+DAEMON_PATH = PATH.with_name("daemon.json")
 _REF = "#/$defs/{name}"
 _SENT_ID = str | int | float | None | msgspec.UnsetType
 _ECHOED_ID = str | int | float | msgspec.UnsetType
@@ -64,7 +66,7 @@ _DATA: dict[type[rpc.Command], type[msgspec.Struct]] = {
     rpc.Prompt: Started,
     rpc.Steer: Started,
     rpc.Compact: Started,
-    rpc.GetState: State,
+    rpc.GetState: rpc.StateData,
     rpc.GetMessages: Transcript,
     rpc.SetModel: Chosen,
     rpc.GetModels: Models,
@@ -78,9 +80,10 @@ def schema() -> dict[str, Any]:
     """Return the schema."""
     commands = [_with_plain_id(kind, _SENT_ID) for kind in typing.get_args(rpc.AnyCommand)]
     response = _with_plain_id(rpc.Response, _ECHOED_ID)
-    kinds = [*typing.get_args(events.AgentEvent), *commands, response, *_DATA.values()]
+    told = [kind for kind in typing.get_args(events.AgentEvent) if kind not in UNTOLD]
+    kinds = [*told, *commands, response, *_DATA.values()]
     _, defs = msgspec.json.schema_components(kinds, ref_template=_REF)
-    for kind in typing.get_args(events.AgentEvent):
+    for kind in told:
         defs[kind.__name__]["properties"] |= _SEQ_AND_RUN
     defs["Response"]["allOf"] = [_data_of(command, data) for command, data in _DATA.items()]
     return {
@@ -90,7 +93,7 @@ def schema() -> dict[str, Any]:
         "anyOf": [{"$ref": _REF.format(name=name)} for name in ("FromClient", "FromZot")],
         "$defs": {
             "FromClient": _one_of("What a client may send.", commands),
-            "FromZot": _one_of("What zot sends.", [response, *typing.get_args(events.AgentEvent)]),
+            "FromZot": _one_of("What zot sends.", [response, *told]),
             **defs,
         },
     }
@@ -157,6 +160,79 @@ def render_extension() -> str:
     return json.dumps(extension_schema(), indent=2) + "\n"
 
 
+def daemon_schema() -> dict[str, Any]:
+    """Return the schema of the daemon's protocol, in camelCase."""
+    methods = daemon.METHODS.values()
+    said = updates.Update.__subclasses__()
+    kinds = [kind for method in methods for kind in (method.params, method.result)]
+    others = [*said, jsonrpc.ErrorObject, daemon_session.FailedTurn, daemon_server.LogEvent]
+    refs, definitions = msgspec.json.schema_components([*kinds, *others], ref_template=_REF)
+    params, results = refs[0 : len(kinds) : 2], refs[1 : len(kinds) : 2]
+    for kind in _answered(daemon.METHODS.values()):  # What has a default is written all the same, unless it is absent.
+        fields = msgspec.structs.fields(kind)
+        definitions[kind.__name__]["required"] = [f.encode_name for f in fields if f.default is not msgspec.UNSET]
+    for kind in said:
+        definitions[kind.__name__]["properties"] |= _SESSION_AND_SEQ
+        definitions[kind.__name__]["required"] = ["sessionId", *definitions[kind.__name__]["required"]]
+    error, _, log_event = refs[-3:]
+    told = [_notification("session/update", {"anyOf": refs[len(kinds) : -3]}), _notification("logs/event", log_event)]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "zot daemon, protocol version 1",
+        "description": "Each line in either direction is one of these objects. docs/daemon.md says what they mean. "
+        "A connection whose `initialize` has `protocol_version` spells all keys in snake_case instead.",
+        "anyOf": [{"$ref": _REF.format(name=name)} for name in ("FromClient", "FromDaemon")],
+        "$defs": {
+            "FromClient": {
+                "description": "What a client may send; without an id it is not answered.",
+                "anyOf": [_call(method, kind) for method, kind in zip(methods, params, strict=True)],
+            },
+            "FromDaemon": {
+                "description": "What the daemon sends. What a result looks like goes by the method that was called.",
+                "anyOf": [_answer("result", {"type": "object"}), _answer("error", error), *told],
+            },
+            **{f"result of {method.name}": ref for method, ref in zip(methods, results, strict=True)},
+            **definitions,
+        },
+    }
+
+
+def render_daemon() -> str:
+    """Return the text of the file for the daemon."""
+    return json.dumps(daemon_schema(), indent=2) + "\n"
+
+
+def _answered(methods: Iterable[daemon.Method]) -> list[type[spelling.Spelled]]:
+    """Return the structs that answers consist of, and no parameters do."""
+    params = {method.params for method in methods}
+    found = [kind for module in (daemon_server, daemon_session) for kind in vars(module).values()]
+    kinds = [kind for kind in found if isinstance(kind, type) and issubclass(kind, spelling.Spelled)]
+    given = {daemon_server.ClientName, daemon_session.Attachment, daemon_session.Overrides, spelling.Spelled, *params}
+    return [kind for kind in kinds if kind not in given]
+
+
+_RPC_ID = {"type": ["string", "number", "null"]}
+_SESSION_AND_SEQ = {
+    "sessionId": {"type": "string"},
+    "seq": {"type": "integer", "description": "Its number in the journal; missing if it is not recorded."},
+}
+
+
+def _call(method: daemon.Method, params: dict[str, Any]) -> dict[str, Any]:
+    frame = _notification(method.name, params)
+    return frame | {"description": method.summary, "properties": frame["properties"] | {"id": _RPC_ID}}
+
+
+def _notification(method: str, params: dict[str, Any]) -> dict[str, Any]:
+    properties = {"jsonrpc": {"const": "2.0"}, "method": {"const": method}, "params": params}
+    return {"type": "object", "properties": properties, "required": ["jsonrpc", "method"]}
+
+
+def _answer(key: str, value: dict[str, Any]) -> dict[str, Any]:
+    properties = {"jsonrpc": {"const": "2.0"}, key: value, "id": _RPC_ID}
+    return {"type": "object", "properties": properties, "required": [*properties]}
+
+
 def _with_plain_id(kind: type[msgspec.Struct], id_type: Any) -> type[msgspec.Struct]:
     """Return the same frame with an id that says what it may be: ours keeps it as raw bytes, which have no schema."""
     fields: list[tuple[str, Any, Any]] = [
@@ -193,3 +269,4 @@ if __name__ == "__main__":
     PATH.write_text(render())
     HOST_PATH.write_text(render_host())
     EXTENSION_PATH.write_text(render_extension())
+    DAEMON_PATH.write_text(render_daemon())

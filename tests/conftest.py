@@ -58,7 +58,7 @@ def shell(tmp_path: Path, nursery: Nursery) -> Shell:
     return Shell(tmp_path, nursery)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def nursery(nothing_outlives_the_tests: None) -> Iterator[Nursery]:
     """Where processes come from that need not be started from nothing."""
     with Nursery() as started:

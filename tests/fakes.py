@@ -13,7 +13,7 @@ from zot.agent.budget import Budget
 from zot.agent.hooks import Approver, CallDecision, Extensions, MessageDecision, NoExtensions, Question
 from zot.agent.loop import Agent
 from zot.agent.relief import AutoCompact
-from zot.errors import StoreFailed
+from zot.errors import StoreFailed, UserError
 from zot.events import AgentEvent
 from zot.history import Batch
 from zot.messages import CallBlock, ImageBlock, ToolSpec
@@ -22,7 +22,7 @@ from zot.providers.base import Deadlines, HttpRequest, Model, Provider, Reasonin
 from zot.providers.models import Catalogue, catalogue
 from zot.providers.service import Service
 from zot.session import Session
-from zot.store import Change, MemoryStore, Row, Store
+from zot.store import Allowed, Change, MemoryStore, Row, Store
 from zot.tools.base import Output, Tool, ToolContext
 
 #: How long anything may take before a test fails. Never how long it does take.
@@ -188,14 +188,22 @@ class Doorman:
         self.reason = reason
         self.asks = asks
         self.asked: list[tuple[str, dict[str, Any]]] = []
-        self.remembered: list[Question] = []
 
     def judge(self, call: CallBlock, args: dict[str, Any]) -> Question | str | None:
         self.asked.append((call.id, args))
         return Question(call, args, f"{call.name}!") if self.asks else self.reason
 
-    def remember(self, question: Question) -> None:
-        self.remembered.append(question)
+    def remember(self, question: Question) -> Allowed | None:
+        return None
+
+    def recall(self, allowed: Allowed) -> None:
+        return
+
+    def remembered(self) -> Sequence[Allowed]:
+        return ()
+
+    def forget(self, allowed: Allowed) -> Allowed:
+        raise UserError("that is not remembered")
 
 
 class Listener:
@@ -248,6 +256,7 @@ class SlowStore:
     full = False
     shared = False
     keeps = False
+    left_behind = False
     last_run = 0
 
     def __init__(self) -> None:
@@ -262,7 +271,7 @@ class SlowStore:
     async def begin(self) -> Sequence[tuple[int, Row]]:
         return ()
 
-    def end(self) -> None:
+    def end(self, *, parked: bool = False) -> None:
         pass
 
     def append(self, rows: Sequence[Row], *, run: int) -> int:

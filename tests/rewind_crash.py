@@ -15,8 +15,9 @@ from tools.meddled import Meddled
 from zot.agent.loop import Agent
 from zot.job import Wish
 from zot.journal.journal import Journal
+from zot.past import Past
 from zot.providers.models import catalogue
-from zot.session import Past, Session
+from zot.session import Session
 from zot.tools.base import Tool
 from zot.tools.paths import Anywhere
 from zot.tools.restore import Restorer

@@ -26,11 +26,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "printable": set(),
     "regular": set(),
     "private": set(),
+    "pipe_name": set(),
+    # Whoever looks for the daemon starts quickly, so it knows next to nothing.
+    "endpoint": {"errors", "pipe_name"},
     "messages": {"errors"},
     "events": {"errors", "messages", "surrogates"},
     "slash": set(),
     "flags": {"errors"},
-    "config": {"errors", "regular", "flags", "providers/vendors"},
+    "daemon_settings": {"flags"},
+    "config_file": {"errors", "printable", "regular", "flags", "daemon_settings", "providers/vendors"},
+    "config": {"errors", "flags", "config_file", "providers/vendors"},
+    # One reading of the file, with an eye to what the agent would make of it.
+    "agents": {"errors", "config", "config_file", "daemon_settings", "agent", "providers/vendors"},
+    # It asks where settings come from, which nobody who runs an agent needs to know.
+    "origins": {"errors", "config", "agents", "credentials", "provision", "providers/vendors", "providers/models"},
     "auth_file": {"errors", "private"},
     "credentials": {"errors", "config", "auth_file", "providers/vendors"},
     # A command that prints a key is kept as tools keep theirs.
@@ -44,19 +53,21 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": {"errors", "messages", "events"},
     "journal": {"errors", "messages", "events", "store", "surrogates"},
     "readable": {"messages"},
-    "wire": {"errors", "messages", "events", "surrogates"},
+    "wire": {"errors", "messages", "events", "surrogates", "outcome"},
     # The protocol without I/O in `peer.py`, and around it what spawns, asks and tells.
     "extensions": {
         "errors", "printable", "private", "regular", "messages", "events", "slash", "wire", "fingerprint", "agent",
         "tools/base", "tools",
     },
-    "extension_host": {"errors", "printable", "config", "trust", "version", "agent", "toolbox", "extensions"},
+    "extension_host": {
+        "errors", "printable", "config", "trust", "version", "agent", "toolbox", "extensions", "reloadable",
+    },
     # The SDK for extensions: wire types only.
     "ext": {"errors", "wire"},
     "tools/base": {"errors", "messages", "store"},
     "tools": {"errors", "printable", "private", "surrogates", "messages", "store", "tools/base", "skills"},
     # What a session works with: it picks the concrete tools.
-    "toolbox": {"printable", "config", "skills", "trust", "tools/base", "tools"},
+    "toolbox": {"printable", "config", "skills", "trust", "tools/base", "tools", "premises"},
     # The catalogue is read before anything is answered, so it knows next to nothing.
     "providers/vendors": {"errors"},
     "providers/models": {"errors", "messages", "providers/vendors"},
@@ -71,27 +82,48 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     # lab is a service at the other end of a line: it knows what a transport is, and none of our decoders.
     "providers/lab": {"errors", "regular", "messages", "events", "providers/base"},
-    "agent": {"errors", "printable", "messages", "events", "slash", "store", "schema", "providers/base", "tools/base"},
+    "agent": {
+        "errors", "printable", "surrogates", "messages", "events", "slash", "store", "schema", "providers/base",
+        "tools/base",
+    },
+    # What the sessions of one process share: it keeps the shared parts and lends them.
+    "premises": {"store", "key_command", "providers/base", "providers", "tools"},
     "history": {"errors", "messages", "events", "store", "agent"},
     "job": {"errors", "surrogates", "messages", "store", "agent"},
     "outcome": {"messages", "events"},
     "answers": {"errors", "messages", "events", "printable", "store", "journal", "agent", "outcome"},
     "past": {"errors", "messages", "events", "store", "agent"},
-    "worker": {"errors", "messages", "events", "store", "agent", "history", "job"},
+    "abortable": {"errors"},
+    "mending": {"errors", "store", "agent", "history"},
+    "driver": {"events", "agent", "history", "mending"},
+    "worker": {"errors", "messages", "events", "store", "agent", "history", "job", "mending", "driver"},
     "branches": {"messages", "store", "agent"},
     "checkpoints": {"errors", "messages", "store", "agent", "past"},
     "rewind": {"errors", "messages", "store", "history", "job", "checkpoints"},
-    "session": {"errors", "messages", "slash", "store", "agent", "history", "job", "past", "worker", "rewind"},
+    "session": {
+        "errors", "messages", "events", "slash", "store", "providers/base", "agent", "history", "job", "past", "worker",
+        "rewind", "mending", "abortable",
+    },
     # What faces see of a session.
     "conversation": {"messages", "slash", "history"},
     "reloadable": {"errors", "messages", "events", "slash", "tools/base", "agent", "extensions"},
+    "hub": {"errors", "history", "session"},
+    # The same for a daemon, whose sessions it opens.
+    "establishment": {
+        "errors", "store", "config", "agents", "daemon_settings", "endpoint", "hub", "answers", "journal", "premises",
+        "provision", "runtime", "session", "serve", "wire",
+    },
+    "briefing": {"errors", "regular", "config", "instructions", "agent", "toolbox"},
+    "guard": {"config", "provision", "answers", "agent"},
     # The only one that picks concrete parts.
     "runtime": {
-        "errors", "regular", "messages", "store", "config", "provision", "providers/lab", "agent", "session", "toolbox",
-        "instructions", "schema", "journal", "answers", "extension_host", "reloadable",
+        "errors", "messages", "store", "config", "provision", "premises", "agent", "session", "toolbox", "briefing",
+        "guard", "schema", "journal", "answers", "extension_host", "past", "preloading",
     },
+    # It names what it loads: the parts of a session, which runtime is about to pick.
+    "preloading": set(),
     "provision": {
-        "errors",
+        "errors", "premises",
         "config", "credentials", "key_command", "providers/vendors", "providers/models", "providers/base", "providers",
         "providers/lab",
     },
@@ -101,11 +133,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "blocking": {"errors", "messages", "events", "config", "providers/base", "rewind", "session", "sdk"},
     "serve": {
-        "errors", "printable", "messages", "events", "slash", "history", "job", "outcome", "answers", "session", "wire",
+        "errors", "version", "printable", "private", "regular", "messages", "events", "slash", "history", "job",
+        "outcome", "answers", "session", "hub", "wire", "journal", "agents", "daemon_settings", "endpoint", "tools",
     },
     # A conversation and a home in this process. Faces do not know them.
     "local": {
-        "errors", "messages", "events", "slash", "store", "config", "conversation", "history", "outcome", "agent",
+        "errors", "messages", "events", "slash", "store", "config", "conversation", "history", "outcome", "past",
         "session", "runtime", "reloadable", "provision", "providers/vendors", "providers/models",
     },
     "local_home": {
@@ -124,11 +157,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "commands": {
         "errors", "version", "printable", "messages", "events", "flags", "config", "skills", "trust", "providers/lab",
+        "config_file", "agents", "origins", "establishment", "premises",
         "wire",
         "provision", "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors",
         "providers/models", "providers", "doctor", "session", "store", "agent", "history", "job", "journal", "past",
-        "readable", "branches", "rewind", "tools", "schema", "answers", "extensions", "conversation", "local_home",
-        "tui",
+        "readable", "branches", "rewind", "tools", "schema", "answers", "extensions", "extension_host", "endpoint",
+        "conversation", "local_home", "tui",
     },
     # It imports the command that was named, by name; one that must answer is not to die while it is loaded.
     "cli": {"errors", "version", "serve"},

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from zot.config import AGENT_FLAGS, SECRET_NAMES, Config, resolve, tool_environment, zot_home
+from zot.config import AGENT_FLAGS, SECRET_NAMES, Config, checked, resolve, tool_environment, zot_home
 from zot.errors import ConfigError, UsageError
 from zot.flags import parse
-from zot.runtime import checked, open_session
+from zot.runtime import open_session
 
 EVERYTHING = """
 [agents.default]
@@ -140,18 +140,54 @@ def test_both_spellings_of_no_skills_mean_it(flag: str) -> None:
     ("text", "problem"),
     [
         ("[agents", "Expected ']' at the end of a table declaration (at end of document)"),
-        ("a = 1", "Object contains unknown field `a`"),
+        ("a = 1", "a: unknown setting"),
+        ("[daemons]", "daemons: unknown setting; did you mean daemon?"),
         ("model = 'x'", "model belongs to an agent: write it below [agents.default]"),
-        ("[agents.other]\nlock = 1", "[agents.other]: Expected `bool`, got `int` - at `lock`"),
-        ("agents = 1", "Expected `object`, got `int` - at `$.agents`"),
-        ("[agents.default]\nmodle = 'x'", "[agents.default]: Object contains unknown field `modle`"),
-        ("[agents.default]\nmax_steps = 'x'", "[agents.default]: Expected `int`, got `str` - at `max_steps`"),
-        ("[agents.default]\nmax_steps = 0", "[agents.default]: Expected `int` >= 1 - at `max_steps`"),
-        ("[agents.default]\nmax_cost = 0", "[agents.default]: Expected `float` > 0.0 - at `max_cost`"),
-        ("[agents.default]\nmax_tokens_total = 0", "[agents.default]: Expected `int` >= 1 - at `max_tokens_total`"),
-        ("[agents.default]\nreasoning = 'much'", "[agents.default]: Invalid enum value 'much' - at `reasoning`"),
-        ("[agents.default]\ntools = 'bash'", "[agents.default]: Expected `array`, got `str` - at `tools`"),
-        ("[agents.default]\ntools = [1]", "[agents.default]: Expected `str`, got `int` - at `tools[0]`"),
+        ("agents = 1", "[agents] is no table: agents are written as [agents.NAME]"),
+        ("[agents]\nother = 1", "[agents.other] is no table"),
+        ("daemon = 1", "[daemon] is no table"),
+        ("[agents.other]\nlock = 1", "[agents.other] lock: expected `bool`, got `int`"),
+        ("[agents.default]\nmodle = 'x'", "[agents.default] modle: unknown setting; did you mean model?"),
+        ("[agents.default]\nmax_steps = 'x'", "[agents.default] max_steps: expected `int`, got `str`"),
+        ("[agents.default]\nmax_steps = 0", "[agents.default] max_steps: expected `int` >= 1"),
+        ("[agents.default]\nmax_cost = 0", "[agents.default] max_cost: expected `float` > 0.0"),
+        ("[agents.default]\nmax_tokens_total = 0", "[agents.default] max_tokens_total: expected `int` >= 1"),
+        (
+            "[agents.default]\nreasoning = 'much'",
+            "[agents.default] reasoning: invalid enum value 'much'; there are: high, low, medium, off",
+        ),
+        (
+            "[agents.x]\next_deadlines = { nap = 1 }",
+            "[agents.x] ext_deadlines: invalid enum value 'nap'; there are: "
+            "command, hello, intercept, ready, shutdown, silence, terminate, tool",
+        ),
+        ("[agents.x]\next_deadlines = { tool = 0 }", "[agents.x] ext_deadlines[...]: expected `float` > 0.0"),
+        ("[agents.default]\ntools = 'bash'", "[agents.default] tools: expected `array`, got `str`"),
+        ("[agents.default]\ntools = [1]", "[agents.default] tools[0]: expected `str`, got `int`"),
+        (
+            "[agents.x]\ncwd = 'here'",
+            "[agents.x] cwd: expected a path that begins with / or ~/: a file does not know where zot is started",
+        ),
+        (
+            "[agents.x]\napi_key = 'sk-1'",
+            "[agents.x] api_key: a key does not belong in this file: run `zot login PROVIDER`, or set the provider's "
+            "variable",
+        ),
+        ("[daemon]\nmax_sessions = -1", "[daemon] max_sessions: expected `int` >= 0"),
+        ("[daemon]\nidle = 1", "[daemon] idle: unknown setting; did you mean idle_s?"),
+        ("[daemon]\ngrace_s = 1e300", "[daemon] grace_s: expected `float` <= 31622400.0"),
+        ("[daemon]\nserver_version = ''", "[daemon] server_version: expected `str` of length >= 1"),
+        (
+            "[daemon]\nlog_level = 'loud'",
+            "[daemon] log_level: invalid enum value 'loud'; there are: debug, error, info, warning",
+        ),
+        ('[agents."a\\nb"]\nlock = 1', "[agents.a\\nb] lock: expected `bool`, got `int`"),
+        ("a = " + "[" * 10_000, "nested too deeply"),
+        (
+            "[agents.a]\nlock = 1\nmodle = ''\n[agents.b]\nmax_steps = 0\n[daemon]\nidle_s = 0",
+            "[agents.a] lock: expected `bool`, got `int`; [agents.a] modle: unknown setting; did you mean model?; "
+            "[agents.b] max_steps: expected `int` >= 1; [daemon] idle_s: expected `float` > 0.0",
+        ),
         (b"\xff", "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
     ],
 )

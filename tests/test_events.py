@@ -14,6 +14,7 @@ import zot
 from zot import events
 from zot.events import (
     AgentEvent,
+    ApprovalAnswer,
     ApprovalRequest,
     AssistantMessage,
     AssistantStart,
@@ -21,6 +22,7 @@ from zot.events import (
     Done,
     Error,
     ExtNotify,
+    ExtWaiting,
     PanelClosed,
     PanelOpened,
     PanelRendered,
@@ -89,9 +91,18 @@ LINES: list[tuple[AgentEvent, bytes]] = [
         b'{"type":"approval_request","id":"r1","tool":"bash","args":{"command":"ls"},"summary":"bash: ls",'
         b'"deadline":"2026-01-01T12:00:00.000Z"}',
     ),
+    (ApprovalAnswer("r1", "expired"), b'{"type":"approval_answer","id":"r1","decision":"expired"}'),
+    (
+        ApprovalAnswer("r1", "reject", "alice"),
+        b'{"type":"approval_answer","id":"r1","decision":"reject","by":"alice"}',
+    ),
     (
         ExtNotify("guard", "warn", "careful"),
         b'{"type":"ext_notify","extension":"guard","level":"warn","message":"careful"}',
+    ),
+    (
+        ExtWaiting("guard", "intercept tool_call", "2026-07-14T12:00:00.000Z"),
+        b'{"type":"ext_waiting","extension":"guard","what":"intercept tool_call","since":"2026-07-14T12:00:00.000Z"}',
     ),
     (
         PanelOpened("todo", "p", "T", ("one",), "f"),

@@ -14,7 +14,8 @@ import pytest
 from shell import Shell
 from zot.errors import UserError
 from zot.events import encode
-from zot.journal.portable import checked, local, portable
+from zot.journal.portable import checked, line_of, local, portable
+from zot.store import Allowed, Began
 
 FILE = Path(__file__).parent / "files" / "session-v1.jsonl"
 LINES = FILE.read_bytes().split(b"\n")[:-1]
@@ -63,6 +64,14 @@ def altered(number: int, **fields: Any) -> Callable[[list[bytes]], list[bytes]]:
         return [*lines[: number - 1], json.dumps(value).encode(), *lines[number:]]
 
     return alter
+
+
+def test_what_a_person_allowed_stays_where_it_was() -> None:
+    for row in (Allowed("bash", command="make"), Began("c1")):
+        assert line_of(1, 1, row, home="/home/me") is None
+        line = encode({"type": "change", "seq": 1, "run": 1, "change": row})
+        with pytest.raises(UserError, match=r"f, line 2: what was allowed is not moved with a session$"):
+            list(checked(enumerate([LINES[0], line], 1), "f"))
 
 
 PICTURE = {"type": "image", "sha256": hashlib.sha256(b"x").hexdigest(), "data": base64.b64encode(b"x").decode()}

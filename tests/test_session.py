@@ -29,7 +29,7 @@ from fakes import (
     open_session,
     talk,
 )
-from zot.agent.hooks import MessageDecision
+from zot.agent.hooks import MessageDecision, NoJobs
 from zot.agent.transcript import repaired
 from zot.errors import (
     AuthFailed,
@@ -957,15 +957,9 @@ async def test_a_job_knows_how_it_ended() -> None:
 
 
 async def test_an_abort_is_heard_even_if_what_it_left_running_cannot_be_ended() -> None:
-    class Stubborn:
+    class Stubborn(NoJobs):
         async def end(self, owner: str) -> None:
             raise ChildProcessError("it does not end")
-
-        async def close(self) -> None:
-            return
-
-        def kill(self) -> None:
-            return
 
     agent = open_session(FakeTransport([None])).agent
     session = Session(agent, jobs=Stubborn())
@@ -979,15 +973,9 @@ async def test_an_abort_is_heard_even_if_what_it_left_running_cannot_be_ended() 
 async def test_an_abort_between_the_last_turn_and_done_is_an_abort_that_ends_what_was_left_running() -> None:
     ended: list[str] = []
 
-    class Jobs:
+    class Jobs(NoJobs):
         async def end(self, owner: str) -> None:
             ended.append(owner)
-
-        async def close(self) -> None:
-            return
-
-        def kill(self) -> None:
-            return
 
     class Late(Listener):
         """Aborts when the task of the run has ended, and before anybody has noticed."""

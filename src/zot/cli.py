@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
-_OBJECTS_PER_COLLECTION = 30_000
+_OBJECTS_PER_COLLECTION = 60_000
 _INTERRUPTED = 130
 _USAGE = """\
 usage: zot COMMAND [flags]
@@ -24,6 +24,7 @@ usage: zot COMMAND [flags]
   zot lab serve    serve a scripted model over HTTP, for tests; zot lab check looks for mistakes in a script
   zot login NAME   store the key of a provider; zot logout NAME forgets it
   zot doctor       what is set up, what is missing, and if the model service can be reached
+  zot config       what is configured, and where each setting comes from; zot config check looks for mistakes
   zot models       which models there are, what they hold and what they cost
   zot skills list  which skills there are; trust and untrust those of a project
   zot ext          list, install, remove, switch, trust, begin and try extensions
@@ -120,6 +121,8 @@ _COMMANDS: Mapping[str, str] = {
     "login": "login",
     "logout": "logout",
     "doctor": "doctor",
+    "daemon": "daemon",
+    "config": "config",
     "skills": "skills",
     "ext": "ext",
     "prompt": "prompt",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Container, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from zot.errors import ConfigError, UsageError
-from zot.flags import MAX_SECONDS, Flag, choice, dollars, positive, seconds, switch
+from zot.errors import ConfigError, NoSuchAgent, UsageError
+from zot.flags import DeadlineName, Flag, Seconds, choice, dollars, positive, seconds, switch
 from zot.providers.vendors import KEY_NAMES, VENDORS, ApiName
 
 #: Names that never reach a tool or an extension: our token, and the keys of all providers.
@@ -20,16 +20,14 @@ SECRET_NAMES = frozenset({"ZOTCORE_RPC_TOKEN", "ANTHROPIC_AUTH_TOKEN"}) | KEY_NA
 PROXY_NAMES = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 _ADDRESS_NAMES = frozenset(name for vendor in VENDORS.values() for name in vendor.base_url_names)
 
-
-#: Seconds, above 0; deadlines are times, and beyond a year the largest would be none.
-#: What an extension may take its time for, see `extensions/deadlines.py`.
-DeadlineName: TypeAlias = Literal["hello", "ready", "silence", "tool", "intercept", "command", "shutdown", "terminate"]
-_Patience: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)]
+#: Who answers if nobody else was asked for.
+DEFAULT_AGENT = "default"
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a Runtime is to work. Every field has a sensible default; None means "as usual"."""
 
+    agent: str = DEFAULT_AGENT
     provider: str = "anthropic"
     model: str | None = None
     api_key: str | None = None
@@ -48,7 +46,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     output_schema: str | None = None
     tools: tuple[str, ...] | None = None
     policy: tuple[str, ...] = ()
-    approval_timeout_s: _Patience = 120.0
+    approval_timeout_s: Seconds = 120.0
     approvals: bool = False
     lock: bool = False
     skills: tuple[str, ...] = ()
@@ -57,8 +55,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ext: tuple[str, ...] = ()
     no_ext: bool = False
     unsandboxed_ext: bool = False
-    ext_deadlines: dict[DeadlineName, _Patience] = {}
+    ext_deadlines: dict[DeadlineName, Seconds] = {}
     session: str | None = None
+    journal: str | None = None
+    private: tuple[str, ...] = ()
     script: str | None = None
     record: str | None = None
     replay: str | None = None
@@ -79,38 +79,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return os.environ if self.env is None else self.env
 
 
-class _AgentTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One `[agents.NAME]` table of config.toml."""
-
-    provider: str | None = None
-    model: str | None = None
-    base_url: str | None = None
-    api: ApiName | None = None
-    system_prompt: str | None = None
-    reasoning: Literal["off", "low", "medium", "high"] | None = None
-    max_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    max_cost: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    max_tokens_total: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    auto_compact: bool | None = None
-    compact_at: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    tools: tuple[str, ...] | None = None
-    append_system_prompt: tuple[str, ...] | None = None
-    no_instructions: bool | None = None
-    lock: bool | None = None
-    skills: tuple[str, ...] | None = None
-    no_skill: bool | None = None
-    ext: tuple[str, ...] | None = None
-    no_ext: bool | None = None
-    unsandboxed_ext: bool | None = None
-    ext_deadlines: dict[DeadlineName, _Patience] | None = None
-    policy: tuple[str, ...] | None = None
-    approval_timeout_s: _Patience | None = None
-
-
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    agents: dict[str, dict[str, Any]] = {}
-
-
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
@@ -124,6 +92,7 @@ def _deadline(text: str) -> tuple[str, float]:
 
 #: The flags of every command that runs an agent.
 AGENT_FLAGS: Sequence[Flag] = (
+    Flag("--agent", "the agent that config.toml describes as [agents.NAME]", value="NAME"),
     Flag("--provider", "the model service; `lab` needs no key and no network", value="NAME"),
     Flag("--model", "the model", value="ID"),
     Flag("--api-key", "the key; better set the service's variable: arguments are visible to others", value="KEY"),
@@ -177,17 +146,29 @@ RESUME_FLAGS: Sequence[Flag] = (
 )
 
 
-def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None, *, agent: str = "default") -> Config:
+def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None, *, or_default: bool = False) -> Config:
     """Return the Config that flags, environment and files make together; a flag wins over a file.
 
-    ``agent`` names the table of config.toml that counts; one that is not there means the default, and is logged.
+    The setting ``agent`` names the table of config.toml that counts. One that is not there is an error; or it means
+    the default, and is logged, if that is said with ``or_default``.
 
-    Raise ConfigError with the file and field that is wrong.
+    Raise NoSuchAgent, or ConfigError with the file and field that is wrong.
     """
-    given = dict(settings)
-    if (named := given.pop("config_dir", None)) is not None and not os.path.isdir(named):
-        raise ConfigError(f"--config-dir {named}: no such directory")
-    directory = named or zot_home(os.environ if env is None else env)
+    agent: str = settings.get("agent", DEFAULT_AGENT)
+    tables = _tables(config_directory(settings, env))
+    if agent not in tables and agent != DEFAULT_AGENT:
+        if not or_default:
+            raise no_such_agent(agent, dict.fromkeys((DEFAULT_AGENT, *tables)))
+        import logging
+
+        logging.getLogger("zot").warning("there is no agent %r in config.toml: the default one answers", agent)
+        agent = DEFAULT_AGENT
+    return combined({**settings, "agent": agent}, tables.get(agent, {}), env)
+
+
+def combined(settings: Mapping[str, Any], stored: Mapping[str, Any], env: Mapping[str, str] | None) -> Config:
+    """Return the Config that ``settings`` make with what a file has ``stored``. Raise UsageError."""
+    given = {name: value for name, value in settings.items() if name != "config_dir"}
     if given.pop("no_tools", False):
         given["tools"] = ()
     if (deadlines := given.get("ext_deadlines")) is not None:
@@ -196,23 +177,68 @@ def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None, *
         raise UsageError("--session needs a name, and this one is empty")
     if given.pop("no_session", False) and "session" in given:
         raise UsageError("--session and --no-session exclude each other")
-    stored = _from_file(directory, agent)
+    kept = fitting(stored, given)
+    if (cwd := kept.get("cwd", "")).startswith("~/"):
+        kept["cwd"] = os.path.join((os.environ if env is None else env).get("HOME") or "/", cwd[2:])
     # What the file says still holds where no flag says otherwise.
     given["policy"] = (*given.get("policy", ()), *stored.get("policy", ()))
-    return Config(**{**_fitting(stored, given), **given}, env=env)
+    return Config(**{**kept, **given}, env=env)
 
 
 def agent_names(settings: Mapping[str, Any], env: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Return the agents that may be asked for, the default one first. Raise ConfigError."""
-    directory = settings.get("config_dir") or zot_home(os.environ if env is None else env)
-    return tuple(dict.fromkeys(("default", *({} if directory is None else _tables(directory)))))
+    return tuple(dict.fromkeys((DEFAULT_AGENT, *_tables(config_directory(settings, env)))))
 
 
-def _fitting(stored: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def no_such_agent(agent: str, known: Iterable[str]) -> NoSuchAgent:
+    """Return the error that says who could be asked for."""
+    names = ", ".join(name if name.isprintable() else repr(name) for name in known)
+    return NoSuchAgent(f"there is no agent {agent!r} in config.toml; there are: {names}")
+
+
+def config_directory(settings: Mapping[str, Any], env: Mapping[str, str] | None = None) -> str | None:
+    """Return where config.toml is looked for; None if there is no such place. Raise ConfigError."""
+    named: str | None = settings.get("config_dir")
+    if named is not None and not os.path.isdir(named):
+        raise ConfigError(f"--config-dir {named}: no such directory")
+    return named or zot_home(os.environ if env is None else env)
+
+
+def _tables(directory: str | None) -> Mapping[str, Mapping[str, Any]]:
+    """Return what the file says of each agent. Raise ConfigError."""
+    if directory is None or not os.path.lexists(os.path.join(directory, "config.toml")):
+        return {}  # Most have none, and do not wait for what would read it.
+    from zot.config_file import read
+
+    return {name: table.settings for name, table in read(directory).agents.items()}
+
+
+def fitting(stored: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what of the file's settings goes with what was given: a model and an address belong to their provider."""
     if given.get("provider") in (None, stored.get("provider", Config().provider)):
-        return stored
+        return dict(stored)
     return {name: value for name, value in stored.items() if name not in ("model", "base_url", "api")}
+
+
+class Given(frozenset[str]):
+    """Names of settings that were given on a command line, which knows how each agent would work with them."""
+
+    settings: Mapping[str, Any]
+
+    def config(self, agent: str) -> Config:
+        """Return how an agent works. Raise NoSuchAgent, ConfigError."""
+        return resolve({**self.settings, "agent": agent})
+
+
+def chosen(settings: Mapping[str, Any]) -> Given:
+    """Return which settings a session must not replace by what it worked with before: those that were given.
+
+    Who names another agent wants its service, its model and its prompt; it works on where it did.
+    """
+    of_agent = ("provider", "model", "reasoning", "system_prompt") if "agent" in settings else ()
+    given = Given((*settings, *of_agent))
+    given.settings = settings
+    return given
 
 
 #: What a session works with and goes on with, unless something else is given.
@@ -273,7 +299,7 @@ def tool_environment(env: Mapping[str, str]) -> dict[str, str]:
     That of a proxy stays: without it, nothing that a tool runs would reach the network.
     """
     return {
-        name: _without_userinfo(value) if name in _ADDRESS_NAMES else value
+        name: without_userinfo(value) if name in _ADDRESS_NAMES else value
         for name, value in keyless_environment(env).items()
     }
 
@@ -283,50 +309,19 @@ def keyless_environment(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name not in SECRET_NAMES}
 
 
-def _without_userinfo(address: str) -> str:
+def without_userinfo(address: str) -> str:
+    """Return an address without a user's name and password."""
     scheme, separator, rest = address.rpartition("://")
     return scheme + separator + rest.rpartition("@")[2]
 
 
-def _from_file(directory: str | None, agent: str) -> dict[str, Any]:
-    """Return the settings of an agent in config.toml, else those of the default one; empty if there is no such file."""
-    tables = {} if directory is None else _tables(directory)
-    if agent not in tables and agent != "default":
-        import logging
-
-        logging.getLogger("zot").warning("there is no agent %r in config.toml: the default one answers", agent)
-    table = tables.get(agent) or tables.get("default", _AgentTable())
-    return {name: value for name in table.__struct_fields__ if (value := getattr(table, name)) is not None}
-
-
-def _tables(directory: str) -> dict[str, _AgentTable]:
-    path = os.path.join(directory, "config.toml")
-    if not os.path.lexists(path):
-        return {}
-    from zot.regular import content
-
+def checked(settings: Mapping[str, Any], base: Config | None = None) -> Config:
+    """Return ``base`` with ``settings``. Raise ConfigError if one is unknown or of the wrong type."""
+    if not isinstance(base, Config | None):
+        raise ConfigError("the configuration must be a zot.Config; settings are given by name")
+    fields = {} if base is None else msgspec.structs.asdict(base)
+    paths = {name: os.fspath(value) for name, value in settings.items() if isinstance(value, os.PathLike)}
     try:
-        text = content(path)
-    except OSError as problem:
-        raise ConfigError(f"{path}: {problem.strerror}") from None
-    import tomllib  # Only who has a configuration file pays for reading it.
-
-    try:
-        found = tomllib.loads(text.decode("utf-8-sig"))
-    except ValueError as problem:
-        raise ConfigError(f"{path}: {problem}") from None
-    if misplaced := [name for name in found if name in _AgentTable.__struct_fields__]:
-        raise ConfigError(f"{path}: {misplaced[0]} belongs to an agent: write it below [agents.default]")
-    try:
-        tables = msgspec.convert(found, _File).agents
+        return msgspec.convert({**fields, **settings, **paths}, Config)
     except msgspec.ValidationError as problem:
-        raise ConfigError(f"{path}: {problem}") from None
-    return {name: _table(path, name, table) for name, table in tables.items()}
-
-
-def _table(path: str, agent: str, table: dict[str, Any]) -> _AgentTable:
-    try:
-        return msgspec.convert(table, _AgentTable)
-    except msgspec.ValidationError as problem:
-        what = str(problem).replace(" | null`", "`").replace("`$.", "`")
-        raise ConfigError(f"{path}: [agents.{agent}]: {what}") from None
+        raise ConfigError(str(problem)) from None

@@ -15,6 +15,19 @@ class ConfigError(UserError):
     """A flag, file or environment variable does not make sense."""
 
 
+class InvalidConfigFile(ConfigError):
+    """A configuration file makes no sense. ``problems`` say one by one which field of which table is wrong, and how."""
+
+    def __init__(self, message: str, *, path: str, problems: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.path = path
+        self.problems = problems
+
+
+class NoSuchAgent(ConfigError):
+    """The configuration names no such agent."""
+
+
 class UsageError(ConfigError):
     """A command line that no configuration and no file could make right: exit code 2."""
 
@@ -48,6 +61,14 @@ class SessionBusy(UserError):
         self.since = since
 
 
+class DaemonRunning(UserError):
+    """An endpoint belongs to another daemon. ``pid`` is its process, 0 if that is not known."""
+
+    def __init__(self, message: str, *, pid: int = 0) -> None:
+        super().__init__(message)
+        self.pid = pid
+
+
 class AlreadyAnswered(UserError):
     """A request needs no run: its answer is on record. ``answer`` is that answer, as it was kept."""
 
@@ -58,6 +79,10 @@ class AlreadyAnswered(UserError):
 
 class NoSuchSession(UserError):
     """The journal has no session of that id."""
+
+
+class TooManySessions(UserError):
+    """So many sessions are in use that no other can be opened."""
 
 
 class PromptTooLong(UserError):

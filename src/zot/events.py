@@ -157,10 +157,29 @@ class ApprovalRequest(Event, tag="approval_request", frozen=True, gc=False):
     deadline: str
 
 
+class ApprovalAnswer(Event, tag="approval_answer", frozen=True, gc=False):
+    """What came of the request ``id``: what a person decided, and who if that is known, or why nobody did."""
+
+    id: str
+    decision: Literal["allow_once", "allow_always", "reject", "expired", "unanswerable", "aborted"]
+    by: str = ""
+
+
 class ExtNotify(Event, tag="ext_notify", frozen=True, gc=False):
     extension: str
     level: Literal["info", "success", "warn", "error"]
     message: str
+
+
+class ExtWaiting(Event, tag="ext_waiting", frozen=True, gc=False):
+    """An extension has been waited for since a while: its start, a tool, a command, or what it is to decide about.
+
+    It is said once for a wait, which is over with the next event of the run, or with the answer to the command.
+    """
+
+    extension: str
+    what: str
+    since: str
 
 
 class PanelOpened(Event, tag="panel_open", frozen=True, gc=False):
@@ -210,7 +229,9 @@ AgentEvent: TypeAlias = (
     | CompactDone
     | Retry
     | ApprovalRequest
+    | ApprovalAnswer
     | ExtNotify
+    | ExtWaiting
     | PanelOpened
     | PanelRendered
     | PanelClosed

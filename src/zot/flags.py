@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -11,6 +11,10 @@ from zot.errors import UsageError
 
 #: A year: longer waits are none, and some clocks cannot tell their end.
 MAX_SECONDS = 366 * 24 * 3600
+#: How long something may take, as files and programs say it: above 0, and never for ever.
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)]
+#: What an extension may take its time for, see `extensions/deadlines.py`.
+DeadlineName: TypeAlias = Literal["hello", "ready", "silence", "tool", "intercept", "command", "shutdown", "terminate"]
 
 
 class Flag(msgspec.Struct, frozen=True):

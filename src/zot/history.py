@@ -16,13 +16,14 @@ from zot.events import (
     Done,
     Error,
     ExtNotify,
+    ExtWaiting,
     PanelRendered,
     TurnEnd,
     TurnStart,
     Usage,
 )
 from zot.messages import ZERO, Counters
-from zot.store import Change, Configured, Row, Said, Spliced, Store
+from zot.store import Allowed, Change, Configured, Row, Said, Spliced, Store
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -55,7 +56,8 @@ class History:
     """The one way for a run's words into the store and out to those who listen (`agent.run.Recorder`).
 
     What cannot be stored is not shown. ``on_failure`` hears of rows that were taken and then could not be made safe,
-    ``measured`` what the service counted for a reply that is only learnt of, and how the conversation was then.
+    ``measured`` what the service counted for a reply that is only learnt of, and how the conversation was then, and
+    ``recall`` what a person allowed for good, likewise.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class History:
         *,
         charge: Callable[[Counters], Counters],
         measured: Callable[[Usage, Transcript], None],
+        recall: Callable[[Allowed], None],
         observe: Callable[[Sequence[AgentEvent]], None],
         on_failure: Callable[[StoreFailed], None],
     ) -> None:
@@ -77,11 +80,16 @@ class History:
         self._store = store
         self._charge = charge
         self._measured = measured
+        self._recall = recall
         self._observe = observe
         self._on_failure = on_failure
         self.subscribers: tuple[Subscriber, ...] = ()
         self._unshown: deque[Batch] = deque()
         self._safe_seq = 0
+        #: Hears up to which number there are safe rows that nobody was shown: those of others, and of repairs.
+        self.overheard: Callable[[int], None] = lambda upto: None
+        self._amended_upto = 0
+        self._showing = False
         store.watch(self._safe, self._failed)
 
     @property
@@ -113,6 +121,8 @@ class History:
             match row:
                 case Configured():
                     self.configured = row
+                case Allowed():
+                    self._recall(row)
                 case Said() | Spliced():
                     self.transcript.apply(row)
                 case Usage(cumulative=totals):
@@ -127,7 +137,9 @@ class History:
     def amend(self, rows: Sequence[Row]) -> None:
         """Record ``rows`` that belong to the past and make their changes. Raise StoreFailed if the store refuses."""
         if rows:
-            self._store.append(rows, run=self.run)
+            last = self._store.append(rows, run=self.run) + len(rows) - 1
+            if not all(isinstance(row, Change) for row in rows):
+                self._amended_upto = last
             self.learn(rows)
 
     def announce(self, events: Sequence[AgentEvent]) -> None:
@@ -137,7 +149,7 @@ class History:
     def mention(self, events: Sequence[AgentEvent]) -> None:
         """Show ``events`` that are no part of a run. Who has not kept up misses those that can be missed."""
         batch = Batch(0, self.run, events)
-        can_be_missed = all(isinstance(event, ExtNotify | PanelRendered) for event in events)
+        can_be_missed = all(isinstance(event, ExtNotify | ExtWaiting | PanelRendered) for event in events)
         for subscriber in self.subscribers:
             if not (can_be_missed and subscriber.full):
                 subscriber.deliver(batch)
@@ -162,6 +174,9 @@ class History:
 
     def _safe(self, seq: int) -> None:
         self._safe_seq = seq
+        if 0 < self._amended_upto <= seq:
+            self.overheard(self._amended_upto)
+            self._amended_upto = 0
         self._show_safe()
 
     def _failed(self, problem: StoreFailed) -> None:
@@ -169,8 +184,14 @@ class History:
         self._on_failure(problem)
 
     def _show_safe(self) -> None:
-        while self._unshown and self._unshown[0].seq + len(self._unshown[0].events) - 1 <= self._safe_seq:
-            self._show(self._unshown.popleft())
+        if self._showing:
+            return  # Somebody answers what they are being shown: the others hear that after it.
+        self._showing = True
+        try:
+            while self._unshown and self._unshown[0].seq + len(self._unshown[0].events) - 1 <= self._safe_seq:
+                self._show(self._unshown.popleft())
+        finally:
+            self._showing = False
 
     def _show(self, batch: Batch) -> None:
         for event in (batch.events[0], batch.events[-1]):

@@ -88,6 +88,11 @@ class Job:
         self.error: AgentError | None = None
         self.aborted = False
 
+    @staticmethod
+    def going_on() -> Job:
+        """Return a prompt that another process was asked: nobody here waits for it to begin."""
+        return Job("", (), started=lambda: None, dropped=lambda reason: None)
+
     @property
     def is_compact(self) -> bool:
         return self.text is None and not self.is_quiet

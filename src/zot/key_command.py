@@ -43,22 +43,50 @@ class KeyCommand:
         self._env = dict(env)
         self._deadline_s = deadline_s
         self._place = (command, frozenset(self._env.items()))
+        #: The command that runs, and those who wait for it.
+        self._running: tuple[asyncio.Task[str], set[object]] | None = None
 
     async def read(self) -> str:
         """Return the key: the one that was printed before, else a new one. Raise AuthFailed if there is none.
 
-        When cancelled or late, the command and its process group are killed.
+        Whoever asks while the command runs waits for it, too. When it is late, or nobody waits any more because all
+        were cancelled, the command and its process group are killed.
         """
         key = _printed.get(self._place)
-        if key is None:
-            key = _printed[self._place] = await self._run()
-        return key
+        return await self._awaited() if key is None else key
 
     def renew(self, refused: str) -> bool:
         """Forget a key that was refused. True: the command may know a newer one."""
         if _printed.get(self._place) == refused:
             del _printed[self._place]
         return True
+
+    async def _awaited(self) -> str:
+        """Run the command, unless it runs, and wait for what it prints."""
+        if self._running is None:
+            task = asyncio.get_running_loop().create_task(self._run(), name="zot key command")
+            task.add_done_callback(self._ended)
+            self._running = task, set()
+        running, waiting = self._running
+        waiting.add(me := object())
+        try:
+            await asyncio.wait({running})
+        finally:
+            waiting.discard(me)
+            if not waiting and not running.done():
+                # Whoever comes from here on has it run again, and nothing of this one stays.
+                self._running = None
+                running.cancel()
+                await asyncio.wait({running})
+        if isinstance(problem := running.exception(), AuthFailed):
+            raise AuthFailed(str(problem))  # An error of one's own: who passes it on adds to it.
+        return running.result()
+
+    def _ended(self, task: asyncio.Task[str]) -> None:
+        if self._running is not None and self._running[0] is task:
+            self._running = None
+        if not task.cancelled() and task.exception() is None:
+            _printed[self._place] = task.result()
 
     async def _run(self) -> str:
         try:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from zot.agent.approvals import Approvals
 from zot.config import Config
 from zot.conversation import Aside, Decision, ModelInfo, Remembered, Snapshot
 from zot.errors import ConfigError, RunCancelled, RuntimeBusy, UserError
@@ -16,8 +15,9 @@ from zot.events import Done, Error
 from zot.history import Batch, Subscriber
 from zot.messages import ImageBlock, ShownMessage, show, text_of
 from zot.outcome import Outcome
+from zot.past import Past
 from zot.runtime import open_recorded, open_session
-from zot.session import Past, Session
+from zot.session import Session
 from zot.slash import CommandAnswer, CommandInfo
 from zot.store import Spliced
 
@@ -81,14 +81,14 @@ class LocalConversation:
         self._session.approve(request, decision)
 
     async def remembered(self) -> Sequence[Remembered]:
-        approver = self._session.agent.approver
-        known = approver.remembered() if isinstance(approver, Approvals) else ()
-        return [Remembered(tool, subject) for tool, subject in known]
+        return [Remembered(one.tool, one.subject) for one in self._session.remembered()]
 
     async def forget(self, one: Remembered) -> None:
-        approver = self._session.agent.approver
-        if not isinstance(approver, Approvals) or not approver.forget(one.tool, one.subject):
-            raise UserError("that is not remembered")
+        for known in self._session.remembered():
+            if (known.tool, known.subject) == (one.tool, one.subject):
+                await self._session.forget(known)
+                return
+        raise UserError("that is not remembered")
 
     async def commands(self) -> Sequence[CommandInfo]:
         return await self._session.commands()

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+import msgspec
 
 from zot.agent.transcript import Transcript
 from zot.errors import UserError
 from zot.events import AssistantMessage, CompactDone, Done, ToolResult, TurnEnd, Usage, UserMessage
-from zot.messages import Message
+from zot.messages import ZERO, Counters, Message
 from zot.store import Change, Row, Said, Spliced
+
+
+async def _nothing() -> None:
+    pass
+
+
+class Past(msgspec.Struct, frozen=True):
+    """What a session remembers when it begins: changes of its transcript, and among them what the service counted last;
+    everything of its newest run, what it has used, and what to let go of."""
+
+    changes: Sequence[Row] = ()
+    newest: Sequence[Row] = ()
+    totals: Counters = ZERO
+    release: Callable[[], Awaitable[None]] = _nothing
+
 
 #: More events than these do not follow a change before something new begins (`concluded`).
 CONCLUSION = 8

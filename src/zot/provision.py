@@ -16,20 +16,22 @@ from zot.providers.models import Catalogue, Model, catalogue
 from zot.providers.vendors import COMPATIBLE, VENDORS, ApiName, Endpoint, endpoint
 
 if TYPE_CHECKING:
+    from zot.premises import Premises
     from zot.providers.base import Api, Provider, ReadKey, RenewKey, Transport
+    from zot.providers.lab.script import Script
     from zot.providers.recording import Header
 
 
-def models_of(config: Config) -> Catalogue:
-    """Return the models that may be asked for, with the user's own.
+def models_of(config: Config, premises: Premises | None = None) -> Catalogue:
+    """Return the models that may be asked for, with the user's own; the same to all who share ``premises``.
 
     Those of a recording are priced as they were, its own first. Raise ConfigError.
     """
     if not config.replay:
         catalogue(config.provider)  # Which says what is wrong with the name, before anything needs its vendor.
-        return _with_own(catalogue(config.provider, unlisted=_endpoint(config).foreign), config)
+        return _with_own(catalogue(config.provider, unlisted=_endpoint(config).foreign), config, premises)
     recorded = _recorded(config)
-    known = _with_own(catalogue(recorded.provider, unlisted=True), config)
+    known = _with_own(catalogue(recorded.provider, unlisted=True), config, premises)
     first = known.find(recorded.model)
     return Catalogue(recorded.provider, (first, *(model for model in known.models if model != first)), open=True)
 
@@ -44,13 +46,18 @@ def credential_of(config: Config, model: Model | None = None) -> Credential | No
 
 
 def provider_of(
-    config: Config, models: Catalogue, model_id: str, *, left_s: Callable[[], float] | None = None
+    config: Config,
+    models: Catalogue,
+    model_id: str,
+    *,
+    left_s: Callable[[], float] | None = None,
+    premises: Premises | None = None,
 ) -> Provider:
     """Return the service that is to be asked, or several, where models have addresses of their own.
 
-    ``left_s`` tells how long an answer can still be used.
+    ``left_s`` tells how long an answer can still be used. Connections and keys are its own, or lent by ``premises``.
     """
-    transport = _transport(config)
+    transport = _transport(config, premises)
     if config.record:
         from zot.providers.recorder import RecordingTransport
         from zot.providers.recording import VERSION, Header
@@ -58,13 +65,16 @@ def provider_of(
         where = _endpoint(config, models.find(model_id))
         header = Header(VERSION, models.provider, where.api, model_id)
         transport = RecordingTransport(transport, config.record, header, secrets=_address_secrets(config, where))
-    usual = _service(config, models.provider, None, transport, left_s)
+    usual = _service(config, models.provider, None, transport, left_s=left_s, premises=premises)
     away = () if config.base_url else tuple(model for model in models.models if model.base_url)
     if not away:
         return usual
     from zot.providers.by_model import ByModel
 
-    own = {model.id: _service(config, models.provider, model, transport, left_s) for model in away}
+    own = {
+        model.id: _service(config, models.provider, model, transport, left_s=left_s, premises=premises)
+        for model in away
+    }
     return ByModel(usual, own)
 
 
@@ -89,9 +99,9 @@ async def with_served(config: Config) -> list[tuple[Model, bool]]:
     """
     from zot.providers.listing import list_models, merged
 
-    listed, where, transport = models_of(config), _endpoint(config), _transport(config)
+    listed, where, transport = models_of(config), _endpoint(config), _transport(config, None)
     dialect = "ollama" if config.provider == "ollama" else where.api
-    read, _ = _key(config, None)
+    read, _ = _key(config, None, None)
     try:
         served = await list_models(config.provider, dialect, transport, base_url=where.base_url, key=await read())
     finally:
@@ -99,7 +109,19 @@ async def with_served(config: Config) -> list[tuple[Model, bool]]:
     return merged(listed, served)
 
 
-def _with_own(listed: Catalogue, config: Config) -> Catalogue:
+def script_of(config: Config, premises: Premises | None) -> Script:
+    """Return the script that lab plays. Raise ConfigError if it cannot be read."""
+    from zot.providers.lab.script import Script, demo
+
+    if not config.script:
+        return demo() if premises is None else premises.same(demo, demo)
+    # A pipe can be read only once, and makes others wait.
+    if premises is None or not os.path.isfile(config.script):
+        return Script.load(config.script)
+    return premises.read(config.script, Script.load)
+
+
+def _with_own(listed: Catalogue, config: Config, premises: Premises | None) -> Catalogue:
     """Return a catalogue with the user's models."""
     home = zot_home(config.environment)
     if home is None or not os.path.lexists(path := os.path.join(home, "models.json")):
@@ -107,11 +129,20 @@ def _with_own(listed: Catalogue, config: Config) -> Catalogue:
     from zot.providers.own_models import load, overlaid
 
     # Of a provider that is not ours nothing is used: the file may be shared with programs that have more.
-    return overlaid(listed, load(path).get(listed.provider, ()))
+    if premises is None:
+        return overlaid(listed, load(path).get(listed.provider, ()))
+    own = premises.read(path, load).get(listed.provider, ())
+    return premises.same(("models", listed, own), lambda: overlaid(listed, own))
 
 
 def _service(
-    config: Config, name: str, model: Model | None, transport: Transport, left_s: Callable[[], float] | None
+    config: Config,
+    name: str,
+    model: Model | None,
+    transport: Transport,
+    *,
+    left_s: Callable[[], float] | None,
+    premises: Premises | None,
 ) -> Provider:
     """Return the service that is asked for ``model``; for most, if that is None."""
     from zot.providers.service import Service
@@ -121,7 +152,7 @@ def _service(
         from random import Random
 
         jitter = Random(0).random  # A replay waits before its retries as the recorded run did: events tell of it.
-    read, renew = _key(config, model)
+    read, renew = _key(config, model, premises)
     api, secrets = _APIS[where.api](name, where), _address_secrets(config, where)
     return Service(name, api, transport, key=read, renew=renew, secrets=secrets, jitter=jitter, left_s=left_s)
 
@@ -143,7 +174,7 @@ def _recorded(config: Config) -> Header:
     return header_of(config.replay)
 
 
-def _key(config: Config, model: Model | None) -> tuple[ReadKey, RenewKey]:
+def _key(config: Config, model: Model | None, premises: Premises | None) -> tuple[ReadKey, RenewKey]:
     """Return what reads the key before each call, and what is told when it was refused.
 
     That there is none is said when it is wanted: a model at an address of its own may never want it.
@@ -155,7 +186,8 @@ def _key(config: Config, model: Model | None) -> tuple[ReadKey, RenewKey]:
     if found is not None and found.command:
         from zot.key_command import KeyCommand
 
-        command = KeyCommand(config.provider, found.command, keyless_environment(config.environment))
+        made = KeyCommand if premises is None else premises.key_command
+        command = made(config.provider, found.command, keyless_environment(config.environment))
         return command.read, command.renew
     key = "" if found is None else found.key
 
@@ -180,8 +212,10 @@ def _address_secrets(config: Config, where: Endpoint) -> tuple[str, ...]:
     return tuple(secret for address in addresses for secret in userinfo(address))
 
 
-def _transport(config: Config) -> Transport:
+def _transport(config: Config, premises: Premises | None) -> Transport:
     """Return what carries the requests: the network, a script or a recording."""
+    if config.provider != "lab" and premises is not None:
+        return premises.transport(config.environment)
     if config.provider != "lab":
         from zot.providers.http import HttpTransport
 
@@ -192,10 +226,9 @@ def _transport(config: Config) -> Transport:
 
         recording = Recording.load(config.replay)
         return ReplayTransport(recording, paced=config.replay_paced, checked=config.replay_checked)
-    from zot.providers.lab.script import Script, demo
     from zot.providers.lab.transport import LabTransport
 
-    return LabTransport(Script.load(config.script) if config.script else demo())
+    return LabTransport(script_of(config, premises))
 
 
 def _anthropic(provider: str, where: Endpoint) -> Api:

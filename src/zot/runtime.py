@@ -3,42 +3,44 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from zot.config import RECORDED, TOOL_NAMES, Config, resumed, tool_environment, tool_names, zot_home
+import msgspec
+
+from zot.config import DEFAULT_AGENT, RECORDED, Config, Given, resumed, tool_environment, tool_names, zot_home
 from zot.errors import ConfigError
-from zot.provision import credential_of, masked, models_of, provider_of
+from zot.provision import credential_of, models_of, provider_of, script_of
 
 if TYPE_CHECKING:
-    from zot.agent.approvals import Approvals
     from zot.agent.expected import Expected
-    from zot.agent.hooks import Extensions
-    from zot.agent.policy import Policy
+    from zot.agent.loop import Agent
     from zot.answers import Demand, Once
     from zot.journal.journal import Journal
     from zot.journal.record import Record
-    from zot.session import Past, Session
-    from zot.store import Store
+    from zot.past import Past
+    from zot.premises import Premises
+    from zot.session import Session
+    from zot.store import Configured, Row, Store
     from zot.toolbox import Toolbox
 
 T = TypeVar("T")
 
 
-def check(config: Config) -> str:
+def check(config: Config, premises: Premises | None = None) -> str:
     """Return the model that will be used. Raise ConfigError, or UserError, for what `open_session` would not take.
 
     Loads next to nothing: whoever waits for a first answer waits for this, too.
     """
-    model = models_of(config).find(config.model)
+    model = models_of(config, premises).find(config.model)
     credential_of(config, model)
-    check_settings(config)
+    check_settings(config, premises)
     return model.id
 
 
-def check_settings(config: Config) -> None:
+def check_settings(config: Config, premises: Premises | None = None) -> None:
     """Raise ConfigError for what would make no sense with any provider."""
     _directory(config.cwd)
     tool_names(config)
@@ -50,9 +52,7 @@ def check_settings(config: Config) -> None:
     if config.script and not os.path.exists(config.script):
         raise ConfigError(f"{config.script}: no such file")
     if config.script and os.path.isfile(config.script):  # A pipe can be read only once, so it is read later.
-        from zot.providers.lab.script import Script
-
-        Script.load(config.script)
+        script_of(config, premises)
     if config.output_schema is not None:
         from zot.schema import load
 
@@ -88,88 +88,152 @@ async def open_any(config: Config, given: Collection[str], *, own_process: bool 
     return await open_recorded(config, given, own_process=own_process)
 
 
+class Choice(msgspec.Struct, frozen=True):
+    """How a session is to work: as ``config`` says, of which ``given`` counts whatever it worked with before.
+
+    ``agent`` is the name that this goes by; ``guarded`` that strangers talk to it: what its policy does not mention,
+    they may not do. A session that was guarded stays so, and keeps its agent's name unless there is another. The
+    extensions of one that is ``reloadable`` can be replaced while it goes on.
+    """
+
+    config: Config
+    given: Collection[str] = ()
+    agent: str = ""
+    guarded: bool = False
+    reloadable: bool = False
+
+
+#: Says how a session is to work, given what it is recorded to have worked with; None if it is new. Reads no files.
+Choose: TypeAlias = "Callable[[Configured | None], Choice]"
+
+
 async def open_recorded(
-    config: Config, given: Collection[str], *, own_process: bool = False, reloadable: bool = False
+    config: Config, given: Collection[str], *, own_process: bool = False, parks: bool = False, reloadable: bool = False
 ) -> Session:
     """Return the session of the journal that ``config.session`` names, made if it is new.
 
-    One that exists goes on with what it worked with, except for the settings that were ``given``. Raise ConfigError,
+    One that exists goes on with what it worked with, except for the settings that were ``given``. Where it ``parks``,
+    there always is somebody to ask, sooner or later, and a run that waits for that is taken up. Raise ConfigError,
     StoreFailed if the journal cannot be used.
     """
+
+    def choose(recorded: Configured | None) -> Choice:
+        wanted = config
+        another = "" if recorded is None or recorded.agent == config.agent else recorded.agent
+        if another and isinstance(given, Given) and "agent" not in given:
+            # Its policy and its tools are those of its agent, whoever goes on with it.
+            own = given.config(another)
+            wanted = msgspec.structs.replace(own, session=config.session, auto_compact=config.auto_compact)
+        return Choice(wanted, given, agent="" if wanted.agent == DEFAULT_AGENT else wanted.agent, reloadable=reloadable)
+
     session, _ = await _open_recorded(
-        config, given, lambda journal, record: None, own_process=own_process, reloadable=reloadable
+        config, choose, lambda journal, record: None, own_process=own_process, parks=parks
+    )
+    return session
+
+
+async def open_chosen(config: Config, choose: Choose, premises: Premises, *, creates: bool) -> Session:
+    """Return the session of the journal that ``config.session`` names, which works as ``choose`` says.
+
+    Of ``config`` only counts where it is kept, and the directory of one that is new. It shares the ``premises`` with
+    others and gives them back when it is closed; what it must read is read in another thread. A run that waits for a
+    person is taken up. Raise as `open_recorded`, what ``choose`` raises, NoSuchSession if it must not be created.
+    """
+    session, _ = await _open_recorded(
+        config,
+        choose,
+        lambda journal, record: None,
+        own_process=True,
+        parks=True,
+        premises=premises,
+        creates=creates,
     )
     return session
 
 
 #: Whose sessions strangers talk to: nobody out there can name a session of the user's.
 HOSTED = "host:"
-#: What an agent may do that strangers can talk to, unless its own policy says otherwise; and how it is told to say so.
-_HOST_POLICY = ("read=allow", "skill=allow", "*=deny")
-_HOST_ADVICE = "whoever runs zot can allow more with --policy, such as --policy '*=allow', or in config.toml"
 
 
-async def open_hosted(config: Config, demand: Demand) -> tuple[Session, Once]:
+async def open_hosted(config: Config, demand: Demand, premises: Premises | None = None) -> tuple[Session, Once]:
     """Return the session of a chat, and what sees to it that what it wants is answered once.
 
     What is configured counts, whatever the session worked with before. Raise ConfigError, StoreFailed.
     """
-    import msgspec
-
     from zot.answers import Once
+    from zot.guard import guarded
 
-    policy = (*config.policy, *_HOST_POLICY)
-    hosted = msgspec.structs.replace(config, session=f"{HOSTED}{demand.session_id}", policy=policy)
+    hosted = guarded(msgspec.structs.replace(config, session=f"{HOSTED}{demand.session_id}"))
+    chosen = Choice(hosted, {*RECORDED, *_PROMPTING})
     return await _open_recorded(
         hosted,
-        {*RECORDED, *_PROMPTING},
+        lambda _: chosen,
         lambda journal, record: Once(journal, record, demand),
         own_process=True,
         demand=demand,
+        premises=premises,
     )
 
 
 async def _open_recorded(
     config: Config,
-    given: Collection[str],
+    choose: Choose,
     attend: Callable[[Journal, Record], T],
     *,
     own_process: bool,
+    parks: bool = False,
     demand: Demand | None = None,
-    reloadable: bool = False,
+    premises: Premises | None = None,
+    creates: bool = True,
 ) -> tuple[Session, T]:
     """Open a session of the journal, and what ``attend`` makes of its record."""
+    import asyncio
+    from contextlib import nullcontext
+
     from zot.journal.journal import Journal
-    from zot.session import Past
-    from zot.store import Configured
+    from zot.preloading import preloading
 
     assert config.session is not None
-    journal = await Journal.open(journal_path(config))
-    try:
-        record, past = await journal.resume(config.session, cwd=_directory(config.cwd))
-        recorded = next((row for row in reversed(past.changes) if isinstance(row, Configured)), None)
-        system = None
-        if recorded is not None:
-            if not recorded.cwd:  # One that came from elsewhere left it there: it works here from now on.
-                given = {*given, "cwd"}
-            config = resumed(config, {name: getattr(recorded, name) for name in RECORDED}, given)
-            _check_left(recorded.cwd, given)
-            # One that came from elsewhere left its system prompt there: it is made anew.
-            system = None if _PROMPTING.intersection(given) else recorded.system or None
-        session = open_session(
-            config,
-            record,
-            own_process=own_process,
-            past=Past(past.changes, past.rows, record.totals, journal.close),
-            system=system,
-            demand=demand,
-            reloadable=reloadable,
-        )
-        await session.mend()
-    except BaseException:
-        await journal.close()
-        raise
+    with nullcontext() if premises is not None else preloading(config.provider):
+        journal = await Journal.open(journal_path(config))
+        try:
+            record, past = await journal.resume(config.session, cwd=_directory(config.cwd), create=creates)
+            from zot.past import Past
+
+            changes = past.changes if premises is None else premises.same_prompts(past.changes)
+            choice, system = _going_on(choose, changes)
+            draw = partial(_draw, choice, own_process=own_process, system=system, demand=demand, premises=premises)
+            plan = draw() if premises is None else await asyncio.to_thread(draw)
+            session = _built(plan, record, Past(changes, past.rows, record.totals, journal.close))
+            await (session.take_up() if parks else session.mend())
+        except BaseException:
+            await journal.close()
+            raise
     return session, attend(journal, record)
+
+
+def _going_on(choose: Choose, changes: Sequence[Row]) -> tuple[Choice, str | None]:
+    """Return how a session works from now on, and the system prompt that it keeps, if it does. Raise ConfigError."""
+    from zot.guard import guarded
+    from zot.store import Configured
+
+    recorded = next((row for row in reversed(changes) if isinstance(row, Configured)), None)
+    choice = choose(recorded)
+    if recorded is not None:
+        # Whoever goes on with it, what strangers have said is in it.
+        name, is_guarded = choice.agent or recorded.agent, choice.guarded or recorded.guarded
+        choice = msgspec.structs.replace(choice, agent=name, guarded=is_guarded)
+    if choice.guarded:
+        choice = msgspec.structs.replace(choice, config=guarded(choice.config))
+    if recorded is None:
+        return choice, None
+    # One that came from elsewhere left its directory there: it works here from now on.
+    given = choice.given if recorded.cwd else {*choice.given, "cwd"}
+    config = resumed(choice.config, {name: getattr(recorded, name) for name in RECORDED}, given)
+    _check_left(recorded.cwd, given)
+    # So it did with its system prompt: it is made anew.
+    system = None if _PROMPTING.intersection(given) else recorded.system or None
+    return msgspec.structs.replace(choice, config=config), system
 
 
 def _check_left(cwd: str, given: Collection[str]) -> None:
@@ -180,6 +244,8 @@ def _check_left(cwd: str, given: Collection[str]) -> None:
 
 def journal_path(config: Config) -> str:
     """Return where sessions are kept. Raise ConfigError if there is no place for them."""
+    if config.journal is not None:
+        return config.journal
     home = zot_home(config.environment)
     if home is None:
         raise ConfigError("there is no home to keep sessions in: set ZOT_HOME or HOME")
@@ -204,110 +270,96 @@ def open_session(
     *,
     own_process: bool = False,
     past: Past | None = None,
-    system: str | None = None,
-    demand: Demand | None = None,
     reloadable: bool = False,
 ) -> Session:
-    """Return a session that works as ``config`` says. Raise ConfigError if it makes no sense.
+    """Return a session that works as ``config`` says and remembers its ``past``. Raise ConfigError.
 
-    ``past`` is what it remembers, ``system`` a system prompt that it keeps, ``demand`` what a stranger wants of it. The
-    extensions of one that is ``reloadable`` can be replaced while it goes on. In a process of our own, commands that
-    tools run are kept out of its memory and environment; an embedding program decides that for itself.
+    In a process of our own, commands that tools run are kept out of its memory and environment; an embedding program
+    decides that for itself.
+    """
+    return _built(_draw(Choice(config, reloadable=reloadable), own_process=own_process), store, past)
+
+
+class Blueprint(msgspec.Struct, frozen=True):
+    """A session before it lives: all that had to be read from the disk."""
+
+    agent: Agent
+    toolbox: Toolbox
+    key: str
+    now: Callable[[], str]
+
+
+def _draw(
+    choice: Choice,
+    *,
+    own_process: bool,
+    system: str | None = None,
+    demand: Demand | None = None,
+    premises: Premises | None = None,
+) -> Blueprint:
+    """Return how a session works that is opened by ``choice``. In any thread. Raise ConfigError.
+
+    ``system`` is a system prompt that it keeps, ``demand`` what a stranger wants of it.
     """
     from zot.agent.budget import Budget
     from zot.agent.loop import Agent
     from zot.agent.relief import AutoCompact
+    from zot.briefing import system_of
     from zot.extension_host import open_extensions
-    from zot.session import Session
+    from zot.guard import approvals_of
     from zot.toolbox import Toolbox
 
-    model_id, models = check(config), models_of(config)
-    cwd, key = _directory(config.cwd), os.urandom(6).hex()
-    toolbox = Toolbox(config, cwd=cwd, key=key, own_process=own_process)
-    find = partial(open_extensions, config, toolbox, cwd=cwd, model_id=model_id)
+    config = choice.config
+    model_id, models = check(config, premises), models_of(config, premises)
+    cwd, key, expected, now = _directory(config.cwd), os.urandom(6).hex(), _expected(config), _clock(config.frozen_time)
+    toolbox = Toolbox(config, cwd=cwd, key=key, own_process=own_process, premises=premises)
+    if system is None:
+        system = system_of(config, toolbox, cwd=cwd, date=_clock(config.frozen_time)()[:10], expected=expected)
+    left_s = None if demand is None else demand.left_s
     agent = Agent(
-        provider_of(config, models, model_id, left_s=None if demand is None else demand.left_s),
+        provider_of(config, models, model_id, left_s=left_s, premises=premises),
         models,
         model_id=model_id,
-        system=_system(config, toolbox, cwd) if system is None else system,
-        extensions=_reloadable(find) if reloadable else find(),
+        system=system if premises is None else premises.same_text(system),
+        extensions=open_extensions(config, toolbox, cwd=cwd, model_id=model_id, reloadable=choice.reloadable),
         tools=toolbox.tools,
         cwd=cwd,
-        env=tool_environment(config.environment),
+        env=_tool_environment(config, premises),
         max_steps=config.max_steps,
         budget=Budget(config.max_cost, config.max_tokens_total),
         reasoning=config.reasoning,
-        expected=_expected(config),
+        expected=expected,
         auto_compact=AutoCompact(config.auto_compact is not False, config.compact_at),
-        approver=_approvals(config, cwd, key, demand),
+        approver=approvals_of(config, demand, cwd=cwd, key=key, is_guarded=choice.guarded),
+        name=choice.agent,
+        guarded=choice.guarded,
     )
-    return Session(agent, store, jobs=toolbox, key=key, now=_clock(config.frozen_time), past=past, files=toolbox.files)
+    return Blueprint(agent, toolbox, key, now)
 
 
-def _reloadable(find: Callable[[], Extensions | None]) -> Extensions:
-    from zot.reloadable import Reloadable
+def _built(plan: Blueprint, store: Store | None, past: Past | None) -> Session:
+    """Bring a session to life that remembers its ``past``."""
+    from zot.session import Session
 
-    return Reloadable(find)
-
-
-def _approvals(config: Config, cwd: str, key: str, demand: Demand | None) -> Approvals:
-    """Return who judges tool calls. What a stranger wants is never asked about, and never gets to what is ours."""
-    from zot.agent.approvals import Approvals
-
-    policy = _policy(config)
-    if demand is None:
-        return Approvals(policy, cwd=cwd, timeout_s=config.approval_timeout_s)
-    import msgspec
-
-    from zot.agent.denials import Denials
-    from zot.agent.policy import Private
-
-    if (home := zot_home(config.environment)) is not None:
-        readable = (os.path.join(home, "skills"), os.path.join(home, "spill", key))
-        policy = msgspec.structs.replace(policy, private=Private(os.path.abspath(home), readable))
-    denials = Denials(demand.name, advice=_HOST_ADVICE, mask=partial(masked, config))
-    return Approvals(policy, cwd=cwd, denials=denials)
+    toolbox = plan.toolbox
+    return Session(plan.agent, store, jobs=toolbox, key=plan.key, now=plan.now, past=past, files=toolbox.files)
 
 
-def _policy(config: Config) -> Policy:
-    """Return the rules for tools. One about a tool that we do not have may be a mistake, which would have no effect."""
-    import logging
-
-    from zot.agent.policy import Policy
-
-    policy, log = Policy.parse(config.policy), logging.getLogger("zot")
-    for rule in policy.rules:
-        if rule.tool not in ("*", *TOOL_NAMES):
-            log.warning("policy: no tool of zot is named %r; its own are %s", rule.tool, ", ".join(TOOL_NAMES))
-    return policy
+def _tool_environment(config: Config, premises: Premises | None) -> Mapping[str, str]:
+    env = config.environment
+    if premises is None:
+        return tool_environment(env)
+    return premises.same(("environment", frozenset(env.items())), lambda: tool_environment(env))
 
 
 def prompt_of(config: Config) -> str:
     """Return the system prompt of a session that works as ``config`` says. Raise ConfigError."""
+    from zot.briefing import system_of
     from zot.toolbox import Toolbox
 
-    cwd = _directory(config.cwd)
-    return _system(config, Toolbox(config, cwd=cwd, key="", own_process=False), cwd)
-
-
-def _system(config: Config, toolbox: Toolbox, cwd: str) -> str:
-    from zot.agent.prompt import system_prompt
-    from zot.instructions import discover
-
-    home, expected = zot_home(config.environment), _expected(config)
-    found = () if config.no_instructions else discover(cwd=cwd, home=home)
-    return system_prompt(
-        cwd=cwd,
-        date=_clock(config.frozen_time)()[:10],
-        tools=[tool.spec.name for tool in toolbox.tools],
-        replaced_by=_own_words(home) if config.system_prompt is None else config.system_prompt,
-        instructions=[(item.path, item.text) for item in found],
-        appended=(
-            *config.append_system_prompt,
-            toolbox.manifest,
-            expected.instruction if expected is not None else "",
-        ),
-    )
+    cwd, date = _directory(config.cwd), _clock(config.frozen_time)()[:10]
+    toolbox = Toolbox(config, cwd=cwd, key="", own_process=False)
+    return system_of(config, toolbox, cwd=cwd, date=date, expected=_expected(config))
 
 
 def _expected(config: Config) -> Expected | None:
@@ -319,23 +371,6 @@ def _expected(config: Config) -> Expected | None:
     return Expected(load(config.output_schema))
 
 
-def _own_words(home: str | None) -> str | None:
-    """Return what the user wrote to take the place of our words; None if there is no such file."""
-    if home is None:
-        return None
-    from zot.regular import content
-
-    path = os.path.join(home, "SYSTEM.md")
-    try:
-        return content(path).decode("utf-8-sig").strip()
-    except FileNotFoundError:
-        return None
-    except OSError as problem:
-        raise ConfigError(f"{path}: {problem.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not UTF-8") from None
-
-
 def _clock(frozen_time: str | None) -> Callable[[], str]:
     """Return what tells the time in events: the clock, or a time of its own that is the same in every run."""
     from zot.messages import timestamp
@@ -343,8 +378,6 @@ def _clock(frozen_time: str | None) -> Callable[[], str]:
     if frozen_time is None:
         return timestamp
     from datetime import datetime
-
-    import msgspec
 
     try:
         start = msgspec.convert(frozen_time, datetime).timestamp()
@@ -363,17 +396,3 @@ def _directory(path: str | None) -> str:
     if not os.path.isdir(directory):
         raise ConfigError(f"{directory} is not a directory")
     return directory
-
-
-def checked(settings: Mapping[str, Any], base: Config | None = None) -> Config:
-    """Return ``base`` with ``settings``. Raise ConfigError if one is unknown or of the wrong type."""
-    import msgspec
-
-    if not isinstance(base, Config | None):
-        raise ConfigError("the configuration must be a zot.Config; settings are given by name")
-    fields = {} if base is None else msgspec.structs.asdict(base)
-    paths = {name: os.fspath(value) for name, value in settings.items() if isinstance(value, os.PathLike)}
-    try:
-        return msgspec.convert({**fields, **settings, **paths}, Config)
-    except msgspec.ValidationError as problem:
-        raise ConfigError(str(problem)) from None

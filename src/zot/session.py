@@ -4,44 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 import msgspec
 
+from zot.abortable import Abortable
 from zot.agent.compaction import undo_compaction
 from zot.agent.hooks import Jobs, NoJobs
 from zot.agent.loop import Agent
 from zot.agent.transcript import Transcript, repaired
 from zot.errors import RunCancelled, RuntimeBusy, StoreFailed, UserError
+from zot.events import ApprovalRequest
 from zot.history import History, Subscriber
 from zot.job import Edit, Errand, Job, Wish, Words, checked_prompt
-from zot.messages import ZERO, Counters, ImageBlock, Message, TextBlock, timestamp
-from zot.past import CONCLUSION, concluded, everything, fork_point
+from zot.mending import establish, note
+from zot.messages import Counters, ImageBlock, Message, TextBlock, timestamp
+from zot.past import CONCLUSION, Past, concluded, everything, fork_point
+from zot.providers.base import Reasoning
 from zot.slash import CommandAnswer, CommandInfo
-from zot.store import MemoryStore, Row, Spliced, Store
+from zot.store import Allowed, MemoryStore, Spliced, Store
 from zot.worker import Worker
 
 if TYPE_CHECKING:
     from zot.rewind import Files, Rewound
-
-
-T = TypeVar("T")
-
-
-async def _nothing() -> None:
-    pass
-
-
-class Past(msgspec.Struct, frozen=True):
-    """What a session remembers when it begins: changes of its transcript, and among them what the service counted last;
-    everything of its newest run, what it has used, and what to let go of."""
-
-    changes: Sequence[Row] = ()
-    newest: Sequence[Row] = ()
-    totals: Counters = ZERO
-    release: Callable[[], Awaitable[None]] = _nothing
 
 
 def new_session_id() -> str:
@@ -50,7 +38,7 @@ def new_session_id() -> str:
 
 
 class State(msgspec.Struct, frozen=True):
-    """A snapshot of a session."""
+    """A snapshot of a session. While it waits for a person, ``pending`` is what that person was asked."""
 
     provider: str
     model: str
@@ -58,6 +46,8 @@ class State(msgspec.Struct, frozen=True):
     message_count: int
     busy: bool
     usage: Counters
+    state: Literal["idle", "running", "waiting_approval"] = "idle"
+    pending: ApprovalRequest | None = None
 
 
 class Session:
@@ -82,6 +72,7 @@ class Session:
             self._store,
             charge=agent.charge,
             measured=agent.measured,
+            recall=agent.approver.recall,
             observe=agent.extensions.observe,
             on_failure=self._store_failed,
         )
@@ -91,13 +82,18 @@ class Session:
         self._history.totals = past.totals
         self._release = past.release
         #: What somebody waits for outside of any run: what extensions have to say.
-        self._awaited: set[asyncio.Task[Any]] = set()
+        self._waits = Abortable()
         self._worker = Worker(agent, self._history, self._store, jobs=self._jobs, key=key, now=now, newest=past.newest)
 
     @property
     def busy(self) -> bool:
         """True from the moment a prompt or compact is accepted until the last `done` is out."""
         return self._worker.busy
+
+    @property
+    def is_resting(self) -> bool:
+        """True if nothing runs or waits, nor is left of its tools and extensions: closing it would end nothing."""
+        return self._worker.is_idle and not self._waits.is_waiting and not self._jobs.holds
 
     @property
     def transcript(self) -> Transcript:
@@ -111,12 +107,36 @@ class Session:
 
     def state(self) -> State:
         """Return a snapshot."""
-        model = self.agent.model
-        return State(self.agent.provider.name, model.id, self.agent.cwd, len(self.transcript), self.busy, self.totals)
+        agent, pending = self.agent, self.pending
+        state: Literal["idle", "running", "waiting_approval"] = "running" if self.busy else "idle"
+        return State(
+            agent.provider.name,
+            agent.model.id,
+            agent.cwd,
+            len(self.transcript),
+            self.busy,
+            self.totals,
+            state if pending is None else "waiting_approval",
+            pending,
+        )
+
+    @property
+    def pending(self) -> ApprovalRequest | None:
+        """The question that a person must answer before the run goes on, if there is one."""
+        return self._worker.pending
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Let ``subscriber`` hear everything from now on; call what is returned to stop."""
         return self._history.subscribe(subscriber)
+
+    def overhear(self, call: Callable[[int], None]) -> None:
+        """Let ``call`` hear up to which number there are rows that no subscriber was shown: of others, of repairs."""
+        self._history.overheard = call
+
+    @property
+    def last_seq(self) -> int:
+        """The number of the newest row."""
+        return self._store.last_seq
 
     def prompt(
         self,
@@ -184,8 +204,7 @@ class Session:
 
         ``queue`` drops the prompts that wait, too.
         """
-        for task in self._awaited:
-            task.cancel()
+        self._waits.abort()
         self._worker.abort(queue=queue)
 
     @property
@@ -207,9 +226,20 @@ class Session:
         """End ``job``: abort it if it runs, and what was to steer it; drop it if it waits; else leave it be."""
         self._worker.cancel(job)
 
-    def approve(self, request_id: str, decision: str) -> None:
-        """Answer a question about a tool call. Raise UserError if nobody waits for it, or it is no decision."""
-        self._worker.approve(request_id, decision)
+    def approve(self, request_id: str, decision: str, by: str = "") -> None:
+        """Answer a question about a tool call; ``by`` says who does. The first answer counts, and is recorded.
+
+        Raise UserError if nobody waits for it, with what came of it if that is known, or it is no decision.
+        """
+        self._worker.approve(request_id, decision, by)
+
+    def remembered(self) -> Sequence[Allowed]:
+        """Return what a person allowed for good."""
+        return self.agent.approver.remembered()
+
+    async def forget(self, allowed: Allowed) -> None:
+        """Ask about it again from now on. Raise UserError if it is not remembered, SessionBusy, StoreFailed."""
+        await note(self._history, self._store, self.agent.approver.forget(allowed), begun=self.busy)
 
     def approver_left(self) -> None:
         """Hear that a subscriber can no longer approve. A question that nobody else can answer is over."""
@@ -280,12 +310,12 @@ class Session:
     async def commands(self) -> Sequence[CommandInfo]:
         """Return the commands of extensions, when those have had the time to say which they have, or by an abort."""
         with suppress(RunCancelled):
-            await self._unless_aborted(self.agent.extensions.ready())
+            await self._waits.run(self.agent.extensions.ready())
         return self.agent.extensions.commands()
 
     async def run_command(self, name: str, args: str) -> CommandAnswer:
         """Run a command of an extension, and return what it wants done. Raise UserError; RunCancelled by an abort."""
-        return await self._unless_aborted(self._command(name, args))
+        return await self._waits.run(self._command(name, args))
 
     def press(self, panel_id: str, key: str, text: str = "") -> None:
         """Let an open panel have a key. Raise UserError if there is no such panel or key."""
@@ -298,6 +328,15 @@ class Session:
     def use_model(self, model_id: str) -> None:
         """Use another model of the same provider from the next model call on. Raise UserError if there is none."""
         self.agent.use_model(model_id)
+        self._worker.model_changed()
+
+    def use_reasoning(self, level: str) -> None:
+        """Let the model think so much from the next model call on. Raise UserError if that is no level."""
+        if level not in get_args(Reasoning):
+            raise UserError(
+                f"{level!r} is not how much a model thinks; that is one of {', '.join(get_args(Reasoning))}"
+            )
+        self.agent.reasoning = cast(Reasoning, level)
         self._worker.model_changed()
 
     async def all_messages(self) -> list[Message]:
@@ -318,13 +357,27 @@ class Session:
         """End the run that a dead process left without an end, if there is one and nobody else runs the session."""
         await self._worker.mend()
 
+    async def take_up(self, *, clock: Callable[[], float] = time.time) -> None:
+        """The same, but a run that waits for a person goes on: `pending` until somebody answers, or it is too late.
+
+        From now on there always is somebody to ask, sooner or later. ``clock`` says whether it is too late.
+        """
+        await self._worker.take_up(clock)
+
+    async def establish(self) -> None:
+        """Record what it works with, durably, unless that is on record; before its first prompt. Raise StoreFailed."""
+        await establish(self._history, self._store, self.agent.configured())
+
     async def finish(self) -> None:
         """Wait until everything that was accepted has run."""
         await self._worker.finish()
 
-    async def close(self) -> None:
-        """Abort what runs, end what it started, drop what waits, and let go of the provider. Any number of times."""
-        await self._worker.close()
+    async def close(self, *, parks: bool = False) -> None:
+        """Abort what runs, end what it started, drop what waits, and let go of the provider. Any number of times.
+
+        With ``parks``, a run that waits for a person is left as it is, for a process that takes it up.
+        """
+        await self._worker.close(parks=parks)
         await self.agent.extensions.close()
         await self._jobs.close()
         await self.agent.provider.close()
@@ -337,19 +390,6 @@ class Session:
     async def _command(self, name: str, args: str) -> CommandAnswer:
         await self.agent.extensions.ready()
         return await self.agent.extensions.run_command(name, args)
-
-    async def _unless_aborted(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what ``work`` gives. Raise RunCancelled if an abort comes first."""
-        task = asyncio.get_running_loop().create_task(work, name="zot wait")
-        self._awaited.add(task)
-        try:
-            await asyncio.wait({task})
-        finally:
-            self._awaited.discard(task)
-            task.cancel()
-        if task.cancelled():
-            raise RunCancelled("aborted before the extension answered")
-        return task.result()
 
     def _edit(self, edit: Edit, started: Callable[[], None], dropped: Callable[[str], None]) -> None:
         if self.busy:

@@ -35,14 +35,19 @@ class Spliced(msgspec.Struct, frozen=True, gc=False, tag="spliced", tag_field="t
     why: Literal["", "compaction", "undo"] = ""
 
 
-class Configured(msgspec.Struct, frozen=True, gc=False, tag="configured", tag_field="type"):
-    """What the session works with from here on, so that one that is resumed asks exactly as it would have."""
+class Configured(msgspec.Struct, frozen=True, gc=False, tag="configured", tag_field="type", omit_defaults=True):
+    """What the session works with from here on, so that one that is resumed asks exactly as it would have.
+
+    ``agent`` is the name of its agent where there are several to choose from, ``guarded`` if strangers talk to it.
+    """
 
     provider: str
     model: str
     system: str
     reasoning: str
     cwd: str
+    agent: str = ""
+    guarded: bool = False
 
 
 #: Stands for a content that was not kept, because it is too large or could not be read.
@@ -72,7 +77,30 @@ class Wrote(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="wrot
     contents: Mapping[str, bytes] = {}
 
 
-Change: TypeAlias = Said | Spliced | Configured | Wrote
+class Allowed(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="allowed", tag_field="type"):
+    """A person allowed a ``tool`` for good in this session: for one command or one path, or whatever it is about.
+
+    Or has ``revoked`` that.
+    """
+
+    tool: str
+    command: str | None = None
+    path: str | None = None
+    revoked: bool = False
+
+    @property
+    def subject(self) -> str:
+        """What a person calls it: the command or the path; "" if it is allowed whatever it is about."""
+        return self.command or self.path or ""
+
+
+class Began(msgspec.Struct, frozen=True, gc=False, tag="began", tag_field="type"):
+    """A ``call`` of a turn in which a person was asked is about to run: if its result is lost, it may have."""
+
+    call: str
+
+
+Change: TypeAlias = Said | Spliced | Configured | Wrote | Allowed | Began
 Row: TypeAlias = AgentEvent | Change
 
 
@@ -93,8 +121,15 @@ class Store(Protocol):
         Raise SessionBusy if somebody else is the writer, StoreFailed.
         """
 
-    def end(self) -> None:
-        """Let others write; called when everything is settled. Never blocks."""
+    def end(self, *, parked: bool = False) -> None:
+        """Let others write; called when everything is settled. Never blocks.
+
+        What is ``parked`` did not come to its end: whoever looks for what was left behind finds it.
+        """
+
+    @property
+    def left_behind(self) -> bool:
+        """True if it was found without the end of its newest run, which somebody had begun here."""
 
     def append(self, rows: Sequence[Row], *, run: int) -> int:
         """Number ``rows``, in order, and take them, all or none; return the number of the first. Never blocks.
@@ -152,6 +187,7 @@ class MemoryStore:
     full = False
     shared = False
     keeps = False
+    left_behind = False
 
     def __init__(self, *, keep: int | None = 0) -> None:
         self._rows: deque[Row] = deque(maxlen=keep)
@@ -164,7 +200,7 @@ class MemoryStore:
         """There are no others."""
         return ()
 
-    def end(self) -> None:
+    def end(self, *, parked: bool = False) -> None:
         """There are no others."""
 
     def append(self, rows: Sequence[Row], *, run: int) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from zot.config import Config, tool_names, zot_home
 
 if TYPE_CHECKING:
+    from zot.premises import Premises
     from zot.skills import SkillFile
     from zot.tools.base import Tool
     from zot.tools.paths import Paths
@@ -25,11 +26,17 @@ _GRACE_S = 0.5
 
 
 class Toolbox:
-    """What a session works with. ``key`` is the session's; only our ``own_process`` may be shut off from others."""
+    """What a session works with. ``key`` is the session's; only our ``own_process`` may be shut off from others.
 
-    def __init__(self, config: Config, *, cwd: str, key: str, own_process: bool) -> None:
+    What starts programs is its own, or lent by the ``premises`` that it shares with others. Made in any thread.
+    """
+
+    def __init__(
+        self, config: Config, *, cwd: str, key: str, own_process: bool, premises: Premises | None = None
+    ) -> None:
         from zot.tools.seen import Seen
 
+        self._premises = premises
         self._config = config
         self._own_process = own_process
         self._cwd = cwd
@@ -52,6 +59,12 @@ class Toolbox:
         from zot.tools.restore import Restorer
 
         return Restorer(self._writable or Anywhere(), self._seen)
+
+    @property
+    def holds(self) -> bool:
+        """True while anything runs that was started for the session, or is kept for it."""
+        runs = self._processes is not None and self._processes.runs()
+        return runs or (self._spills is not None and self._spills.holds)
 
     async def end(self, owner: str) -> None:
         """End what was started for ``owner``, a run or the session."""
@@ -104,7 +117,7 @@ class Toolbox:
     @property
     def _hidden(self) -> tuple[str, ...]:
         """What locked tools are kept from, wherever it is."""
-        return () if self._home is None else (self._home,)
+        return (*(() if self._home is None else (self._home,)), *self._config.private)
 
     def _reachable(self, skills: Sequence[SkillFile]) -> list[str]:
         """Return what locked tools may nevertheless read: the files of skills that they would not reach otherwise."""
@@ -118,12 +131,15 @@ class Toolbox:
         from zot.tools.lock import Lock, LockWithMore
 
         lock = Lock(self._cwd, hidden=self._hidden)
-        spilled = [os.path.join(home, "spill", self._key) for home in self._hidden]
+        spilled = [] if self._home is None else [os.path.join(self._home, "spill", self._key)]
         return lock, LockWithMore(lock, [*self._shown, *spilled])
 
     def processes(self) -> Processes:
         """Return what starts programs for this session, and ends them with it."""
         if self._processes is None:
+            if self._premises is not None:
+                self._processes = self._premises.processes(self._key)
+                return self._processes
             from zot.tools.process import open_processes
 
             self._processes = open_processes(protected=self._own_process)
@@ -154,7 +170,9 @@ class Toolbox:
             log.warning("%s", printable(problem))
         for directory in found.untrusted:
             log.warning("%s is not trusted and was not loaded; %s", printable(directory), trust_hint(directory))
-        return tuple(found.skills)
+        if (premises := self._premises) is None:
+            return tuple(found.skills)
+        return premises.same(("skills", found.skills), lambda: found.skills)
 
     def _is_trusted(self, directory: str) -> bool:
         if self._config.trust_project:

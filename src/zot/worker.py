@@ -9,25 +9,25 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from zot.agent.compaction import compact
-from zot.agent.hooks import Answer, Jobs, Question
+from zot.agent.hooks import Jobs, Question
 from zot.agent.loop import Agent
-from zot.agent.questions import Questions
 from zot.agent.recovery import recover
 from zot.agent.run import Run
+from zot.driver import Driver
 from zot.errors import (
     AgentError,
     ContextExhausted,
     ContextTooLong,
     QueueFull,
     RuntimeClosed,
-    SessionBusy,
     StoreFailed,
     Unforeseen,
 )
-from zot.events import AgentEvent, Done, Error, TurnEnd
+from zot.events import AgentEvent, ApprovalRequest, Done, Error, TurnEnd
 from zot.history import History
 from zot.job import Job
-from zot.store import Configured, Row, Store
+from zot.mending import mend, take_up
+from zot.store import Row, Store
 
 log = logging.getLogger("zot")
 
@@ -67,8 +67,9 @@ class Worker:
         self._waiting: deque[Job] = deque()
         self._steering: deque[Job] = deque()
         self._running: Job | None = None
-        self._task: asyncio.Task[Question | None] | None = None
-        self._questions = Questions()
+        self._driver = Driver(agent, history, self._steer)
+        #: Whether what waits for a person is left to another process.
+        self._leaving = False
         self._working: asyncio.Task[None] | None = None
         self._aborting = False
         self._closed = False
@@ -79,6 +80,16 @@ class Worker:
     def busy(self) -> bool:
         """True from the moment a prompt or compact is accepted until the last `done` is out."""
         return self._running is not None and not self._running.is_quiet
+
+    @property
+    def pending(self) -> ApprovalRequest | None:
+        """What a person must decide before the running job goes on."""
+        return self._driver.pending
+
+    @property
+    def is_idle(self) -> bool:
+        """True if it does nothing at all, not even what nobody is told of."""
+        return self._running is None and self._working is None
 
     @property
     def begins_later(self) -> bool:
@@ -125,11 +136,9 @@ class Worker:
         # Once is enough: a second cancellation would interrupt the clean-up after the first.
         if self._running is not None and not self._aborting:
             self._aborting = True
-            if self._task is not None:
-                self._task.cancel()
+            self._driver.abort()
             if self._entering is not None:
                 self._entering.reschedule(asyncio.get_running_loop().time() + _ENTER_S)
-            self._questions.give_up()
 
     def cancel(self, job: Job) -> None:
         """End ``job``: abort it if it runs, and what was to steer it; drop it if it waits; else leave it be."""
@@ -140,19 +149,18 @@ class Worker:
             self._waiting.remove(job)
             job.drop("cancelled before it began")
 
-    def approve(self, request_id: str, decision: str) -> None:
+    def approve(self, request_id: str, decision: str, by: str) -> None:
         """Answer a question about a tool call. Raise UserError if nobody waits for it, or it is no decision."""
-        self._questions.answer(request_id, decision)
+        self._driver.approve(request_id, decision, by)
 
     def approver_left(self) -> None:
         """Hear that a subscriber can no longer approve. A question that nobody else can answer is over."""
-        if not self.can_ask():
-            self._questions.give_up()
+        self._driver.approver_left()
 
     def model_changed(self) -> None:
         """Record what the session works with from here on, if a run is going on; else the next one does."""
         if self._store.shared and self._running is not None and self._run is not None:
-            self._history.amend([self.configured()])
+            self._history.amend([self._agent.configured()])
 
     async def finish(self) -> None:
         """Wait until everything that was accepted has been done."""
@@ -162,27 +170,40 @@ class Worker:
     async def mend(self) -> None:
         """End the run that a dead process left without an end, if there is one and nobody else runs the session."""
         newest, self._newest = self._newest, ()
+        if self._must_recover and self._running is None:
+            await mend(self._history, self._store, newest, now=self._now)
+
+    async def take_up(self, clock: Callable[[], float]) -> None:
+        """The same, but a run that waits for a person goes on here. From now on there always is somebody to ask."""
+        self._driver.always_asks = True
+        newest, self._newest = self._newest, ()
         if not self._must_recover or self._running is not None:
             return
-        if not recover(self._history.transcript, newest, now="").rows:
+        taken = await take_up(self._history, self._store, newest, now=self._now, clock=clock)
+        if taken is None:
             return
         try:
-            self._history.learn([row for _, row in await self._store.begin()])
-        except SessionBusy:
-            return  # It is not dead.
-        try:
-            self._history.run = self._store.last_run
-            newest = await self._store.newest()
-            self._history.amend(recover(self._history.transcript, newest, now=self._now()).rows)
-            await self._history.settled()
-        finally:
-            self._store.end()
+            self._amend_configured()
+            run = self._new_run()
+            self._driver.take_up(run, taken)
+        except BaseException:
+            self._store.end(parked=True)
+            raise
+        self._running, self._run, self._aborting = Job.going_on(), run, False
+        self._working = asyncio.get_running_loop().create_task(self._work(), name="zot session")
 
-    async def close(self) -> None:
-        """Abort what runs, drop what waits, and take nothing more. Any number of times."""
+    async def close(self, *, parks: bool = False) -> None:
+        """Abort what runs, drop what waits, and take nothing more. Any number of times.
+
+        With ``parks``, what waits for a person is not aborted: another process can take it up.
+        """
         self._closed = True
         self.drop_waiting("the session was closed")
-        self.abort()
+        if parks and self._store.shared and self.pending is not None:
+            self._leaving = True
+            self._driver.park()
+        else:
+            self.abort()
         await self.finish()
 
     def store_failed(self, problem: StoreFailed) -> None:
@@ -204,14 +225,14 @@ class Worker:
     def _take(self, job: Job) -> None:
         """A job's turn has come. What nobody else can write to begins at once, so that it is acknowledged at once."""
         self._running, self._aborting, self._store_failure = job, False, None
-        self._task = self._run = None
+        self._run = None
         if not self._store.shared:
             self._begin(job)
 
     def _begin(self, job: Job) -> Run:
         """Start a job: acknowledged and visible at once, so that an abort right behind it finds something to end."""
         self._history.run += 1
-        run = self._run = Run(self._history, owners=(self._key, f"{self._key}/{self._history.run}"), now=self._now)
+        run = self._run = self._new_run()
         job.started()
         body: Coroutine[Any, Any, Question | None]
         if job.text is None:
@@ -225,10 +246,13 @@ class Worker:
                 body = self._agent.run(run, self._steer)
             except StoreFailed as problem:
                 body = _fail(problem)
-        self._task = asyncio.get_running_loop().create_task(body, name="zot run")
+        self._driver.begin(body)
         if self._aborting:
-            self._task.cancel()
+            self._driver.abort()
         return run
+
+    def _new_run(self) -> Run:
+        return Run(self._history, owners=(self._key, f"{self._key}/{self._history.run}"), now=self._now)
 
     async def _work(self) -> None:
         """Own the runs: begin each, wait for it, say how it ended, start the next."""
@@ -250,6 +274,8 @@ class Worker:
             async with asyncio.timeout(None) as self._entering:
                 others = await self._store.begin()
                 await self._catch_up([row for _, row in others])
+                if others:
+                    self._history.overheard(others[-1][0])
         except TimeoutError:
             job.drop("aborted before it began")
         except Exception as problem:  # Whoever wanted it must hear that it will not be, whatever the reason.
@@ -269,14 +295,12 @@ class Worker:
             newest = await self._store.newest()
             self._history.amend(recover(self._history.transcript, newest, now=self._now(), parks=False).rows)
             self._must_recover = False
-        configured = self.configured()
+        self._amend_configured()
+
+    def _amend_configured(self) -> None:
+        configured = self._agent.configured()
         if configured != self._history.configured:
             self._history.amend([configured])
-
-    def configured(self) -> Configured:
-        """Return what the session works with now."""
-        agent = self._agent
-        return Configured(agent.provider.name, agent.model.id, agent.system, agent.reasoning, agent.cwd)
 
     async def _finish(self, job: Job) -> None:
         """Do what a job wants, to its end, and let others write again."""
@@ -292,11 +316,13 @@ class Worker:
         except Exception as problem:  # What was not foreseen costs this job, not those behind it.
             job.fail(_explained(problem))
         finally:
-            self._store.end()
+            self._store.end(parked=self._leaving)
 
     async def _end(self, run: Run) -> None:
         """Wait for a run and say how it ended."""
-        problem = await self._outcome(run)
+        problem = await self._driver.outcome(run)
+        if self._leaving:
+            return
         if self._aborting:
             await self._end_jobs(run)
         job = self._running
@@ -325,34 +351,6 @@ class Worker:
         except OSError:
             log.exception("what an aborted run left running could not be ended")
 
-    async def _outcome(self, run: Run) -> BaseException | None:
-        """Wait until a run is over, asking a person where it cannot go on without; return what ended it early."""
-        while True:
-            task = self._task
-            assert task is not None
-            await asyncio.wait({task})
-            if task.cancelled():
-                return asyncio.CancelledError()
-            question = None if (problem := task.exception()) is not None else task.result()
-            if question is None:
-                return problem
-            try:
-                await self._ask(run, question)
-            except Exception as failure:
-                # Whatever it is, it ends this run and not the session's worker.
-                return failure
-            if self._aborting:
-                return asyncio.CancelledError()
-            self._task = asyncio.get_running_loop().create_task(self._agent.run(run, self._steer), name="zot run")
-
-    async def _ask(self, run: Run, question: Question) -> None:
-        """Let a person decide about a call, if there is one who can, and remember the answer."""
-        can_ask = self.can_ask() and not self._aborting
-        refusal = await self._questions.ask(
-            run, question, self._agent.approver, number=self._history.run, can_ask=can_ask
-        )
-        run.answers[question.call.id] = Answer(question, refusal)
-
     def _conclude(self, job: Job, run: Run, problem: BaseException | None) -> None:
         """Say how a run ended."""
         # An abort may come after the last turn and before `done`: what the run left running has then been ended.
@@ -376,9 +374,6 @@ class Worker:
             assert job.text is not None
             run.prompt(job.text, job.images)
         return spoke
-
-    def can_ask(self) -> bool:
-        return any(subscriber.can_approve for subscriber in self._history.subscribers)
 
 
 def _drop(jobs: deque[Job], reason: str) -> None:

@@ -11,12 +11,24 @@ from typing import Any
 import pytest
 
 import claude
-from fakes import FakeTool, FakeTransport, Guard, Listener, finish, kinds, listen, open_session, talk
+from fakes import (
+    Doorman,
+    FakeTool,
+    FakeTransport,
+    Guard,
+    Listener,
+    ListStore,
+    finish,
+    kinds,
+    listen,
+    open_session,
+    talk,
+)
 from zot.agent.approvals import Approvals
 from zot.agent.hooks import CallDecision
 from zot.agent.policy import Policy
-from zot.errors import UserError
-from zot.events import AgentEvent, ApprovalRequest, ToolResult
+from zot.errors import StoreFailed, UserError
+from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest, ToolResult
 from zot.messages import TextBlock
 from zot.session import Session
 from zot.tools.base import Output, ToolContext
@@ -58,6 +70,11 @@ class House:
 
         self.listener.on_event = answer
         return requests
+
+    def leave(self) -> None:
+        """Nobody who listens can answer any more."""
+        self.listener.can_approve = False
+        self.session.approver_left()
 
     async def results(self) -> list[str]:
         self.session.prompt("go")
@@ -285,10 +302,71 @@ async def test_a_question_is_over_when_the_last_who_could_answer_has_left() -> N
     def leave(event: AgentEvent) -> None:
         if isinstance(event, ApprovalRequest):
             house.session.approver_left()
-            house.listener.can_approve = False
-            house.session.approver_left()
+            house.leave()
 
     house.listener.on_event = leave
     reason = "not run: the policy of this session wants a person's approval, and there is nobody to ask"
     assert await house.results() == [reason, reason]
     assert kinds(house.listener.events).count("approval_request") == 1
+
+
+async def test_everybody_hears_the_question_before_the_answer_of_who_is_quick() -> None:
+    house = House("make")
+    house.on_request("allow_once", "reject")
+    other = listen(house.session)
+    await house.results()
+    assert kinds(other.events) == kinds(house.listener.events)
+    answers = [event for event in other.events if isinstance(event, ApprovalAnswer)]
+    assert answers == [ApprovalAnswer("approval_1_1", "allow_once"), ApprovalAnswer("approval_1_2", "reject")]
+
+
+@pytest.mark.parametrize(
+    ("ends", "decision", "told"),
+    [
+        (lambda house: house.session.abort(), "aborted", "its run was aborted"),
+        (lambda house: house.leave(), "unanswerable", "there was nobody left who could answer it"),
+        (lambda house: None, "expired", "nobody answered it in time"),
+    ],
+)
+async def test_what_nobody_decided_is_recorded_and_told_to_who_comes_too_late(
+    ends: Callable[[House], None], decision: str, told: str
+) -> None:
+    house = House("make", timeout_s=0.01 if decision == "expired" else 20)
+    house.listener.on_event = lambda event: ends(house) if isinstance(event, ApprovalRequest) else None
+    await house.results()
+    first = next(event for event in house.listener.events if isinstance(event, ApprovalAnswer))
+    assert (first.id, first.decision, first.by) == ("approval_1_1", decision, "")
+    with pytest.raises(UserError, match=rf"'approval_1_1' is waiting: {told}$"):
+        house.session.approve("approval_1_1", "allow_once")
+
+
+async def test_an_answer_that_cannot_be_recorded_does_not_count() -> None:
+    ran: list[str] = []
+
+    async def work(args: dict[str, Any], context: ToolContext) -> Output:
+        ran.append("work")
+        return (TextBlock("worked"),)
+
+    refused: list[StoreFailed] = []
+    appends = 0
+    for fails_at in (0, 1):
+        store = ListStore(fails_at=fails_at and appends + 1, error=StoreFailed("the disk is full"))
+        transport = FakeTransport([claude.reply(claude.tool("c1", "work"), ends="tool_use")])
+        session = open_session(transport, tools=[FakeTool("work", work)], store=store, approver=Doorman(asks=True))
+        listener = listen(session)
+        listener.can_approve = True
+        session.prompt("go")
+        async with asyncio.timeout(20):
+            while session.pending is None:
+                await asyncio.sleep(0)
+        appends = store.appends
+        if fails_at:
+            with pytest.raises(StoreFailed) as problem:
+                session.approve("approval_1_1", "allow_once")
+            refused.append(problem.value)
+            assert (session.pending is not None, ran) == (True, ["work"])
+            session.approve("approval_1_1", "reject")
+        else:
+            session.approve("approval_1_1", "allow_once")
+        await finish(session)
+    assert (ran, len(refused)) == (["work"], 1)

@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from zot.config import _AgentTable, resolve
+from shell import Shell
+from zot.commands.config import _ANSWERS
+from zot.config import resolve
+from zot.config_file import AgentTable
+from zot.daemon_settings import DaemonSettings
 from zot.errors import ConfigError
 from zot.runtime import check
 
@@ -27,11 +31,29 @@ def test_the_example_is_taken_as_it_is_written(tmp_path: Path) -> None:
 def test_a_misspelled_key_is_named_with_its_file(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(EXAMPLE.text.replace("policy", "polcy"))
-    with pytest.raises(ConfigError, match=rf"^{path}: .*`polcy`"):
+    with pytest.raises(ConfigError, match=rf"^{path}: \[agents\.default\] polcy: .*did you mean policy\?"):
         resolve({"config_dir": str(tmp_path)}, {})
 
 
-@pytest.mark.parametrize("key", _AgentTable.__struct_fields__)
+@pytest.mark.parametrize("key", [*AgentTable.__struct_fields__, *DaemonSettings.__struct_fields__])
 def test_every_key_is_described(key: str) -> None:
     rows = [line.split("|")[1] for line in TEXT.splitlines() if line.startswith("| `")]
     assert any(f"`{key}`" in row for row in rows)
+
+
+def test_what_zot_config_shows_is_as_it_is_written(shell: Shell) -> None:
+    """The page leaves rows out, and has less room for names."""
+    shell.home.mkdir()
+    (shell.home / "config.toml").write_text(EXAMPLE.text)
+    shell.env["ANTHROPIC_API_KEY"] = "k"
+    [shown] = blocks(TEXT, "console")
+    command, *rows = shown.text.rstrip("\n").split("\n")
+    said = shell.run(*command.removeprefix("$ zot ").split())
+    assert (said.err, said.code) == ("", 0)
+    printed = [line.split() for line in said.out.replace(f"{shell.home}/", "").split("\n")]
+    assert [row for row in rows if row != "..." and row.split() not in printed] == []
+
+
+@pytest.mark.parametrize("subcommand", [f"zot config {word}".rstrip() for word in _ANSWERS])
+def test_every_subcommand_is_described(subcommand: str) -> None:
+    assert f"| `{subcommand}` |" in TEXT

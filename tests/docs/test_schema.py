@@ -19,3 +19,4 @@ def test_the_schema_is_the_one_that_the_types_make(monkeypatch: pytest.MonkeyPat
     assert script.PATH.read_text() == script.render(), "run: python scripts/schema.py"
     assert script.HOST_PATH.read_text() == script.render_host(), "run: python scripts/schema.py"
     assert script.EXTENSION_PATH.read_text() == script.render_extension(), "run: python scripts/schema.py"
+    assert script.DAEMON_PATH.read_text() == script.render_daemon(), "run: python scripts/schema.py"

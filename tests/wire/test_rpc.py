@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from zot.errors import ProtocolError
 from zot.events import (
     AgentEvent,
+    ApprovalAnswer,
     ApprovalRequest,
     Done,
     ExtNotify,
+    ExtWaiting,
     Retry,
     TextDelta,
     ThinkingDelta,
@@ -196,6 +198,7 @@ GATED: list[tuple[str, AgentEvent]] = [
     ("retries", Retry("busy", 1, 500)),
     ("approvals", ApprovalRequest("1", "bash", {}, "run it", "2026-01-01T00:00:00.000Z")),
     ("extensions", ExtNotify("x", "info", "hello")),
+    ("extensions", ExtWaiting("x", "start", "2026-07-14T12:00:00.000Z")),
 ]
 
 
@@ -204,6 +207,13 @@ def test_an_event_that_came_later_is_told_to_who_asked_for_it(feature: str, even
     others = {name for name, _ in GATED} - {feature}
     assert told([TurnStart(1), event, Done()], *others) == told([TurnStart(1), Done()])
     assert told([event], feature) == [json.loads(encode(event))]
+
+
+def test_an_answer_is_told_to_nobody_in_version_1() -> None:
+    everything = [name for name, _ in GATED]
+    assert told([TurnStart(1), ApprovalAnswer("1", "reject", "alice"), Done()], *everything) == told(
+        [TurnStart(1), Done()]
+    )
 
 
 def test_numbers_are_contiguous_over_what_is_told() -> None:

@@ -9,9 +9,12 @@ import msgspec
 
 from zot.agent.denials import Denials
 from zot.agent.hooks import Question
-from zot.agent.policy import Command, Policy, Subject, Target, subject_of
+from zot.agent.policy import Command, Nothing, Nowhere, Policy, Subject, Target, subject_of
+from zot.errors import UserError
 from zot.messages import CallBlock
 from zot.printable import one_line
+from zot.store import Allowed
+from zot.surrogates import has_half
 
 DEFAULT_TIMEOUT_S = 120.0
 _MAX_SUMMARY = 200
@@ -28,7 +31,7 @@ class Approvals:
         self._denials = denials
         self._policy = policy
         self._cwd = cwd
-        self._always: set[tuple[str, Subject | str]] = set()
+        self._always: set[Allowed] = set()
 
     def judge(self, call: CallBlock, args: dict[str, Any]) -> Question | str | None:
         """Return None to let a call run, why it must not, or the question that a person must answer first."""
@@ -45,7 +48,7 @@ class Approvals:
                 reason = "the policy of this session wants a person's approval, and there is nobody to ask"
                 return self._denial(call, args, subject, reason)
             case "ask":
-                if (call.name, _exactly(subject)) in self._always:
+                if _exactly(call.name, subject) in self._always:
                     return None
                 return Question(call, args, summarise(call.name, args, subject), subject)
 
@@ -57,19 +60,30 @@ class Approvals:
         advice = self._denials.note(call.name, describe(args, subject), is_final=is_final)
         return f"not run: {reason}; {advice}"
 
-    def remember(self, question: Question) -> None:
+    def remember(self, question: Question) -> Allowed | None:
         """Let the same call run from now on: the very command, or the tool on the path that it led to when asked."""
-        self._always.add((question.call.name, _exactly(question.subject)))
+        allowed = _exactly(question.call.name, question.subject)
+        self._always.add(allowed)
+        # What cannot be written down as it is must not come back as something else.
+        return None if has_half(f"{allowed.command}{allowed.path}") else allowed
 
-    def remembered(self) -> list[tuple[str, str]]:
-        """Return what was allowed for good: tools, each with the command or path."""
-        return sorted((tool, _named(subject)) for tool, subject in self._always)
+    def recall(self, allowed: Allowed) -> None:
+        """Know again what was remembered, or revoked, in an earlier life of the session."""
+        if allowed.revoked:
+            self._always.discard(msgspec.structs.replace(allowed, revoked=False))
+        else:
+            self._always.add(allowed)
 
-    def forget(self, tool: str, subject: str) -> bool:
-        """Ask about it again; False if it was not remembered."""
-        known = {one for one in self._always if (one[0], _named(one[1])) == (tool, subject)}
-        self._always -= known
-        return bool(known)
+    def remembered(self) -> list[Allowed]:
+        """Return what was allowed for good."""
+        return sorted(self._always, key=lambda one: (one.tool, one.subject))
+
+    def forget(self, allowed: Allowed) -> Allowed:
+        """Ask about it again from now on; return what says so. Raise UserError if it is not remembered."""
+        if allowed not in self._always:
+            raise UserError("that is not remembered")
+        self._always.discard(allowed)
+        return msgspec.structs.replace(allowed, revoked=True)
 
 
 def summarise(tool: str, args: dict[str, Any], subject: Subject) -> str:
@@ -99,17 +113,12 @@ def _place(target: Target) -> str:
     return target.real.removeprefix(inside)
 
 
-def _exactly(subject: Subject) -> Subject | str:
+def _exactly(tool: str, subject: Subject) -> Allowed:
     """Return what "always" goes by: of a path where it leads, however it was written."""
-    return subject.real if isinstance(subject, Target) else subject
-
-
-def _named(subject: Subject | str) -> str:
-    """Return what a person calls it."""
     match subject:
-        case str():
-            return subject
         case Command(text=text):
-            return text
-        case _:
-            return ""
+            return Allowed(tool, command=text)
+        case Target(real=path) | Nowhere(written=path):
+            return Allowed(tool, path=path)
+        case Nothing():
+            return Allowed(tool)

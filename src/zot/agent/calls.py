@@ -12,7 +12,7 @@ from zot.agent.hooks import Answer, Approver, Extensions, Question
 from zot.agent.run import Run
 from zot.errors import ToolFailed
 from zot.messages import CallBlock, TextBlock
-from zot.tools.base import Output, Tool, ToolContext
+from zot.tools.base import FailedWith, Output, Tool, ToolContext
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -94,6 +94,7 @@ class CallRunner:
                 return question
 
     async def _run_group(self, run: Run, group: Sequence[tuple[CallBlock, Prepared]]) -> None:
+        await run.beginning([call for call, prepared in group if isinstance(prepared, Ready)])
         if len(group) == 1:
             ((call, prepared),) = group
             context = ToolContext(
@@ -130,6 +131,8 @@ class CallRunner:
             return (TextBlock(prepared.reason),), True
         try:
             output = await prepared.tool.run(prepared.args, context)
+        except FailedWith as problem:
+            return problem.output, True
         except ToolFailed as problem:
             return (TextBlock(str(problem)),), True
         except OSError as problem:
@@ -144,11 +147,13 @@ def _extension(prepared: Prepared) -> str:
 
 def _answered(answer: Answer | None, verdict: Question | str | None) -> Question | str | None:
     """Return ``verdict``, or what a person has meanwhile said to the question that it is."""
-    if answer is None or not isinstance(verdict, Question):
-        return verdict
-    if answer.refusal is None and answer.question.subject != verdict.subject:
+    if answer is not None and answer.refusal is not None:
+        return answer.refusal
+    if answer is None or not isinstance(verdict, Question) or answer.question.args != verdict.args:
+        return verdict  # With other arguments it is not what was asked about.
+    if answer.question.subject != verdict.subject:
         return "not run: the path leads elsewhere now than when it was approved"
-    return answer.refusal
+    return None
 
 
 async def _no_progress(text: str) -> None:

@@ -12,6 +12,7 @@ from zot.errors import UserError
 from zot.events import AgentEvent
 from zot.messages import CallBlock
 from zot.slash import CommandAnswer, CommandInfo
+from zot.store import Allowed
 from zot.tools.base import Tool
 
 
@@ -107,8 +108,17 @@ class Approver(Protocol):
     def judge(self, call: CallBlock, args: dict[str, Any]) -> Question | str | None:
         """Return None to let a call run, why it must not, fit for the model to read, or what to ask a person."""
 
-    def remember(self, question: Question) -> None:
-        """A person allowed this for good."""
+    def remember(self, question: Question) -> Allowed | None:
+        """A person allowed this for good. Return what is to be recorded of that; None if it cannot be."""
+
+    def recall(self, allowed: Allowed) -> None:
+        """A person allowed this for good, or revoked that, in an earlier life of the session."""
+
+    def remembered(self) -> Sequence[Allowed]:
+        """Return what a person allowed for good."""
+
+    def forget(self, allowed: Allowed) -> Allowed:
+        """Ask about it again; return what is to be recorded of that. Raise UserError if it is not remembered."""
 
 
 class NoExtensions:
@@ -165,12 +175,25 @@ class AllowAll:
     def judge(self, call: CallBlock, args: dict[str, Any]) -> Question | str | None:
         return None
 
-    def remember(self, question: Question) -> None:
+    def remember(self, question: Question) -> Allowed | None:
+        return None
+
+    def recall(self, allowed: Allowed) -> None:
         return
+
+    def remembered(self) -> Sequence[Allowed]:
+        return ()
+
+    def forget(self, allowed: Allowed) -> Allowed:
+        raise UserError("that is not remembered")
 
 
 class Jobs(Protocol):
     """What tools have left running."""
+
+    @property
+    def holds(self) -> bool:
+        """True while there is anything that `close` would end or remove."""
 
     async def end(self, owner: str) -> None:
         """End what was started for ``owner``, a run or a session."""
@@ -184,6 +207,8 @@ class Jobs(Protocol):
 
 class NoJobs:
     """Nothing is ever left running."""
+
+    holds = False
 
     async def end(self, owner: str) -> None:
         return

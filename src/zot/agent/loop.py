@@ -17,6 +17,7 @@ from zot.errors import ContextTooLong, PromptTooLong, ProviderError, StepsExhaus
 from zot.events import Usage
 from zot.messages import Counters, Message, ToolSpec, text_of
 from zot.providers.base import Catalogue, EncodedMessages, Model, Provider, Reasoning, Reply, ReplyStream, Request
+from zot.store import Configured
 from zot.tools.base import Tool
 
 if TYPE_CHECKING:
@@ -43,7 +44,12 @@ class Agent:
         approver: Approver | None = None,
         expected: Expected | None = None,
         auto_compact: AutoCompact | None = None,
+        name: str = "",
+        guarded: bool = False,
     ) -> None:
+        """``name`` is what it was chosen by, ``guarded`` that it is strangers whom it answers."""
+        self.name = name
+        self.guarded = guarded
         self.provider = provider
         self.catalogue = catalogue
         self.model: Model = catalogue.find(model_id)
@@ -67,6 +73,12 @@ class Agent:
     def use_model(self, model_id: str) -> None:
         """Use another model from the next call on. Raise UserError, with the known ones, if there is no such model."""
         self.model = self.catalogue.find(model_id)
+
+    def configured(self) -> Configured:
+        """Return what a session works with that has this agent now."""
+        return Configured(
+            self.provider.name, self.model.id, self.system, self.reasoning, self.cwd, self.name, self.guarded
+        )
 
     def charge(self, counters: Counters) -> Counters:
         """Return ``counters`` with their cost at the prices of the model that was asked last."""

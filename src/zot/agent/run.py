@@ -17,6 +17,7 @@ from zot.agent.transcript import Transcript
 from zot.errors import AgentError, TurnBlocked
 from zot.events import (
     AgentEvent,
+    ApprovalAnswer,
     ApprovalRequest,
     AssistantMessage,
     AssistantStart,
@@ -50,7 +51,7 @@ from zot.messages import (
     timestamp,
 )
 from zot.providers.base import Reply, StreamEvent
-from zot.store import Change, Said, Spliced, Wrote
+from zot.store import Began, Change, Said, Spliced, Wrote
 from zot.tools.base import Output
 
 ABORTED_RESULT = "aborted before it finished"
@@ -116,6 +117,12 @@ class Run:
         self.answers: dict[str, Answer] = {}
         #: What calls that were interrupted had to say, by id.
         self.last_words: dict[str, str] = {}
+        #: Whether a person was asked in this turn: then what is about to run is on record first.
+        self._careful = False
+
+    def go_on(self, step: int) -> None:
+        """Stand where another life of the run waited for a person: in its turn ``step``, with calls open."""
+        self._phase, self.step, self._careful = Phase.USING_TOOLS, step, True
 
     def prompt(self, text: str, images: Sequence[ImageBlock] = (), *, channel: str = "") -> None:
         """The user said something, in a ``channel`` if that is known: the beginning of a run, or steering it."""
@@ -144,6 +151,7 @@ class Run:
         self.decisions.clear()
         self.answers.clear()
         self.last_words.clear()
+        self._careful = False
         self.recorder.say([TurnStart(self.step)])
 
     def retrying(self, reason: str, *, attempt: int, delay_s: float) -> None:
@@ -177,7 +185,19 @@ class Run:
 
     def asked(self, request: ApprovalRequest) -> None:
         """A person must decide about a call."""
+        self._careful = True
         self.recorder.say([request])
+
+    def decided(self, answer: ApprovalAnswer, *changes: Change) -> None:
+        """That is what came of asking; ``changes`` are what else follows from it."""
+        self.recorder.say([answer], *changes)
+
+    async def beginning(self, calls: Sequence[CallBlock]) -> None:
+        """Calls are about to run. Once a person was asked that is recorded first: whoever goes on with the turn after a
+        crash must not run them again."""
+        if self._careful and self.recorder.keeps and calls:
+            self.recorder.say([], *(Began(call.id) for call in calls))
+            await self.recorder.settled()
 
     async def progressed(self, call: CallBlock, text: str) -> None:
         """A running tool has something to show. Waits for those who must see it."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock
-from zot.store import Change, Configured, Said, Spliced, Wrote
+from zot.store import Allowed, Began, Change, Configured, Said, Spliced, Wrote
 
 
 class Transcript:
@@ -33,8 +33,8 @@ class Transcript:
                 self._append(message)
             case Spliced():
                 self._splice(change)
-            case Configured() | Wrote():
-                pass  # how the model is asked, and what became of files: not what was said
+            case Configured() | Wrote() | Allowed() | Began():
+                pass  # how the model is asked, what may be done, and what was: not what was said
 
     def unanswered(self) -> list[CallBlock]:
         """Return the calls of the newest assistant message that have no result yet, in order."""

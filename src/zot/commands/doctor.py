@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from zot import flags
-from zot.config import AGENT_FLAGS, Config, resolve
+from zot.agents import Agents
+from zot.config import AGENT_FLAGS, Config, config_directory, resolve
 from zot.doctor import Check, Report, examine
 from zot.errors import ConfigError, UsageError
 
@@ -44,6 +45,7 @@ def main(argv: Sequence[str]) -> int:
 def _config(settings: Mapping[str, Any]) -> tuple[Config, str]:
     """Return the settings, and what is wrong with them: then they are the usual ones."""
     try:
+        Agents.load(config_directory(settings))  # Which looks at more than what is used.
         return resolve(settings), ""
     except ConfigError as problem:
         return Config(), str(problem)

@@ -56,8 +56,8 @@ _HOST_FLAGS = (
     flags.Flag("--self-test", "look if a request could be answered, without asking a model"),
 )  # fmt: skip
 _OWN = frozenset(flag.key for flag in _HOST_FLAGS)
-#: The session is the request's.
-_FLAGS = (*_HOST_FLAGS, *(flag for flag in AGENT_FLAGS if flag.name not in ("--session", "--no-session")))
+#: The session is the request's, and so is the agent.
+_FLAGS = (*_HOST_FLAGS, *(flag for flag in AGENT_FLAGS if flag.key not in ("session", "no_session", "agent")))
 _SUMMARY = """\
 Answer one request, a JSON object on standard input, with one JSON object on standard output: host protocol v1.
 The exit code is 0 for an answer to a request that ran, 2 for bad input, 3 for a bad set-up, 4 if zot failed."""
@@ -85,14 +85,14 @@ def main(argv: Sequence[str]) -> int:
         if sys.stdout is not None:
             sys.stdout.write(flags.usage("zot host", _SUMMARY, _FLAGS) + "\n")
         return 0
-    host.incoming, host.outgoing = claim()  # First of all: what is opened before could become a standard stream.
-    if "--self-test" in argv:  # Also if other flags are wrong: it says so.
-        heed_signals()
-        return host.test()
-    from zot.serve.watchdog import Signals
-
-    signals = Signals()
     try:
+        host.incoming, host.outgoing = claim()  # First of all: what is opened before could become a standard stream.
+        if "--self-test" in argv:  # Also if other flags are wrong: it says so.
+            heed_signals()
+            return host.test()
+        from zot.serve.watchdog import Signals
+
+        signals = Signals()
         if host.serves_many:
             host.answer_many(signals)
         host.answer_one(signals)
@@ -206,15 +206,16 @@ class _Host:
             time.sleep(1)
 
     def fail(self, problem: Exception) -> NoReturn:
-        """Say that we failed, if nobody has answered, and leave."""
-        import traceback
-
+        """Say that we failed, if nobody has answered, and leave. Loads nothing: that may be what failed."""
         slot = self._slot
+        if self.outgoing < 0:
+            self.outgoing = 1  # It was not even claimed.
         if slot is None or slot.take():
             ids = Ids() if slot is None else slot.ids
-            message = f"internal error ({type(problem).__name__}); the log has the details"
+            reason = f": {problem.strerror}" if isinstance(problem, OSError) else ""
+            message = f"internal error ({type(problem).__name__}{reason}); the log has the details"
             self._write_or_fail(ids.failure("INTERNAL", message), _FAILED)
-        traceback.print_exception(problem)
+        sys.excepthook(type(problem), problem, problem.__traceback__)
         self._leave(_FAILED)
 
     # Many requests.
@@ -256,7 +257,7 @@ class _Host:
 
         if self.problem is not None:
             raise self.problem
-        config = resolve(self.settings, agent=request.agent_name)
+        config = resolve({**self.settings, "agent": request.agent_name}, or_default=True)
         check(config)
         return config
 

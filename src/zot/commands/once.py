@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from zot import flags
 from zot.commands.kept import open_earlier, open_kept
-from zot.config import AGENT_FLAGS, RESUME_FLAGS, resolve
+from zot.config import AGENT_FLAGS, RESUME_FLAGS, chosen, resolve
 from zot.errors import AgentError, UsageError
 from zot.runtime import check, open_any
 from zot.serve.stdio import claim, leave, leave_on_signals
@@ -39,7 +39,8 @@ _FLAGS = (
 )  # fmt: skip
 _SUMMARY = """\
 Answer one prompt and leave. Words that are no flags are the prompt; what is piped in follows it, or is the prompt. The
-word `-` says that standard input must be waited for. The exit code is 0 only if there is an answer."""
+word `-` says that standard input must be waited for. `/name args` runs a command of an extension. The exit code is 0
+only if there is an answer."""
 _STDIN_WAIT_S = 3.0
 
 
@@ -65,9 +66,9 @@ def main(argv: Sequence[str]) -> int:
 
     opening: Callable[[], Awaitable[Session]]
     if earlier is not None:
-        opening = partial(open_earlier, config, settings, earlier)
+        opening = partial(open_earlier, config, chosen(settings), earlier)
     else:
-        opening = partial(open_kept if keep else open_any, config, settings, own_process=True)
+        opening = partial(open_kept if keep else open_any, config, chosen(settings), own_process=True)
     leave(asyncio.run(_answer(opening, words, how, incoming, outgoing)))
 
 
@@ -132,7 +133,9 @@ async def _answer(
     if output.problem is not None:
         return unwritten(output.problem)
     if problem is not None:
-        sys.stderr.write(f"zot: {problem}\n")
+        from zot.serve.notices import complain
+
+        complain(f"zot: {problem}")
     return lifetime.exit_code if not finished else _exit_code(problem)
 
 

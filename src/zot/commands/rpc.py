@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from zot import flags
-from zot.config import AGENT_FLAGS, RESUME_FLAGS, Config, resolve
+from zot.config import AGENT_FLAGS, RESUME_FLAGS, Config, chosen, resolve
 from zot.errors import UsageError
 from zot.runtime import check, open_any
 from zot.serve.early import answer_early
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
         return unwritten(problem)
     import asyncio
 
-    opening = partial(open_any, config, settings, own_process=True)
+    opening = partial(open_any, config, chosen(settings), own_process=True)
     leave(asyncio.run(_serve(opening, greeting, lines, waiting, (incoming, outgoing))))
 
 

@@ -47,7 +47,7 @@ def examine(problem: ConfigError | None, settings: Mapping[str, Any]) -> Report:
             raise problem
         for name in agent_names(settings):
             with _named(name):
-                config = resolve(settings, agent=name)
+                config = resolve({**settings, "agent": name})
                 check_settings(config)
                 agents[name] = config
         return "the flags and the file make sense"

@@ -87,6 +87,7 @@ async def _owned(journal: Journal, session_id: str) -> AsyncIterator[tuple[Recor
         record,
         charge=lambda used: used,
         measured=lambda usage, transcript: None,
+        recall=lambda allowed: None,
         observe=lambda events: None,
         on_failure=lambda problem: None,
     )

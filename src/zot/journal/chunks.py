@@ -6,7 +6,6 @@ In a stored row the data of an image, or of a file, is its SHA-256; the bytes ar
 from __future__ import annotations
 
 import enum
-import hashlib
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -20,12 +19,12 @@ import msgspec
 from zot.errors import JournalDamaged, StoreFailed
 from zot.events import AgentEvent, encode_lines
 from zot.messages import ImageBlock, Message, ResultBlock, TextBlock, TranscriptBlock
-from zot.store import Change, Configured, Row, Said, Spliced, Wrote
+from zot.store import Allowed, Began, Change, Configured, Row, Said, Spliced, Wrote
 
 #: A chunk this long takes no more rows: whoever reads one row reads its chunk.
 MAX_CHUNK_BYTES = 1 << 17
 
-_CHANGES = frozenset({Said, Spliced, Configured, Wrote})
+_CHANGES = frozenset({Said, Spliced, Configured, Wrote, Allowed, Began})
 #: Where a chunk belongs: its session and kind; and where it stands there: its first row, how many there are, its run.
 _BELONGS = struct.Struct("<qq")
 _STANDS = struct.Struct("<qqq")
@@ -209,6 +208,8 @@ def _stowed(row: Row, blobs: dict[bytes, bytes]) -> Row:
         return msgspec.structs.replace(row, contents={})
 
     def stow(block: ImageBlock) -> ImageBlock:
+        import hashlib  # Who opens a session waits for what is loaded.
+
         digest = hashlib.sha256(block.data).digest()
         blobs[digest] = block.data
         return ImageBlock(block.mime_type, digest)

@@ -11,13 +11,17 @@ from zot.messages import timestamp
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """A process that runs a session. ``boot`` tells the starts of a machine apart, ``token`` the runs."""
+    """A process that runs a session. ``boot`` tells the starts of a machine apart, ``token`` the runs.
+
+    One that has ``parked`` its run has gone, and everything that it wrote was safe before.
+    """
 
     pid: int
     host: str
     since: str
     boot: str
     token: str
+    parked: bool = False
 
 
 def ourselves() -> Owner:
@@ -34,7 +38,7 @@ def host_name() -> str:
 def boot_id() -> str:
     """Return what differs between two starts of the machine; "" where nobody can tell."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:  # as text it would need a codec that must be loaded
+            return file.read().decode().strip()
     except OSError:
         return ""

@@ -19,7 +19,7 @@ from msgspec import Meta
 from zot.errors import UserError
 from zot.events import AgentEvent
 from zot.journal.chunks import images
-from zot.store import Change, Configured, Row, Said, Spliced, Wrote
+from zot.store import Allowed, Began, Change, Configured, Row, Said, Spliced, Wrote
 
 VERSION = 1
 MAX_LINE_BYTES = 64 << 20
@@ -91,12 +91,13 @@ class Wrong(UserError):
 
 
 def line_of(seq: int, run: int, row: Row, *, home: str) -> EventLine | ChangeLine | None:
-    """Return the line of a row, in its stored form; None for what stays here: the files of this machine."""
+    """Return the line of a row, in its stored form; None for what stays here: the files of this machine, and what was
+    allowed on it."""
     match row:
-        case Wrote():
+        case Wrote() | Allowed() | Began():
             return None
         case Configured(cwd=cwd):
-            return ChangeLine(seq, run, msgspec.structs.replace(row, cwd=portable(cwd, home), system=""))
+            return ChangeLine(seq, run, msgspec.structs.replace(row, cwd=portable(cwd, home), system="", agent=""))
         case Said() | Spliced():
             return ChangeLine(seq, run, row)
         case _:
@@ -201,6 +202,8 @@ class _Reading:
                     raise Wrong(f"reasoning must be one of {', '.join(sorted(_REASONING))}")
             case Wrote():
                 raise Wrong("files are not moved with a session")
+            case Allowed() | Began():
+                raise Wrong("what was allowed is not moved with a session")
 
     def _end(self, rows: int) -> None:
         if rows != self._rows:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
@@ -21,7 +20,7 @@ from zot.journal.tables import SessionRecord, all_changes, find, last_run, last_
 from zot.journal.ticket import Ticket
 from zot.journal.writer import Parcel, Writer
 from zot.messages import timestamp
-from zot.store import Change, Row
+from zot.store import Allowed, Change, Row
 
 T = TypeVar("T")
 
@@ -79,6 +78,8 @@ class Record:
         self.last_seq = last
         self.last_run = 0
         self.totals = session.totals
+        self.left_behind = session.owner is not None
+        self._fork_seq = session.fork_seq
         self.broken: StoreFailed | None = None
         self._files = files
         self._patience_s = patience_s
@@ -139,8 +140,8 @@ class Record:
         connection.execute(query, (msgspec.json.encode(owner), owner.since, self.number))
         return epoch, last, run, rows_after(connection, self.number, self._safe_seq, _ALL)
 
-    def end(self) -> None:
-        """Let others write: at once, or when what is on its way has been written."""
+    def end(self, *, parked: bool = False) -> None:
+        """Let others write: at once, or when what is on its way has been written. What is ``parked`` keeps its mark."""
         owner, self._owner = self._owner, None
         if owner is None:
             return
@@ -151,12 +152,13 @@ class Record:
             leases.let_go(number)
 
         def leave(connection: sqlite3.Connection) -> None:
-            # Somebody else may own it by now: only our own mark is removed.
-            query = "UPDATE sessions SET owner = x'' WHERE number = ? AND owner = ?"
-            connection.execute(query, (number, msgspec.json.encode(owner)))
+            # Somebody else may own it by now: only our own mark is changed.
+            mark = msgspec.json.encode(msgspec.structs.replace(owner, parked=True)) if parked else b""
+            query = "UPDATE sessions SET owner = ? WHERE number = ? AND owner = ?"
+            connection.execute(query, (mark, number, msgspec.json.encode(owner)))
 
         try:
-            leaving = self._files.writer.run(leave)
+            leaving = self._files.writer.run(leave, durable=parked)
         except StoreFailed:
             leases.let_go(number)  # nothing is on its way any more
         else:
@@ -264,6 +266,8 @@ class Record:
 
     async def newest(self) -> Sequence[Row]:
         """Return the rows of the newest run, whoever wrote them. Raise JournalDamaged."""
+        if self._owner is not None and self.last_seq == 0:
+            return []  # nobody has written anything, and nobody else can
 
         def look(connection: sqlite3.Connection) -> list[Row]:
             _, first = last_run(connection, self.number)
@@ -286,10 +290,13 @@ class Record:
 
     async def past(self) -> Past:
         """Return what the session needs in order to go on, as far as `last_seq`. Raise JournalDamaged."""
-        upto = self.last_seq
+        if (upto := self.last_seq) == 0:
+            return Past((), 0, ())
 
         def look(connection: sqlite3.Connection) -> Past:
-            numbers, changes = all_changes(connection, self.number)
+            from bisect import bisect_right  # Who opens a new session waits for what is loaded.
+
+            numbers, changes = self._own(*all_changes(connection, self.number))
             run, first = last_run(connection, self.number)
             rows = rows_after(connection, self.number, first - 1, _ALL) if first else []
             del changes[bisect_right(numbers, upto) :]  # others may go on writing
@@ -302,6 +309,14 @@ class Record:
         self.last_run = past.run
         return past
 
+    def _own(self, numbers: Sequence[int], changes: list[Row]) -> tuple[Sequence[int], list[Row]]:
+        """Leave out what a person allowed in the session that this one was forked from: it was not meant for this."""
+        if not self._fork_seq:
+            return numbers, changes
+        both = zip(numbers, changes, strict=True)
+        kept = [(seq, row) for seq, row in both if seq > self._fork_seq or not isinstance(row, Allowed)]
+        return [seq for seq, _ in kept], [row for _, row in kept]
+
 
 def checked_epoch(connection: sqlite3.Connection, session: SessionRecord, files: Files) -> tuple[int, int]:
     """Return a session's epoch, and its newest row. Whoever calls this has its lease.
@@ -313,7 +328,7 @@ def checked_epoch(connection: sqlite3.Connection, session: SessionRecord, files:
     marked = files.leases.marked(session.number)
     if marked > last:
         files.note(f"session {session.id!r}: rows {last + 1} to {marked} were lost")
-    elif session.owner is None or session.owner.boot == boot_id():
+    elif session.owner is None or session.owner.parked or session.owner.boot == boot_id():
         return session.epoch, last
     query = "UPDATE sessions SET owner = x'', epoch = epoch + 1 WHERE number = ?"
     connection.execute(query, (session.number,))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sqlite3
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -77,6 +76,12 @@ def listed(connection: sqlite3.Connection, *, cwd: str | None = None, limit: int
     where, values = ("", ()) if cwd is None else ("WHERE cwd = ?", (key_of(cwd),))
     query = f"SELECT {_COLUMNS} FROM sessions {where} ORDER BY updated DESC, number DESC LIMIT ?"
     return [record_of(row) for row in connection.execute(query, (*values, limit))]
+
+
+def marked(connection: sqlite3.Connection) -> list[SessionRecord]:
+    """Return the sessions that somebody runs, or ran when they died, in the order in which they were made."""
+    query = f"SELECT {_COLUMNS} FROM sessions WHERE owner <> x'' ORDER BY number"
+    return [record_of(row) for row in connection.execute(query)]
 
 
 def newest(connection: sqlite3.Connection, cwd: str, *, but: str) -> SessionRecord | None:
@@ -323,6 +328,8 @@ def _with_blobs(connection: sqlite3.Connection, rows: Sequence[Row]) -> list[Row
 
 def blob(connection: sqlite3.Connection, digest: bytes) -> bytes | None:
     """Return a blob by its hash; None if it is not there. One that is not what it was is as good as lost."""
+    import hashlib  # Who opens a session waits for what is loaded.
+
     found = connection.execute("SELECT data FROM blobs WHERE hash = ?", (digest,)).fetchone()
     return found[0] if found is not None and hashlib.sha256(found[0]).digest() == digest else None
 

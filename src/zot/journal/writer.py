@@ -17,7 +17,7 @@ import msgspec
 
 from zot.errors import StoreFailed
 from zot.journal.chunks import Chunk, join
-from zot.journal.database import connect, explained
+from zot.journal.database import explained
 from zot.journal.tables import summed_up, used
 
 log = logging.getLogger("zot")
@@ -71,11 +71,14 @@ class Task(msgspec.Struct):
 class Writer:
     """Writes to one file, from one thread, in the order in which things were given to it."""
 
-    def __init__(self, path: str, *, mark: Callable[[int, int], None]) -> None:
-        """``mark`` is told, in this thread, up to which row a session is safe, before anybody else is."""
+    def __init__(self, path: str, connection: sqlite3.Connection, *, mark: Callable[[int, int], None]) -> None:
+        """``connection`` is the writer's from now on.
+
+        ``mark`` is told, in this thread, up to which row a session is safe, before anybody else is.
+        """
         self._path = path
         self._mark = mark
-        self._connection = connect(path)
+        self._connection = connection
         self._file = os.stat(path)
         self._queue: deque[Parcel | Task] = deque()
         self._wake = threading.Semaphore(0)

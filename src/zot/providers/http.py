@@ -20,6 +20,11 @@ from zot.version import __version__
 if TYPE_CHECKING:
     import ssl
 
+#: What of an environment makes a difference here: proxies and trusted certificates.
+DECIDING = (
+    *("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"),
+    *("REQUEST_METHOD", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+)
 MAX_IDLE_PER_ORIGIN = 4
 IDLE_S = 60.0
 _CLOSE_S = 1.0
@@ -32,7 +37,8 @@ class HttpTransport:
     """
 
     def __init__(self, env: Mapping[str, str] | None = None, *, idle_s: float = IDLE_S) -> None:
-        self._env = dict(os.environ if env is None else env)
+        given = os.environ if env is None else env
+        self._env = {name: given[name] for name in DECIDING if name in given}
         self._context: ssl.SSLContext | None = None
         self._idle = IdleConnections(idle_s)
         self._connections: set[Connection] = set()

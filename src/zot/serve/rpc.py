@@ -168,7 +168,7 @@ class RpcServer:
                 self._succeed(command)
                 session.abort(queue=bool(queue))
             case rpc.GetState():
-                self._succeed(command, session.state())
+                self._succeed(command, msgspec.convert(session.state(), rpc.StateData, from_attributes=True))
             case rpc.GetMessages(view="full"):
                 self._later(command, self._all_messages())
             case rpc.Fork(session=new_id, messages=count):

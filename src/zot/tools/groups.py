@@ -71,6 +71,16 @@ class Groups:
         for child in list(self._children):
             _signal_group(child.pid, signal.SIGKILL)
 
+    def kill(self, owner: str) -> None:
+        """See `Processes`."""
+        for child in list(self._children):
+            if owner in child.owners:
+                _signal_group(child.pid, signal.SIGKILL)
+
+    def runs(self, owner: str | None = None) -> bool:
+        """See `Processes`."""
+        return any(child.runs() for child in self._children if owner is None or owner in child.owners)
+
 
 def _popen(
     argv: Sequence[str | bytes], cwd: str, env: Mapping[str, str], output: int, streams: Streams | None

@@ -94,6 +94,16 @@ class Guardian:
             with suppress(OSError):  # it has ended already
                 guardian.shutdown(socket.SHUT_RDWR)
 
+    def kill(self, owner: str) -> None:
+        """See `Processes`."""
+        for child in list(self._children):
+            if owner in child.owners:
+                child.kill()
+
+    def runs(self, owner: str | None = None) -> bool:
+        """See `Processes`."""
+        return any(owner is None or owner in child.owners for child in self._children)
+
     async def _begin(
         self, request: bytes, program: str, cwd: str, owners: Sequence[str], streams: Streams | None
     ) -> KeptChild:

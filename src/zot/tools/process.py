@@ -60,6 +60,12 @@ class Processes(Protocol):
         Does not wait for it. Afterwards nothing can be spawned; `close` may follow.
         """
 
+    def kill(self, owner: str) -> None:
+        """Kill everything that was spawned for ``owner``, as `kill_all` does; others can still be spawned."""
+
+    def runs(self, owner: str | None = None) -> bool:
+        """True while anything runs that was spawned, and not ended, for ``owner``, or at all."""
+
 
 def open_processes(*, protected: bool = False) -> Processes:
     """Return what keeps processes best on this system: a `Guardian`, or `Groups` where there can be none.

@@ -35,6 +35,11 @@ class Spills:
         """Return a file that does not exist yet."""
         return Spill(os.path.join(self.directory, f"{_PREFIX}{os.urandom(8).hex()}.txt"), prepare=self._prepare)
 
+    @property
+    def holds(self) -> bool:
+        """True if there may be files."""
+        return self._lock is not None
+
     def close(self) -> None:
         """Remove all of it. Any number of times."""
         if self._lock is not None:

@@ -168,8 +168,25 @@ def decode_request(line: bytes) -> Request:
         request = _decode_leniently(line, problem)
     if may_repeat_type(line):
         _refuse_repeated_type(line, request.ids)
-    _check(request)
+    check(request)
     return request
+
+
+def check(request: Request) -> None:
+    """Raise Refused if a request lacks what its type needs."""
+    if request.protocol_version not in (None, PROTOCOL_VERSION):
+        raise Refused(f"protocol_version must be {PROTOCOL_VERSION}", request.ids)
+    required = _REQUIRED.get(request.type or "run")
+    if required is None:
+        raise Refused(f"type must be one of {', '.join(_REQUIRED)}", request.ids)
+    for name in required:
+        value: str | None = getattr(request, name)
+        if value is None:
+            raise Refused(f"{name} is missing", request.ids)
+        if not _is_said(value):
+            raise Refused(f"{name} is blank", request.ids)
+    if request.type == "cancel" and not _is_said(request.target):
+        raise Refused("target_request_id is missing or blank", request.ids)
 
 
 def encode_response(response: Response) -> bytes:
@@ -266,22 +283,6 @@ def _text(raw: msgspec.Raw) -> str:
         return msgspec.json.decode(raw, type=str)
     except _UNREADABLE:
         return ""
-
-
-def _check(request: Request) -> None:
-    if request.protocol_version not in (None, PROTOCOL_VERSION):
-        raise Refused(f"protocol_version must be {PROTOCOL_VERSION}", request.ids)
-    required = _REQUIRED.get(request.type or "run")
-    if required is None:
-        raise Refused(f"type must be one of {', '.join(_REQUIRED)}", request.ids)
-    for name in required:
-        value: str | None = getattr(request, name)
-        if value is None:
-            raise Refused(f"{name} is missing", request.ids)
-        if not _is_said(value):
-            raise Refused(f"{name} is blank", request.ids)
-    if request.type == "cancel" and not _is_said(request.target):
-        raise Refused("target_request_id is missing or blank", request.ids)
 
 
 def _is_said(value: str | None) -> bool:

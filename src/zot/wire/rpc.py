@@ -10,6 +10,7 @@ import msgspec
 
 from zot.errors import ProtocolError
 from zot.events import encode
+from zot.messages import Counters
 from zot.surrogates import without_half_escapes
 from zot.wire.lines import may_repeat_type, not_an_object, refuse_repeated_type
 
@@ -166,6 +167,15 @@ class ModelData(msgspec.Struct, frozen=True):
     context_window: int
     max_output: int
     reasoning: bool
+
+
+class StateData(msgspec.Struct, frozen=True):
+    provider: str
+    model: str
+    cwd: str
+    message_count: int
+    busy: bool
+    usage: Counters
 
 
 STARTED: Final = {"started": True}

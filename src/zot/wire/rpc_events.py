@@ -9,9 +9,11 @@ import msgspec
 
 from zot.events import (
     AgentEvent,
+    ApprovalAnswer,
     ApprovalRequest,
     CompactDone,
     ExtNotify,
+    ExtWaiting,
     PanelClosed,
     PanelOpened,
     PanelRendered,
@@ -28,12 +30,15 @@ _GATED: Final[dict[type, str]] = {
     Retry: "retries",
     ApprovalRequest: "approvals",
     ExtNotify: "extensions",
+    ExtWaiting: "extensions",
     PanelOpened: "extensions",
     PanelRendered: "extensions",
     PanelClosed: "extensions",
 }
+#: What version 1 does not have: whoever answers knows it, and others see what the call says.
+UNTOLD: Final[frozenset[type]] = frozenset({ApprovalAnswer})
 #: What is not shown to everybody, or not to everybody in the same way.
-_SPECIAL: Final[frozenset[type]] = frozenset({*_GATED, Usage, CompactDone, ToolResult})
+_SPECIAL: Final[frozenset[type]] = frozenset({*_GATED, *UNTOLD, Usage, CompactDone, ToolResult})
 
 
 class EventEncoder:
@@ -59,7 +64,8 @@ class EventEncoder:
 
 def _by_features(events: Sequence[AgentEvent], features: frozenset[str]) -> list[AgentEvent]:
     """Return what a client with these features gets to see of events, and how."""
-    shown = [event for event in events if _GATED.get(type(event)) is None or _GATED[type(event)] in features]
+    shown = [event for event in events if type(event) not in UNTOLD]
+    shown = [event for event in shown if _GATED.get(type(event)) is None or _GATED[type(event)] in features]
     if "compaction" not in features:
         shown = [event for event in shown if not (isinstance(event, Usage | CompactDone) and event.auto)]
     if "extensions" not in features:

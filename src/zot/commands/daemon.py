@@ -1,0 +1,86 @@
+"""`zot daemon`: many sessions for many clients, over a local socket."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from zot import flags
+from zot.commands.daemon_operate import PLACE_FLAGS, SUBCOMMANDS, operate
+from zot.config import AGENT_FLAGS, zot_home
+from zot.endpoint import Place, locate
+from zot.errors import DaemonRunning, UsageError
+
+if TYPE_CHECKING:
+    from zot.serve.claim import Claim
+
+_OWN_FLAGS = (
+    *PLACE_FLAGS,
+    flags.Flag("--ephemeral", "end one second after the last client has gone"),
+    flags.Flag("--listen", "be there for WebSockets, too, such as at ws://127.0.0.1:7777", value="URL", many=True),
+    flags.Flag("--replace", "take over from the daemon that runs, without refusing anybody"),
+)
+_OWN = frozenset(flag.key for flag in _OWN_FLAGS)
+#: Which session, where and of which agent: its client says.
+_CLIENTS = ("--session", "--no-session", "--cwd", "--agent", *(flag.name for flag in _OWN_FLAGS))
+_FLAGS = (*_OWN_FLAGS, *(flag for flag in AGENT_FLAGS if flag.name not in _CLIENTS))
+_SUMMARY = """\
+Serve many sessions to many clients: JSON-RPC 2.0, one object a line, on a local socket.
+`zot daemon status`, `stop`, `logs` and `audit` are about the one that runs."""
+#: What the exit code says when another daemon has the endpoint.
+_TAKEN = 3
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit code."""
+    if argv and argv[0] in SUBCOMMANDS:
+        return operate(argv)
+    settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
+    if settings.get("help"):
+        sys.stdout.write(flags.usage("zot daemon", _SUMMARY, _FLAGS) + "\n")
+        return 0
+    if words:
+        raise UsageError(f"zot daemon does not know {words[0]!r}; it takes flags, or {', '.join(SUBCOMMANDS)}")
+    own = {name: value for name, value in settings.items() if name in _OWN}
+    place = locate(os.environ, socket=own.get("socket"), config_dir=own.get("config_dir"))
+    from zot.agents import Agents
+    from zot.serve.stdio import leave, leave_on_signals
+
+    leave_on_signals()
+    agents = Agents.load(place.config_dir or zot_home(os.environ))
+    try:
+        claim = _claim(place, replaces=bool(own.get("replace")))
+    except DaemonRunning as problem:
+        sys.stderr.write(f"zot: {problem}\n")
+        return _TAKEN
+    sys.stderr.write(f"zot: the daemon listens at {place.socket}\n")
+    import asyncio
+
+    from zot.commands.daemon_serve import serve
+
+    given = {name: value for name, value in settings.items() if name not in _OWN}
+    leave(asyncio.run(serve(place, agents, claim, given, ephemeral=bool(own.get("ephemeral")), listens=_listens(own))))
+
+
+def _listens(own: Mapping[str, Any]) -> Sequence[str]:
+    return tuple(own.get("listen", ()))
+
+
+def _claim(place: Place, *, replaces: bool) -> Claim:
+    """Own the endpoint. Raise DaemonRunning, ConfigError."""
+    from zot.serve.claim import adopt_listener, claim_endpoint
+    from zot.serve.systemd import take_listeners
+
+    passed = take_listeners(os.environ)
+    if passed:
+        for more in passed[1:]:
+            more.close()
+        return adopt_listener(passed[0].getsockname() or place.socket, passed[0])
+    if replaces:
+        from zot.serve.handover import take_over
+
+        if (taken := take_over(place.socket)) is not None:
+            return taken
+    return claim_endpoint(place.socket)

@@ -1,0 +1,131 @@
+"""A daemon from its first client to its last."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from zot.agents import Agents
+from zot.endpoint import Place
+from zot.errors import ConfigError
+from zot.establishment import Establishment, journal_of
+from zot.journal.journal import Journal
+from zot.premises import Premises
+from zot.serve.audit import Audit
+from zot.serve.claim import Claim
+from zot.serve.daemon import Daemon, listen
+from zot.serve.local import LocalWire
+from zot.serve.log_file import LogFile
+from zot.serve.log_handler import LogHandler
+from zot.serve.stdio import leave
+from zot.serve.systemd import Notifier
+
+log = logging.getLogger("zot")
+
+#: How long everything may take that is done when a daemon ends, beyond the time that runs were given.
+_END_S = 10.0
+
+
+async def serve(
+    place: Place,
+    agents: Agents,
+    claim: Claim,
+    given: Mapping[str, Any],
+    *,
+    ephemeral: bool,
+    listens: Sequence[str],
+) -> int:
+    """Serve until somebody wants an end; return the exit code."""
+    notifier = Notifier(os.environ)
+    handler = _log_to(place, agents)
+    journal = await Journal.open(journal_of(place, agents))
+    premises = Premises(own_process=True)
+    loop = asyncio.get_running_loop()
+    audit = Audit(LogFile(os.path.join(place.logs, "audit.log")), soon=loop.call_soon)
+    daemon = Daemon(
+        Establishment(place, agents, journal=journal, premises=premises, audit=audit, flags=given), ephemeral=ephemeral
+    )
+    log.addHandler(daemon.log_feed)
+    _heed_signals(daemon, claim, notifier)
+    await listen(daemon, claim.listener)
+    notifier.ready(f"listening at {place.socket}")
+    log.info("the daemon %d listens at %s", os.getpid(), place.socket)
+    mending = loop.create_task(daemon.mend(), name="zot mending")
+    pinging = loop.create_task(_ping(notifier), name="zot watchdog")
+    try:
+        await daemon.stopped()
+        notifier.stopping()
+        log.info("the daemon is stopping")
+        mending.cancel()
+        async with asyncio.timeout(daemon.grace_s + _END_S):
+            await daemon.close()
+            await premises.close()
+            await journal.close()
+    except TimeoutError:
+        log.warning("the daemon has left before everything was wound down")
+        premises.kill()
+    finally:
+        pinging.cancel()
+    audit.close()
+    handler.close()
+    await _give_up(claim, daemon)
+    return 0
+
+
+async def _give_up(claim: Claim, daemon: Daemon) -> None:
+    """Let the next one have the endpoint, if there is one that waits for it."""
+    if daemon.heir is not None and isinstance(wire := daemon.heir.wire, LocalWire):
+        from zot.serve.handover import hand_over
+
+        if hand_over(claim, await wire.release()):
+            return
+    claim.release()
+
+
+def _log_to(place: Place, agents: Agents) -> LogHandler:
+    """Write the log where `zot daemon logs` finds it, and to standard error."""
+    handler = LogHandler(LogFile(os.path.join(place.logs, "daemon.log")))
+    log.setLevel(agents.daemon.log_level.upper())
+    log.addHandler(handler)
+    beside = logging.StreamHandler(sys.stderr)
+    beside.setFormatter(logging.Formatter("zot: %(message)s"))
+    beside.setLevel(logging.WARNING)
+    log.addHandler(beside)
+    return handler
+
+
+def _heed_signals(daemon: Daemon, claim: Claim, notifier: Notifier) -> None:
+    loop = asyncio.get_running_loop()
+    asked = 0
+
+    def end() -> None:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            claim.release()
+            leave(1)
+        daemon.stop()
+
+    def reload() -> None:
+        notifier.reloading()
+        try:
+            daemon.reload()
+        except ConfigError as problem:
+            log.warning("the configuration stays as it was: %s", problem)
+        notifier.ready(f"listening at {claim.path}")
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end)
+    loop.add_signal_handler(signal.SIGHUP, reload)
+
+
+async def _ping(notifier: Notifier) -> None:
+    """Tell systemd that we are alive, as often as it wants to hear it."""
+    while (every_s := notifier.ping_every_s) is not None:
+        notifier.ping()
+        await asyncio.sleep(every_s)

@@ -1,0 +1,189 @@
+"""`zot daemon status` and `stop`: is there a daemon, who is it, and let it end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+
+import msgspec
+
+from zot.commands.asked import Request, aligned, write, write_json
+from zot.commands.daemon_line import DaemonLine, Refused
+from zot.endpoint import Place, locate
+from zot.errors import UserError
+from zot.printable import printable
+from zot.serve.lock_file import is_alive, owned_since, owner
+
+_RUNNING, _FAILED, _NOT_RUNNING = 0, 1, 3
+_ANSWER_S = 5.0
+_STOP_S = 30.0
+_LOOK_S = 0.02
+_MAX_NAMED = 10
+
+
+class Status(msgspec.Struct, frozen=True):
+    """What is known of a daemon. One that owns its endpoint and does not answer has a pid, and is not running well."""
+
+    running: bool
+    endpoint: str
+    data_dir: str
+    pid: int | None = None
+    version: str | None = None
+    protocol: int | None = None
+    uptime_s: float | None = None
+    active_sessions: int | None = None
+    session_ids: tuple[str, ...] = ()
+    problem: str | None = None
+
+
+class _Said(msgspec.Struct, frozen=True, rename="camel"):
+    """What is used of the answer to `status`."""
+
+    active_sessions: int = 0
+    session_ids: tuple[str, ...] = ()
+
+
+def place_of(request: Request) -> Place:
+    """Return where the daemon is that is meant."""
+    settings = request.settings
+    return locate(os.environ, socket=settings.get("socket"), config_dir=settings.get("config_dir"))
+
+
+def status(request: Request) -> int:
+    """Say if a daemon runs and what it does; return 0 if it does, 3 if there is none, 1 if it does not answer."""
+    found = look(place_of(request))
+    if request.json:
+        write_json(found)
+    else:
+        write(_described(found))
+    if found.running:
+        return _RUNNING
+    return _NOT_RUNNING if found.problem is None else _FAILED
+
+
+def look(place: Place, *, within_s: float = _ANSWER_S) -> Status:
+    """Return what is known of the daemon at a place. Raise UserError if that is not for us to know."""
+    nothing = Status(running=False, endpoint=place.socket, data_dir=place.data_dir)
+    pid = _owner(place)
+    try:
+        with DaemonLine(place.socket, within_s=within_s) as line:
+            said = msgspec.convert(line.ask("status", {}), _Said)
+            greeting = line.greeting
+    except PermissionError as problem:
+        raise UserError(f"{place.socket}: {problem.strerror}") from None
+    except (OSError, Refused, msgspec.ValidationError) as problem:
+        if pid is None and isinstance(problem, FileNotFoundError | ConnectionRefusedError):
+            return nothing
+        what = "it does not answer" if isinstance(problem, TimeoutError) else str(problem)
+        return msgspec.structs.replace(nothing, pid=pid or None, problem=what)
+    return msgspec.structs.replace(
+        nothing,
+        running=True,
+        pid=greeting.server_pid or pid or None,
+        version=greeting.server_version,
+        protocol=greeting.protocol_version,
+        uptime_s=None if pid is None else round(max(0.0, time.time() - owned_since(place.socket)), 3),
+        active_sessions=said.active_sessions,
+        session_ids=said.session_ids,
+    )
+
+
+def stop(request: Request) -> int:
+    """Let the daemon end and wait until it has; return 0 then, 3 if there was none. Raise UserError if it does not."""
+    place = place_of(request)
+    within_s: float = request.settings.get("timeout", _STOP_S)
+    deadline = time.monotonic() + within_s
+    pid = _owner(place)
+    server_pid = _asked_to_stop(place, min(_ANSWER_S, within_s), is_ours=pid is not None)
+    if pid is None and server_pid is None:
+        _tell(request, stopped=False, pid=None, text=f"no daemon is running at {place.socket}")
+        return _NOT_RUNNING
+    meant = pid or server_pid or 0
+    if server_pid is None and meant and _owner(place) == meant:
+        _terminate(meant)
+    while _is_there(place, pid, meant):
+        if time.monotonic() > deadline:
+            raise UserError(f"process {meant} is still the daemon at {place.socket} after {within_s:g} s")
+        time.sleep(_LOOK_S)
+    _tell(request, stopped=True, pid=meant, text=f"process {meant}, the daemon at {place.socket}, has ended")
+    return 0
+
+
+def _is_there(place: Place, owned_by: int | None, pid: int) -> bool:
+    """True if a daemon that owned its endpoint still does, or that of another kind still lives."""
+    if owned_by is None:
+        return is_alive(pid)
+    # For a moment at its end the owner has no name any more.
+    return _owner(place) in (owned_by, 0)
+
+
+def _asked_to_stop(place: Place, within_s: float, *, is_ours: bool) -> int | None:
+    """Ask the daemon to end, in its own words. Return its pid, 0 if it does not say; None if it cannot be asked.
+
+    Raise UserError if it does not want to, and is none whose lock says whom to send a signal.
+    """
+    try:
+        with DaemonLine(place.socket, within_s=within_s) as line:
+            with suppress(ConnectionError):  # It may end so fast that its answer does not get out.
+                line.ask("daemon/stop", {})
+            return line.greeting.server_pid
+    except Refused as problem:
+        if not is_ours:
+            raise UserError(f"the daemon at {place.socket} does not end when it is asked to: {problem}") from None
+        return None
+    except (OSError, msgspec.ValidationError):
+        return None
+
+
+def _terminate(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        return
+    except PermissionError:
+        raise UserError(f"process {pid} is the daemon, and belongs to another user") from None
+
+
+def _owner(place: Place) -> int | None:
+    try:
+        return owner(place.socket)
+    except OSError as problem:
+        raise UserError(f"{place.socket}.lock: {problem.strerror}") from None
+
+
+def _tell(request: Request, *, stopped: bool, pid: int | None, text: str) -> None:
+    if request.json:
+        write_json({"stopped": stopped, "pid": pid})
+    else:
+        write(f"{text}\n")
+
+
+def _described(found: Status) -> str:
+    if not found.running:
+        if found.problem is None:
+            return f"no daemon is running at {found.endpoint}\n"
+        who = f"process {found.pid}" if found.pid else "another process"
+        return f"{who} is the daemon at {found.endpoint}, but: {printable(found.problem)}\n"
+    names = [printable(name) for name in found.session_ids[:_MAX_NAMED]]
+    more = ["..."] if len(found.session_ids) > _MAX_NAMED else []
+    return aligned(
+        [
+            ("running", f"process {found.pid or 'unknown'}, version {printable(found.version or 'unknown')}"),
+            ("endpoint", found.endpoint),
+            ("data", found.data_dir),
+            ("for", "unknown" if found.uptime_s is None else _spoken(found.uptime_s)),
+            ("sessions", f"{found.active_sessions}{': ' if names else ''}{', '.join([*names, *more])}"),
+        ]
+    )
+
+
+def _spoken(seconds: float) -> str:
+    whole = int(seconds)
+    days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"

@@ -1,0 +1,123 @@
+"""What a daemon is made of: its agents, its journal, and what its sessions share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from zot.agents import Agents
+from zot.answers import Demand, Once
+from zot.config import DEFAULT_AGENT, Config
+from zot.daemon_settings import DaemonSettings
+from zot.endpoint import Place
+from zot.errors import UserError
+from zot.hub import Wanted
+from zot.journal.journal import Journal
+from zot.premises import Premises
+from zot.provision import models_of
+from zot.runtime import Choice, journal_path, open_chosen, open_hosted
+from zot.serve.audit import Audit
+from zot.session import Session
+from zot.store import Configured
+from zot.wire.host import Request
+
+#: How long an answer that got out is given again for the same key.
+_TTL_S = 60.0
+
+
+class Establishment:
+    """Opens the sessions of a daemon, each as its agent is configured. ``flags`` win over what files say."""
+
+    def __init__(
+        self,
+        place: Place,
+        agents: Agents,
+        *,
+        journal: Journal,
+        premises: Premises,
+        audit: Audit,
+        flags: Mapping[str, Any],
+    ) -> None:
+        self.place = place
+        self.agents = agents
+        self.journal = journal
+        self.audit = audit
+        self._premises = premises
+        self._flags = flags
+
+    @property
+    def settings(self) -> DaemonSettings:
+        """How the daemon works, whichever agent it runs."""
+        return self.agents.daemon
+
+    async def opening(self, session_id: str, wanted: Wanted | None) -> Session:
+        """Return a session; one that does not exist is made as ``wanted``. Raise NoSuchSession if nothing is."""
+        cwd = None if wanted is None else wanted.cwd
+
+        def choose(recorded: Configured | None) -> Choice:
+            alias = _alias(recorded, wanted, session_id)
+            guarded = wanted is not None and wanted.guarded if recorded is None else recorded.guarded
+            given = {*self._flags, *(() if cwd is None else ("cwd",))}
+            return Choice(self._config(alias, session_id, cwd), given, agent=alias, guarded=guarded)
+
+        first = self._config(DEFAULT_AGENT if wanted is None else wanted.agent, session_id, cwd)
+        session = await open_chosen(first, choose, self._premises, creates=wanted is not None)
+        try:
+            await session.establish()
+        except BaseException:
+            await session.close()
+            raise
+        return session
+
+    async def opening_by(self, request: Request, came: float, deadline: float) -> tuple[Session, Once]:
+        """Return the session of a request of the host protocol, and what sees to it that it is answered once."""
+        assert request.session_id is not None
+        assert request.prompt is not None
+        alias = request.agent_name if request.agent_name in self.agents.names else DEFAULT_AGENT
+        demand = Demand(
+            request.session_id,
+            request.ids.request_id,
+            request.prompt,
+            request.agent_name,
+            request.key,
+            _TTL_S,
+            came,
+            deadline,
+        )
+        return await open_hosted(self._config(alias, None, None), demand, self._premises)
+
+    def describe(self, alias: str) -> tuple[str, str]:
+        """Return the provider and the model of an agent; "" for a model that cannot be told."""
+        config = self._config(alias, None, None)
+        try:
+            return config.provider, models_of(config, self._premises).find(config.model).id
+        except UserError:
+            return config.provider, config.model or ""
+
+    def _config(self, alias: str, session_id: str | None, cwd: str | None) -> Config:
+        config = self.agents.config(alias, self._flags)
+        journal = self.place.journal or config.journal
+        config = msgspec.structs.replace(config, session=session_id, journal=journal, private=(self.place.data_dir,))
+        if cwd is None:
+            return config
+        if not os.path.isabs(cwd):
+            raise UserError(f"{cwd}: the directory of a session must be absolute")
+        return msgspec.structs.replace(config, cwd=cwd)
+
+
+def journal_of(place: Place, agents: Agents) -> str:
+    """Return where a daemon keeps its sessions. Raise ConfigError."""
+    return place.journal or journal_path(agents.config(DEFAULT_AGENT))
+
+
+def _alias(recorded: Configured | None, wanted: Wanted | None, session_id: str) -> str:
+    """Return whose session it is. Raise UserError if somebody wants it to be another's."""
+    if recorded is None:
+        return DEFAULT_AGENT if wanted is None else wanted.agent
+    alias = recorded.agent or DEFAULT_AGENT
+    if wanted is not None and wanted.agent != alias:
+        raise UserError(f"session {session_id!r} is one of the agent {alias!r}, not of {wanted.agent!r}")
+    return alias

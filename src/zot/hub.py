@@ -1,0 +1,224 @@
+"""Many sessions by id: opened when they are needed, let go of when they rest."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from zot.errors import RuntimeClosed, TooManySessions
+from zot.history import Subscriber
+from zot.session import Session
+
+log = logging.getLogger("zot")
+
+#: So many sessions that rest are kept for the next prompt; and those that have something running, so long.
+RESTING = 64
+IDLE_S = 600.0
+#: How often we look for sessions that have nothing to do any more, while there are any.
+_LOOK_S = 5.0
+#: How long a session may take to be let go of.
+_CLOSE_S = 10.0
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What a session is to be if it is new: whose, where it works, and if it is kept from doing harm by default."""
+
+    agent: str = "default"
+    cwd: str | None = None
+    guarded: bool = False
+
+
+class Channel(Subscriber, Protocol):
+    """Where the events of one session go, whether or not it is loaded."""
+
+    def opened(self, last_seq: int, *, busy: bool) -> None:
+        """The session has been loaded; its newest row has this number. ``busy`` if it is in the middle of a run."""
+
+    def overheard(self, upto: int) -> None:
+        """There are rows up to this number that were not delivered."""
+
+    def closed(self) -> None:
+        """The session has been let go of."""
+
+    @property
+    def is_followed(self) -> bool:
+        """True if somebody listens."""
+
+
+#: Opens a session; one that does not exist is made as wanted. Raise NoSuchSession if nothing is wanted.
+Opening: TypeAlias = Callable[[str, Wanted | None], Awaitable[Session]]
+
+
+class Live:
+    """A session that is loaded, and how many use it at the moment."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.users = 0
+        self.used = time.monotonic()
+
+    def can_go(self, *, before: float) -> bool:
+        """True if nothing would be lost: nobody uses it, and what it has running has not been used since ``before``."""
+        return not self.users and not self.session.busy and (self.session.is_resting or self.used < before)
+
+
+class Hub:
+    """The sessions of one process. Whoever needs one `use`s it, and it stays for as long."""
+
+    def __init__(
+        self,
+        opening: Opening,
+        channel: Callable[[str], Channel],
+        *,
+        limit: int = 0,
+        resting: int = RESTING,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        """``limit`` bounds the sessions that are loaded at once; 0 does not."""
+        self._opening = opening
+        self._make_channel = channel
+        self._limit = limit
+        self._resting = resting
+        self._idle_s = idle_s
+        self._channels: dict[str, Channel] = {}
+        #: The one that was used last stands at the end.
+        self._live: dict[str, Live] = {}
+        self._loading: dict[str, asyncio.Task[Live]] = {}
+        self._leaving: dict[str, asyncio.Task[None]] = {}
+        self._looking: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The sessions that are loaded."""
+        return tuple(self._live)
+
+    def session(self, session_id: str) -> Session | None:
+        """Return a session if it is loaded. Use it at once, or `use` it."""
+        live = self._live.get(session_id)
+        return None if live is None else live.session
+
+    def channel(self, session_id: str) -> Channel:
+        """Return where a session's events go."""
+        channel = self._channels.get(session_id)
+        if channel is None:
+            self._drop_unused_channels()
+            channel = self._channels[session_id] = self._make_channel(session_id)
+        return channel
+
+    @asynccontextmanager
+    async def use(self, session_id: str, wanted: Wanted | None = None) -> AsyncIterator[Session]:
+        """Have a session, and keep it loaded meanwhile. Raise NoSuchSession, TooManySessions, ConfigError, StoreFailed.
+
+        One that does not exist is made as ``wanted``.
+        """
+        live = await self._get(session_id, wanted)
+        live.users += 1
+        try:
+            yield live.session
+        finally:
+            live.users -= 1
+            live.used = time.monotonic()
+            if session_id in self._live:
+                self._live[session_id] = self._live.pop(session_id)
+            self._tidy()
+
+    async def let_go(self, session_id: str, *, parks: bool = False) -> bool:
+        """End what a session does and forget it; what it recorded stays. False if it is not loaded."""
+        if session_id in self._loading:
+            await asyncio.wait({self._loading[session_id]})
+        if session_id not in self._live:
+            return False
+        await asyncio.wait({self._leave(session_id, parks=parks)})
+        return True
+
+    async def close(self) -> None:
+        """Let go of all sessions. One that waits for a person waits on, in the journal."""
+        self._closed = True
+        if self._looking is not None:
+            self._looking.cancel()
+        if self._loading:
+            await asyncio.wait(list(self._loading.values()))
+        for session_id in list(self._live):
+            self._leave(session_id, parks=True)
+        if self._leaving:
+            await asyncio.wait(list(self._leaving.values()))
+
+    async def _get(self, session_id: str, wanted: Wanted | None) -> Live:
+        while True:
+            if self._closed:
+                raise RuntimeClosed("the daemon is stopping")
+            if (live := self._live.get(session_id)) is not None:
+                return live
+            if (leaving := self._leaving.get(session_id)) is not None:
+                await asyncio.wait({leaving})
+                continue
+            loading = self._loading.get(session_id)
+            if loading is None:
+                loading = asyncio.get_running_loop().create_task(self._load(session_id, wanted), name="zot loading")
+                self._loading[session_id] = loading
+                loading.add_done_callback(lambda _: self._loading.pop(session_id, None))
+                return await asyncio.shield(loading)
+            await asyncio.wait({loading})  # If that fails we try for ourselves: we may want something else.
+
+    async def _load(self, session_id: str, wanted: Wanted | None) -> Live:
+        self._tidy()
+        if self._limit and len(self._live) + len(self._loading) > self._limit:
+            raise TooManySessions(f"{self._limit} sessions are in use already; close one, or wait")
+        session = await self._opening(session_id, wanted)
+        channel = self.channel(session_id)
+        channel.opened(session.last_seq, busy=session.busy)
+        session.subscribe(channel)
+        session.overhear(channel.overheard)
+        live = self._live[session_id] = Live(session)
+        self._look_later()
+        return live
+
+    def _leave(self, session_id: str, *, parks: bool = False) -> asyncio.Task[None]:
+        live = self._live.pop(session_id)
+        leaving = asyncio.get_running_loop().create_task(self._close(session_id, live, parks), name="zot leaving")
+        self._leaving[session_id] = leaving
+        leaving.add_done_callback(lambda _: self._leaving.pop(session_id, None))
+        return leaving
+
+    async def _close(self, session_id: str, live: Live, parks: bool) -> None:
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await live.session.close(parks=parks)
+        except TimeoutError:
+            log.warning("session %r could not be wound down within %g s", session_id, _CLOSE_S)
+        except Exception:  # It costs this session, not the others.
+            log.exception("session %r could not be wound down", session_id)
+        self.channel(session_id).closed()
+
+    def _tidy(self) -> None:
+        """Let go of what has had nothing to do for longest, as far as there are too many."""
+        before = time.monotonic() - self._idle_s
+        idle = [session_id for session_id, live in self._live.items() if live.can_go(before=before)]
+        over = len(idle) - self._resting
+        if self._limit:
+            over = max(over, len(self._live) + len(self._loading) - self._limit)
+        for session_id in idle[: max(0, over)]:
+            self._leave(session_id)
+
+    def _look_later(self) -> None:
+        if self._looking is None and not self._closed:
+            self._looking = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+
+    def _look(self) -> None:
+        self._looking = None
+        self._tidy()
+        if len(self._live) > self._resting:
+            self._look_later()
+
+    def _drop_unused_channels(self) -> None:
+        if len(self._channels) % 256 == 255:
+            for session_id in [one for one, channel in self._channels.items() if not channel.is_followed]:
+                if session_id not in self._live and session_id not in self._leaving:
+                    del self._channels[session_id]

@@ -1,0 +1,99 @@
+"""What a session does about a run that a dead process left without its end: it is ended, or gone on with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from zot.agent.parking import Parked, find_parked, missed
+from zot.agent.recovery import recover
+from zot.errors import SessionBusy
+from zot.history import History
+from zot.store import Configured, Row, Store
+
+
+class TakenUp(msgspec.Struct, frozen=True):
+    """A run that goes on here: where it stands, what it has recorded so far, and how long a person may still answer."""
+
+    parked: Parked
+    rows: Sequence[Row]
+    left_s: float
+
+
+async def mend(history: History, store: Store, newest: Sequence[Row], *, now: Callable[[], str]) -> None:
+    """End a newest run that has no end, unless it waits for a person, or somebody else runs the session."""
+    if not recover(history.transcript, newest, now="").rows:
+        return
+    try:
+        history.learn([row for _, row in await store.begin()])
+    except SessionBusy:
+        return  # It is not dead.
+    try:
+        history.run = store.last_run
+        history.amend(recover(history.transcript, await store.newest(), now=now()).rows)
+        await history.settled()
+    finally:
+        store.end()
+
+
+async def take_up(
+    history: History,
+    store: Store,
+    newest: Sequence[Row],
+    *,
+    now: Callable[[], str],
+    clock: Callable[[], float],
+) -> TakenUp | None:
+    """Return a newest run without an end that can go on here, as the store's only writer. End any other.
+
+    Only one that was begun here can: what a file or another session says that a person allowed, nobody has.
+    """
+    if not store.left_behind and not recover(history.transcript, newest, now="", parks=False).rows:
+        return None
+    try:
+        history.learn([row for _, row in await store.begin()])
+    except SessionBusy:
+        return None  # It is not dead.
+    taken = None
+    try:
+        history.run = store.last_run
+        rows = await store.newest()
+        parked = find_parked(history.transcript, rows) if store.left_behind else None
+        left_s = 0 if parked is None else parked.left_s(clock())
+        if parked is not None and (parked.answer is not None or left_s > 0):
+            taken = TakenUp(parked, rows, left_s)
+            return taken
+        if parked is not None:
+            late = missed(parked, now())
+            history.amend(late)
+            rows = [*rows, *late]
+        history.amend(recover(history.transcript, rows, now=now(), parks=False).rows)
+        await history.settled()
+        return None
+    finally:
+        if taken is None:
+            store.end()
+
+
+async def note(history: History, store: Store, row: Row, *, begun: bool) -> None:
+    """Record something beside any run, or in the one that has ``begun``. Raise SessionBusy, StoreFailed."""
+    if begun or not store.shared:
+        history.amend([row])
+        return
+    others = await store.begin()
+    try:
+        history.learn([other for _, other in others])
+        history.run = store.last_run
+        history.amend([row])
+        await history.settled()
+    finally:
+        store.end()
+
+
+async def establish(history: History, store: Store, configured: Configured) -> None:
+    """Record what a session works with, durably, unless that is on record or somebody else runs it."""
+    if store.shared and configured != history.configured:
+        with suppress(SessionBusy):  # Then its next run does it.
+            await note(history, store, configured, begun=False)

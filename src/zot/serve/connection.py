@@ -1,0 +1,287 @@
+"""One client of the daemon: what it asks is done in order for each session, and answered when it is done."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, TypeAlias
+
+from zot.errors import (
+    AgentError,
+    NoSuchSession,
+    QueueFull,
+    RuntimeBusy,
+    SessionBusy,
+    TooManySessions,
+    UserError,
+)
+from zot.events import Done, Error
+from zot.serve.audit import Who
+from zot.serve.feed import Feed, Follower, Wire
+from zot.wire import jsonrpc
+from zot.wire.daemon import encode_error_in, encode_result_in, find, read_params, spelling_of
+from zot.wire.daemon_server import Initialize, Initialized
+from zot.wire.daemon_session import Prompt
+from zot.wire.jsonrpc import Bad, Request, RpcError
+from zot.wire.lines import TooLong
+from zot.wire.spelling import Spelling
+from zot.wire.updates import Dialect, Updates
+
+log = logging.getLogger("zot")
+
+_CODES: Mapping[type[AgentError], int] = {
+    NoSuchSession: jsonrpc.SESSION_NOT_FOUND,
+    TooManySessions: jsonrpc.SESSION_LIMIT,
+    QueueFull: jsonrpc.SESSION_BUSY,
+    RuntimeBusy: jsonrpc.SESSION_BUSY,
+    SessionBusy: jsonrpc.SESSION_BUSY,
+    UserError: jsonrpc.INVALID_PARAMS,
+    AgentError: jsonrpc.INTERNAL_ERROR,
+}
+_DIALECTS = {Spelling.CAMEL: Dialect.CAMEL, Spelling.SNAKE: Dialect.SNAKE}
+
+
+class ClientWire(Wire, Protocol):
+    """The way to one client, as its connection sees it."""
+
+    def finish(self) -> None:
+        """Write what is left, and end."""
+
+
+class Deferred:
+    """An answer that comes later, from whoever `resolve`s it; it is sent in that moment, so that its place is exact."""
+
+    def __init__(self) -> None:
+        self._outcome: list[Any] = []
+        self._call: Callable[[Any], None] | None = None
+
+    def resolve(self, outcome: Any) -> None:
+        """Give the answer, or the RpcError in its place. The first one counts."""
+        if not self._outcome:
+            self._outcome.append(outcome)
+            if self._call is not None:
+                self._call(outcome)
+
+    def then(self, call: Callable[[Any], None]) -> None:
+        """Let ``call`` have the answer when it is there."""
+        self._call = call
+        if self._outcome:
+            call(self._outcome[0])
+
+
+class Later:
+    """An answer that takes its time; others are served meanwhile."""
+
+    def __init__(self, work: Awaitable[Any]) -> None:
+        self.work = work
+
+
+class Told:
+    """An answer, and what is to be done right behind it."""
+
+    def __init__(self, result: Any, then: Callable[[], object]) -> None:
+        self.result = result
+        self.then = then
+
+
+#: Does what a method says: returns the answer, or what gives it later. Raise AgentError.
+Handler: TypeAlias = Callable[["Connection", Any], Awaitable[Any]]
+
+
+class Office(Protocol):
+    """What all connections share."""
+
+    @property
+    def handlers(self) -> Mapping[str, Handler]:
+        """What is done for each method."""
+
+    def feed(self, session_id: str) -> Feed:
+        """Return where a session's events go."""
+
+    def welcome(self, connection: Connection, params: Initialize) -> Initialized:
+        """Return the answer to `initialize`. Raise RpcError."""
+
+    def note(self, connection: Connection, method: str, params: Any, problem: RpcError | None) -> None:
+        """Write down who did what."""
+
+    def left(self, connection: Connection) -> None:
+        """A client has gone."""
+
+
+class Connection:
+    """A client: who it is, how it spells, and which sessions it follows."""
+
+    def __init__(self, office: Office, wire: ClientWire, who: Who, *, label: str, is_local: bool = True) -> None:
+        self.office = office
+        self.wire = wire
+        #: Who it is, for the audit log, and for people.
+        self.who = who
+        self.label = label
+        #: What it is called where all are listed, and since when it is there.
+        self.name = f"tui_{os.urandom(4).hex()}"
+        self.since = time.time()
+        #: Whether it is on this machine, so that paths mean the same to both.
+        self.is_local = is_local
+        self.is_welcome = False
+        self.spelling = Spelling.CAMEL
+        self.dialect = Dialect.CAMEL
+        self._followed: dict[str, Follower] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: One at a time begins what is asked of a session, in the order in which it was asked.
+        self._order: dict[str, asyncio.Lock] = {}
+        self._is_ending = False
+
+    # What the client says.
+
+    def take(self, line: bytes | TooLong) -> None:
+        """Do what one line says, and answer it."""
+        if isinstance(line, TooLong):
+            data = {"reason": "frame_too_large", "limitBytes": line.limit}
+            problem = RpcError(jsonrpc.INVALID_REQUEST, f"the line is longer than {line.limit} bytes", data)
+            self.wire.send(jsonrpc.encode_error(jsonrpc.NULL, problem))
+            return
+        match jsonrpc.decode(line):
+            case Request() as request:
+                self._serve(request)
+            case Bad() as bad:
+                self.wire.send(jsonrpc.encode_error(bad.id, bad))
+            case _:
+                pass  # We have asked nothing.
+
+    def end_input(self) -> None:
+        """Nothing more will come; what is owed is still written."""
+        self._is_ending = True
+        if not self._tasks:
+            self.wire.finish()
+
+    def close(self) -> None:
+        """The client has gone. What it began goes on."""
+        for session_id in list(self._followed):
+            self.unfollow(session_id)
+        self.office.left(self)
+
+    # What it follows.
+
+    def follow(self, session_id: str, after: int | None = None, *, again: bool = False) -> Follower:
+        """Tell it what happens in a session, from a number on; ``again``, also if it is being told already."""
+        follower = self._followed.get(session_id)
+        if follower is not None and not again:
+            return follower
+        self.unfollow(session_id)
+        follower = self._followed[session_id] = self.office.feed(session_id).follow(self.wire, self.dialect, after)
+        return follower
+
+    def unfollow(self, session_id: str) -> bool:
+        """Tell it nothing more of a session. False if it was not told."""
+        follower = self._followed.pop(session_id, None)
+        if follower is not None:
+            self.office.feed(session_id).leave(follower)
+        return follower is not None
+
+    def lament(self, session_id: str, reason: str) -> None:
+        """Tell it, and nobody else, that a turn that it wanted will never be."""
+        self.wire.send(Updates(session_id, self.dialect).lines(0, [Error(reason), Done()]))
+
+    # How it is served.
+
+    def _serve(self, request: Request) -> None:
+        try:
+            params = self._checked(request)
+        except RpcError as problem:
+            self._fail(request, None, problem)
+            return
+        if isinstance(params, Initialize):
+            self._initialize(request, params)
+            return
+        task = asyncio.get_running_loop().create_task(self._perform(request, params), name=f"zot {request.method}")
+        self._tasks.add(task)
+        task.add_done_callback(self._performed)
+
+    def _checked(self, request: Request) -> Any:
+        """Return what is asked for. Raise RpcError if it cannot be."""
+        method = find(request.method, initialized=self.is_welcome, local=self.is_local)
+        return read_params(method, request.params)
+
+    def _initialize(self, request: Request, params: Initialize) -> None:
+        try:
+            result = self.office.welcome(self, params)
+        except RpcError as problem:
+            self._fail(request, None, problem)
+            return
+        self.spelling = spelling_of(request.params)
+        self.dialect = _DIALECTS[self.spelling] if "events" not in result.features else Dialect.EVENTS
+        self.is_welcome = True
+        self.office.note(self, request.method, None, None)
+        self._answer(request, result)
+
+    async def _perform(self, request: Request, params: Any) -> None:
+        """Do what is asked, and answer it whatever happens."""
+        handler = self.office.handlers[request.method]
+        try:
+            async with self._turn(getattr(params, "session_id", None)):
+                result = await handler(self, params)
+            self.office.note(self, request.method, params, None)
+            if isinstance(result, Deferred):
+                await self._answer_later(request, result)
+                return
+            if isinstance(result, Later):
+                result = await result.work
+        except AgentError as problem:
+            self._fail(request, params, as_rpc_error(problem))
+        except Exception:  # The outermost boundary: what we did not foresee costs this request, not the connection.
+            log.exception("unexpected error in %s", request.method)
+            self._fail(request, params, RpcError(jsonrpc.INTERNAL_ERROR, "internal error; the log has the details"))
+        else:
+            told = result if isinstance(result, Told) else None
+            self._answer(request, result if told is None else told.result)
+            if told is not None:
+                told.then()
+
+    async def _answer_later(self, request: Request, deferred: Deferred) -> None:
+        """Answer when the time has come, and then at once."""
+        answered = asyncio.Event()
+
+        def answer(outcome: Any) -> None:
+            if isinstance(outcome, RpcError):
+                self._refuse(request, outcome)
+            else:
+                self._answer(request, outcome)
+            answered.set()
+
+        deferred.then(answer)
+        await answered.wait()
+
+    def _turn(self, session_id: str | None) -> asyncio.Lock:
+        if not session_id:
+            return asyncio.Lock()
+        return self._order.setdefault(session_id, asyncio.Lock())
+
+    def _performed(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self._is_ending and not self._tasks:
+            self.wire.finish()
+
+    def _answer(self, request: Request, result: Any) -> None:
+        if request.id is not None and result is not None:
+            self.wire.send(encode_result_in(self.spelling, request.id, result))
+
+    def _fail(self, request: Request, params: Any, problem: RpcError) -> None:
+        self.office.note(self, request.method, params, problem)
+        self._refuse(request, problem)
+        if request.id is None and isinstance(params, Prompt):  # Nothing else would end its wait.
+            self.lament(params.session_id, problem.message)
+
+    def _refuse(self, request: Request, problem: RpcError) -> None:
+        if request.id is not None:
+            self.wire.send(encode_error_in(self.spelling, request.id, problem))
+
+
+def as_rpc_error(problem: AgentError) -> RpcError:
+    """Return an error as clients are told it."""
+    if isinstance(problem, RpcError):
+        return problem
+    code = next(_CODES[kind] for kind in type(problem).__mro__ if kind in _CODES)
+    return RpcError(code, str(problem))

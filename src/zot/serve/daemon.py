@@ -1,0 +1,261 @@
+"""Many clients, many sessions: who is connected, what they share, and how it all ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from zot.hub import Hub, Opening
+from zot.serve.audit import Audit, Who
+from zot.serve.claim import BACKLOG
+from zot.serve.connection import Connection, Handler
+from zot.serve.feed import Feed
+from zot.serve.kept_methods import KeptMethods
+from zot.serve.local import LocalWire
+from zot.serve.log_feed import LogFeed
+from zot.serve.peer import admits, identify
+from zot.serve.respond import Answered, OpeningBy, Respondent
+from zot.serve.server_methods import ServerMethods
+from zot.serve.session_methods import SessionMethods
+from zot.serve.shelf import Shelf
+from zot.version import __version__
+from zot.wire.daemon import FEATURES, PROTOCOL_VERSION, capabilities, check_version
+from zot.wire.daemon_server import Initialize, Initialized
+from zot.wire.host import Request
+from zot.wire.jsonrpc import RpcError
+
+if TYPE_CHECKING:
+    from zot.agents import Agents
+    from zot.daemon_settings import DaemonSettings
+    from zot.endpoint import Place
+    from zot.journal.journal import Journal
+
+log = logging.getLogger("zot")
+
+#: So many clients at once: what a process may have open is not theirs alone.
+MAX_CLIENTS = 1024
+#: How long an ephemeral daemon waits for the next client.
+_EPHEMERAL_S = 1.0
+#: What only looks.
+_LOOKS = frozenset(
+    {
+        "status",
+        "health",
+        "agents/list",
+        "agents/status",
+        "tui/list",
+        "cost/query",
+        "config/list",
+        "config/sections",
+        "config/templates",
+        "session/list",
+        "session/list-acp",
+        "session/messages",
+        "session/state",
+        "session/git_branch",
+        "session/commands",
+    }
+)
+
+
+class Parts(Protocol):
+    """What a daemon is made of: whoever starts it has chosen."""
+
+    place: Place
+    agents: Agents
+    journal: Journal
+    audit: Audit
+
+    @property
+    def settings(self) -> DaemonSettings:
+        """How it works, whichever agent it runs."""
+
+    @property
+    def opening(self) -> Opening:
+        """Opens a session."""
+
+    @property
+    def opening_by(self) -> OpeningBy:
+        """Opens the session of a request of the host protocol."""
+
+    def describe(self, alias: str) -> tuple[str, str]:
+        """Return the provider and the model of an agent, as far as they are known."""
+
+
+class Daemon:
+    """What all connections share (`connection.Office`)."""
+
+    def __init__(self, parts: Parts, *, ephemeral: bool = False) -> None:
+        self.parts = parts
+        self.place = parts.place
+        self.server_version = parts.settings.server_version or __version__
+        self.shelf = Shelf(parts.journal)
+        self.hub = Hub(parts.opening, self._new_feed, limit=parts.settings.max_sessions, idle_s=parts.settings.idle_s)
+        self.log_feed = LogFeed()
+        self._respondent = Respondent(parts.opening_by)
+        self._server = ServerMethods(self)
+        self.handlers: Mapping[str, Handler] = {
+            **SessionMethods(self.hub, self.shelf).table,
+            **KeptMethods(self.hub, self.shelf).table,
+            **self._server.table,
+        }
+        self._connections: dict[Connection, None] = {}
+        self._began = time.monotonic()
+        self._ephemeral = ephemeral
+        self._leaving: asyncio.TimerHandle | None = None
+        self._stopping = asyncio.Event()
+        self.grace_s = parts.settings.grace_s
+        #: What ends the listening.
+        self.stop_listening: Callable[[], None] = lambda: None
+        #: Who takes the endpoint over.
+        self.heir: Connection | None = None
+
+    # What there is.
+
+    @property
+    def agents(self) -> Agents:
+        """The agents that sessions can be made of."""
+        return self.parts.agents
+
+    @property
+    def connections(self) -> Sequence[Connection]:
+        """Who is connected."""
+        return tuple(self._connections)
+
+    @property
+    def uptime_s(self) -> float:
+        """How long it has been running."""
+        return time.monotonic() - self._began
+
+    def agent_of(self, session_id: str) -> str:
+        """Return the agent of a session that is loaded."""
+        session = self.hub.session(session_id)
+        return "default" if session is None else session.agent.name or "default"
+
+    def describe_agents(self) -> list[tuple[str, str, str]]:
+        """Return the names of all agents, each with its provider and model."""
+        return [(name, *self.parts.describe(name)) for name in self.agents.names]
+
+    # Who comes and goes.
+
+    def accept(self, wire: LocalWire) -> Connection | None:
+        """Return the connection of a client at the local socket; None if it may not come in."""
+        try:
+            peer = identify(wire.transport.get_extra_info("socket"))
+        except OSError:
+            return None
+        who = Who("unix", uid=peer.uid, pid=peer.pid)
+        if not admits(peer):
+            self.parts.audit.note("refused", who)
+            return None
+        return self.connect(Connection(self, wire, who, label=peer.label))
+
+    def connect(self, connection: Connection) -> Connection | None:
+        """Take a client in; None if there are too many."""
+        if len(self._connections) >= MAX_CLIENTS or self._stopping.is_set():
+            log.warning("refused a connection of %s: there are %d already", connection.label, MAX_CLIENTS)
+            return None
+        self._connections[connection] = None
+        self.parts.audit.note("connected", connection.who)
+        if self._leaving is not None:
+            self._leaving.cancel()
+            self._leaving = None
+        return connection
+
+    def left(self, connection: Connection) -> None:
+        """A client has gone."""
+        self._connections.pop(connection, None)
+        self._server.left(connection)
+        if self._ephemeral and not self._connections and not self._stopping.is_set():
+            self._leaving = asyncio.get_running_loop().call_later(_EPHEMERAL_S, self.stop)
+
+    def welcome(self, connection: Connection, asked: Initialize) -> Initialized:
+        """Return the answer to `initialize`. Raise RpcError."""
+        check_version(asked)
+        return Initialized(
+            protocol_version=PROTOCOL_VERSION,
+            server_version=self.server_version,
+            server_pid=os.getpid(),
+            capabilities=capabilities(local=connection.is_local),
+            features=tuple(feature for feature in FEATURES if feature in asked.features),
+            endpoint=self.place.socket,
+            tui_id=connection.name,
+        )
+
+    def note(self, connection: Connection, method: str, params: Any, problem: RpcError | None) -> None:
+        """Write down who did what; that somebody looked is not worth a line."""
+        if method not in _LOOKS or problem is not None:
+            outcome = "ok" if problem is None else str(problem.code)
+            session_id = getattr(params, "session_id", None) or ""
+            self.parts.audit.call(connection.who, method, session=session_id, outcome=outcome)
+
+    # What they share.
+
+    def feed(self, session_id: str) -> Feed:
+        """Return where a session's events go."""
+        channel = self.hub.channel(session_id)
+        assert isinstance(channel, Feed)
+        return channel
+
+    def _new_feed(self, session_id: str) -> Feed:
+        return Feed(session_id, self.shelf.past(session_id))
+
+    async def respond(self, request: Request, *, age_s: float = 0.0) -> Answered:
+        """Answer a request of the host protocol."""
+        return await self._respondent.answer(request, age_s=age_s)
+
+    def reload(self) -> None:
+        """Read the configuration again. Raise ConfigError; then everything stays as it was."""
+        self.parts.agents = self.parts.agents.reloaded()
+        log.info("the configuration was read again: %s", ", ".join(self.agents.names))
+
+    async def mend(self) -> None:
+        """See to the sessions that a process left in the middle of something: they end, or wait for a person."""
+        for session_id in await self.parts.journal.left_behind():
+            try:
+                async with self.hub.use(session_id):
+                    pass
+            except Exception:  # One that cannot be mended must not keep the others from it.
+                log.exception("session %r could not be mended", session_id)
+
+    # How it ends.
+
+    def stop(self, *, grace_s: float | None = None, heir: Connection | None = None) -> None:
+        """Begin to stop. ``heir`` takes the endpoint over."""
+        if grace_s is not None:
+            self.grace_s = grace_s
+        self.heir = heir or self.heir
+        self.stop_listening()  # At once: who comes from now on waits for the next one, and is not turned away.
+        self._stopping.set()
+
+    async def stopped(self) -> None:
+        """Wait until somebody wants it to stop."""
+        await self._stopping.wait()
+
+    async def close(self) -> None:
+        """Let what runs come to its end, for a while; then end it, tell the clients, and let go of everything."""
+        self._stopping.set()
+        busy = [session for one in self.hub.ids if (session := self.hub.session(one)) is not None and session.busy]
+        running = [asyncio.ensure_future(session.finish()) for session in busy if session.pending is None]
+        if running and self.grace_s > 0:
+            await asyncio.wait(running, timeout=self.grace_s)
+        for task in running:
+            task.cancel()
+        await self.hub.close()
+        await self._respondent.close()
+        for connection in self.connections:
+            if connection is not self.heir:
+                connection.wire.finish()
+
+
+async def listen(daemon: Daemon, listener: socket.socket) -> None:
+    """Accept clients at the local socket until the daemon stops. Those who come then stay in the backlog."""
+    loop = asyncio.get_running_loop()
+    listener.setblocking(False)
+    server = await loop.create_unix_server(lambda: LocalWire(daemon.accept), sock=listener, backlog=BACKLOG)
+    daemon.stop_listening = server.close

@@ -1,0 +1,215 @@
+"""What the followers of one session hear: first what they have missed, from the journal, then what happens."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from zot.errors import AgentError
+from zot.events import AgentEvent, Done
+from zot.history import Batch
+from zot.wire.updates import Dialect, Updates
+
+log = logging.getLogger("zot")
+
+#: So many events are read at a time for whoever has missed some.
+_PIECE = 512
+#: A client that has so much unread of what happens is cut off: it can come back and read on where it was.
+MAX_UNREAD_BYTES = 4 << 20
+
+
+class Wire(Protocol):
+    """The way to one client."""
+
+    def send(self, data: bytes) -> None:
+        """Take lines that go out together with whatever else is sent in this tick. Never blocks."""
+
+    @property
+    def unread(self) -> int:
+        """How many bytes have been sent and not been taken."""
+
+    async def room(self) -> None:
+        """Wait until little is unread, or the client has gone."""
+
+    def cut(self, reason: str) -> None:
+        """End the connection without waiting for the client."""
+
+
+class Past(Protocol):
+    """What is recorded of one session."""
+
+    async def events_after(self, after: int, limit: int) -> Sequence[tuple[int, AgentEvent]]:
+        """Return up to ``limit`` events above a number, with their numbers."""
+
+    async def run_so_far(self, upto: int) -> Sequence[AgentEvent]:
+        """Return the events, not above a number, of the run that it belongs to."""
+
+
+class Follower:
+    """One client of one session. It has seen everything up to ``cursor``; while it is live, what the feed has."""
+
+    def __init__(self, feed: Feed, wire: Wire, dialect: Dialect, after: int) -> None:
+        self._feed = feed
+        self.wire = wire
+        self.dialect = dialect
+        self.cursor = after
+        self.is_live = False
+        #: What is to be done when it has seen so much.
+        self._then: list[tuple[int, Callable[[], None]]] = []
+        self._reading: asyncio.Task[None] | None = None
+
+    def when_seen(self, seq: int, call: Callable[[], None]) -> None:
+        """Do something as soon as everything up to ``seq`` has been sent."""
+        if self.is_live or seq <= self.cursor:
+            call()
+        else:
+            self._then.append((seq, call))
+
+    def catch_up(self) -> None:
+        """Read what was missed, and hear what happens after that."""
+        self.is_live = False
+        if self._reading is None:
+            self._reading = asyncio.get_running_loop().create_task(self._read(), name="zot replay")
+
+    def stop(self) -> None:
+        """Hear nothing more."""
+        if self._reading is not None:
+            self._reading.cancel()
+        for _, call in self._then:
+            call()
+
+    def hear(self, data: bytes) -> None:
+        """Take what happened."""
+        self.wire.send(data)
+        if self.wire.unread > MAX_UNREAD_BYTES:
+            self.wire.cut(f"it has not read {self.wire.unread} bytes of what happened")
+
+    async def _read(self) -> None:
+        try:
+            await self._replay()
+        except AgentError as problem:
+            log.warning("a client is cut off, for what it missed cannot be read: %s", problem)
+            self.wire.cut("what it missed cannot be read")
+        finally:
+            self._reading = None
+
+    async def _replay(self) -> None:
+        updates = Updates(self._feed.session_id, self.dialect)
+        if self.cursor:
+            updates.skip(await self._feed.past.run_so_far(self.cursor))
+        while True:
+            shown = self._feed.seq
+            found = await self._feed.past.events_after(self.cursor, _PIECE)
+            if self._feed.is_loaded:  # What is safe and has not been shown yet will be delivered.
+                found = [(seq, event) for seq, event in found if seq <= self._feed.seq]
+            if found:
+                self.wire.send(b"".join(updates.lines(first, events) for first, events in _together(found)))
+                self._see(found[-1][0])
+                await self.wire.room()
+            elif shown == self._feed.seq:
+                break
+        self._see(max(self.cursor, self._feed.seq))
+        self._feed.join(self, updates)
+
+    def _see(self, seq: int) -> None:
+        self.cursor = seq
+        due = [call for at, call in self._then if at <= seq]
+        self._then = [(at, call) for at, call in self._then if at > seq]
+        for call in due:
+            call()
+
+
+class Feed:
+    """The followers of one session (`hub.Channel`). None of them slows the session down, or another one."""
+
+    #: Somebody may come and answer, as long as there is time.
+    can_approve = True
+    full = False
+
+    def __init__(self, session_id: str, past: Past) -> None:
+        self.session_id = session_id
+        self.past = past
+        #: The number of the newest event that was shown here.
+        self.seq = 0
+        self.is_loaded = False
+        self._in_run = True
+        self._followers: set[Follower] = set()
+        self._updates: dict[Dialect, Updates] = {}
+
+    @property
+    def is_followed(self) -> bool:
+        """True if somebody listens."""
+        return bool(self._followers)
+
+    def follow(self, wire: Wire, dialect: Dialect, after: int | None = None) -> Follower:
+        """Let a client hear everything behind ``after``; from now on, if that is None and the session is loaded."""
+        follower = Follower(self, wire, dialect, self.seq if after is None else after)
+        self._followers.add(follower)
+        if after is None and self.is_loaded and (dialect in self._updates or not self._in_run):
+            self.join(follower, Updates(self.session_id, dialect))
+        else:
+            follower.catch_up()
+        return follower
+
+    def leave(self, follower: Follower) -> None:
+        """Let a client hear nothing more."""
+        follower.stop()
+        self._followers.discard(follower)
+        if not any(other.is_live and other.dialect is follower.dialect for other in self._followers):
+            self._updates.pop(follower.dialect, None)
+
+    def join(self, follower: Follower, updates: Updates) -> None:
+        """Let a follower that has seen everything hear what happens. ``updates`` knows what it has seen."""
+        if follower in self._followers:
+            self._updates.setdefault(follower.dialect, updates)
+            follower.is_live = True
+
+    # What a channel does.
+
+    def opened(self, last_seq: int, *, busy: bool) -> None:
+        """The session has been loaded; its newest row has this number."""
+        self.is_loaded = True
+        self._in_run = busy
+        self.overheard(last_seq)
+
+    def closed(self) -> None:
+        """The session has been let go of."""
+        self.is_loaded = False
+
+    def overheard(self, upto: int) -> None:
+        """There are rows up to this number that were not delivered: everybody reads them first."""
+        if upto > self.seq:
+            seen, self.seq = self.seq, upto
+            self._updates.clear()
+            for follower in self._followers:
+                if follower.is_live:
+                    follower.cursor = max(seen, follower.cursor)
+                    follower.catch_up()
+
+    def deliver(self, batch: Batch) -> None:
+        """Tell what happened to everybody who has seen what was before."""
+        if batch.seq:
+            self.seq = batch.seq + len(batch.events) - 1
+            self._in_run = not isinstance(batch.events[-1], Done)
+        for dialect, updates in self._updates.items():
+            data = updates.lines(batch.seq, batch.events)
+            for follower in [one for one in self._followers if one.is_live and one.dialect is dialect]:
+                follower.cursor = self.seq
+                if data:
+                    follower.hear(data)
+
+    async def room(self) -> None:
+        """There always is."""
+
+
+def _together(found: Sequence[tuple[int, AgentEvent]]) -> list[tuple[int, list[AgentEvent]]]:
+    """Return events whose numbers follow each other, with the first of these."""
+    pieces: list[tuple[int, list[AgentEvent]]] = []
+    for seq, event in found:
+        if pieces and pieces[-1][0] + len(pieces[-1][1]) == seq:
+            pieces[-1][1].append(event)
+        else:
+            pieces.append((seq, [event]))
+    return pieces

@@ -1,0 +1,173 @@
+"""An endpoint given from one daemon to the next, while it goes on listening: nobody who connects is refused.
+
+The next one connects like any client and asks for it with `daemon/stop{"handover":true}`. The old one stops to accept,
+winds down, and sends the listening socket and the lock over that connection. What arrives meanwhile waits in the
+socket's backlog. At no moment have two processes the endpoint:
+
+    old > next   {"method":"daemon/handover","params":{"step":"offer"}}   with both descriptors
+    next > old   {"method":"daemon/handover","params":{"step":"taken"}}
+    old > next   {"method":"daemon/handover","params":{"step":"yours"}}   from here on it is the next one's
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from zot.errors import DaemonRunning
+from zot.serve import lock_file
+from zot.serve.claim import Claim
+from zot.serve.dial import dial
+from zot.wire.lines import LineSplitter
+
+_READ_BYTES = 1 << 16
+_MAX_LINE_BYTES = 1 << 20
+_DESCRIPTORS = 2
+_ASK = (
+    b'{"jsonrpc":"2.0","method":"initialize","params":{"protocolVersion":1},"id":1}\n'
+    b'{"jsonrpc":"2.0","method":"daemon/stop","params":{"handover":true},"id":2}\n'
+)
+
+
+class _Step(msgspec.Struct, frozen=True):
+    """How far a hand-over is. ``removes`` is true if the socket's file ends with its owner."""
+
+    step: str = ""
+    removes: bool = True
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """What is read of a line; the rest does not matter here."""
+
+    method: str = ""
+    params: _Step = _Step()
+    error: dict[str, Any] | None = None
+
+
+_lines: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(_Line)
+
+
+def hand_over(claim: Claim, connection: int, *, within_s: float = 5.0) -> bool:
+    """Give the endpoint to the process at the other end of the descriptor ``connection``, and forget it.
+
+    Call it last: when nothing accepts any more, all is wound down, and whatever else read and wrote that connection
+    has stopped and flushed. It blocks, ``within_s`` at most. False if it was not taken: then it is still ours, to
+    release. The descriptor stays open.
+    """
+    line = _Connection(socket.socket(fileno=os.dup(connection)), time.monotonic() + within_s)
+    with line.socket:
+        try:
+            line.send(_step("offer", removes=claim.removes), claim.descriptors)
+            if not any(said.params.step == "taken" for said in line.steps()):
+                return False
+            line.send(_step("yours", removes=claim.removes))
+        except OSError:  # It is gone, or too slow.
+            return False
+        finally:
+            line.close_received()
+    claim.forget()
+    return True
+
+
+def take_over(path: str, *, within_s: float = 30.0) -> Claim | None:
+    """Ask the daemon at ``path`` for its endpoint, wait until it has wound down, and own it.
+
+    None if there is no daemon, or it ended before it gave it away: then `claim_endpoint` can have it. Raise
+    DaemonRunning if it will not, or not in time.
+    """
+    deadline = time.monotonic() + within_s
+    try:
+        line = _Connection(dial(path, within_s), deadline)
+        with line.socket:
+            return _taken(path, line)
+    except TimeoutError:
+        pid = lock_file.owner(path) or 0
+        raise DaemonRunning(f"the daemon at {path} did not hand over within {within_s:g} s", pid=pid) from None
+    except OSError:  # It is not there, or not any more.
+        return None
+
+
+def _taken(path: str, line: _Connection) -> Claim | None:
+    offered: _Step | None = None
+    try:
+        line.send(_ASK)
+        for said in line.steps():
+            if said.error is not None:
+                why = f"the daemon at {path} does not hand over: {said.error.get('message')}"
+                raise DaemonRunning(why, pid=lock_file.owner(path) or 0)
+            if said.params.step == "offer" and len(line.received) == _DESCRIPTORS:
+                offered = said.params
+                line.send(_step("taken"))
+            if said.params.step == "yours" and offered is not None:
+                return _claimed(path, line, removes=offered.removes)
+    finally:
+        line.close_received()
+    return None
+
+
+def _claimed(path: str, line: _Connection, *, removes: bool) -> Claim:
+    listener, lock = line.received
+    line.received = []
+    lock_file.sign(lock)
+    return Claim(path, socket.socket(fileno=listener), lock, removes=removes)
+
+
+class _Connection:
+    """Lines and descriptors over a socket, until a deadline. Blocking or not, it is the same."""
+
+    def __init__(self, connected: socket.socket, deadline: float) -> None:
+        self.socket = connected
+        self.received: list[int] = []
+        self._deadline = deadline
+
+    def send(self, data: bytes, descriptors: tuple[int, ...] = ()) -> None:
+        """Send everything, the descriptors with its first byte. Raise OSError, TimeoutError at the deadline."""
+        while data:
+            self._wait(select.POLLOUT)
+            try:
+                sent = socket.send_fds(self.socket, [data], descriptors)
+            except BlockingIOError:
+                continue
+            data, descriptors = data[sent:], ()
+
+    def steps(self) -> Iterator[_Line]:
+        """Yield what is said, until the other end has closed. Raise OSError, TimeoutError at the deadline."""
+        splitter = LineSplitter(max_line_bytes=_MAX_LINE_BYTES)
+        while True:
+            self._wait(select.POLLIN)
+            try:
+                data, descriptors, _, _ = socket.recv_fds(self.socket, _READ_BYTES, _DESCRIPTORS)
+            except BlockingIOError:
+                continue
+            for descriptor in descriptors:
+                os.set_inheritable(descriptor, False)
+                self.received.append(descriptor)
+            if not data:
+                return
+            for line in splitter.feed(data):
+                try:
+                    yield _lines.decode(line if isinstance(line, bytes) else b"{}")
+                except msgspec.MsgspecError:  # not about this: another client's business, as it were
+                    continue
+
+    def close_received(self) -> None:
+        """Close descriptors that nobody has taken."""
+        while self.received:
+            os.close(self.received.pop())
+
+    def _wait(self, event: int) -> None:
+        poll = select.poll()
+        poll.register(self.socket, event)
+        if not poll.poll(max(0.0, self._deadline - time.monotonic()) * 1000):
+            raise TimeoutError
+
+
+def _step(step: str, *, removes: bool = True) -> bytes:
+    params = _Step(step, removes)
+    return msgspec.json.encode({"jsonrpc": "2.0", "method": "daemon/handover", "params": params}) + b"\n"

@@ -1,0 +1,120 @@
+"""What the daemon does for methods about sessions that need not be loaded."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+
+import msgspec
+
+from zot.errors import NoSuchSession
+from zot.hub import Hub
+from zot.messages import show
+from zot.serve.connection import Connection, Handler
+from zot.serve.shelf import Entry, Shelf
+from zot.wire import daemon_session as said
+
+
+class KeptMethods:
+    """Handlers by the name of their method."""
+
+    def __init__(self, hub: Hub, shelf: Shelf) -> None:
+        self._hub = hub
+        self._shelf = shelf
+
+    @property
+    def table(self) -> Mapping[str, Handler]:
+        """Every method, and what is done for it."""
+        return {
+            "session/list": self._list,
+            "session/list-acp": self._list,
+            "session/messages": self._messages,
+            "session/delete": self._delete,
+            "session/rename": self._rename,
+            "session/git_branch": self._git_branch,
+        }
+
+    async def _list(self, connection: Connection, asked: said.List) -> said.Sessions:
+        del connection
+        entries = await self._shelf.listed(
+            query=asked.query or "", cwd=asked.cwd, agent=asked.agent_alias, limit=asked.limit
+        )
+        return said.Sessions(tuple(map(self._entry, entries)))
+
+    def _entry(self, entry: Entry) -> said.SessionEntry:
+        record, session = entry.record, self._hub.session(entry.record.id)
+        state: said.SessionState = "idle"
+        if session is not None and session.busy:
+            state = "waiting_approval" if session.pending is not None else "running"
+        return said.SessionEntry(
+            session_id=record.id,
+            session_key=record.id,
+            agent_alias=entry.agent,
+            cwd=record.cwd,
+            title=record.title,
+            name=record.title,
+            created_at=record.created,
+            last_activity=record.updated,
+            message_count=record.messages,
+            state=state,
+            last_seq=entry.last_seq,
+        )
+
+    async def _messages(self, connection: Connection, asked: said.Messages) -> said.MessagePage:
+        del connection
+        try:
+            async with self._hub.use(asked.session_id) as session:
+                messages = list(session.transcript.messages)
+                if asked.view == "full":
+                    kept = await session.all_messages()
+                    messages = [msgspec.structs.replace(message, shown_text=None) for message in kept]
+        except NoSuchSession:
+            messages = []
+        stop = len(messages) if asked.before_index is None else min(asked.before_index, len(messages))
+        start = 0 if asked.limit is None else max(0, stop - asked.limit)
+        page = tuple(said.MessageEntry.of(show(message)) for message in messages[start:stop])
+        return said.MessagePage(asked.session_id, page, len(messages), start)
+
+    async def _delete(self, connection: Connection, asked: said.OfSession) -> said.Deleted:
+        await self._hub.let_go(asked.session_id)
+        with suppress(NoSuchSession):  # Then it is as it was wanted.
+            await self._shelf.delete(asked.session_id)
+        connection.unfollow(asked.session_id)
+        return said.Deleted(asked.session_id)
+
+    async def _rename(self, connection: Connection, asked: said.Rename) -> said.Renamed:
+        del connection
+        await self._shelf.rename(asked.session_id, asked.title)
+        return said.Renamed(asked.session_id, (await self._shelf.find(asked.session_id)).title)
+
+    async def _git_branch(self, connection: Connection, asked: said.OfSession) -> said.GitBranch:
+        del connection
+        record = await self._shelf.find(asked.session_id)
+        branch, commit = await asyncio.to_thread(_checked_out, record.cwd)
+        return said.GitBranch(asked.session_id, branch or msgspec.UNSET, commit or msgspec.UNSET)
+
+
+def _checked_out(directory: str) -> tuple[str, str]:
+    """Return the branch and the commit that are checked out, each "" if there is none. Reads files, runs nothing."""
+    while not os.path.exists(os.path.join(directory, ".git")):
+        above = os.path.dirname(directory)
+        if above == directory:
+            return "", ""
+        directory = above
+    git = os.path.join(directory, ".git")
+    try:
+        head = _line(os.path.join(git, "HEAD"))
+        if not head.startswith("ref: "):
+            return "", head[:7]
+        name = head.removeprefix("ref: ")
+        commit = _line(os.path.join(git, name))
+    except OSError:
+        return "", ""
+    return name.removeprefix("refs/heads/"), commit[:7]
+
+
+def _line(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read(4096).partition("\n")[0].strip()

@@ -1,0 +1,42 @@
+"""One run that a client of the daemon asked for, from its beginning to the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from zot.events import Done
+from zot.history import Batch
+from zot.session import Session
+from zot.wire.turn import Turn, TurnSummary
+
+#: Hears how a run ended, and the number of its last event; 0 if that could not be recorded.
+Ended: TypeAlias = Callable[[TurnSummary, int], None]
+
+
+class Reply:
+    """Hears one run to its end (`history.Subscriber`). It subscribes behind the feed, so it is told last."""
+
+    can_approve = False
+    full = False
+
+    def __init__(self, session: Session, ended: Ended) -> None:
+        self._session = session
+        self._ended = ended
+        self._turn = Turn()
+        self._leave: Callable[[], None] = lambda: None
+
+    def started(self) -> None:
+        """The run begins: from now on, everything that happens belongs to it."""
+        self._leave = self._session.subscribe(self)
+
+    def deliver(self, batch: Batch) -> None:
+        """Take what happened."""
+        for at, event in enumerate(batch.events):
+            self._turn.take(event)
+            if isinstance(event, Done):
+                self._leave()
+                self._ended(self._turn.summary(), batch.seq + at if batch.seq else 0)
+
+    async def room(self) -> None:
+        """There always is."""

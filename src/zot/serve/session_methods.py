@@ -1,0 +1,314 @@
+"""What the daemon does for methods about one session."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from zot.errors import UserError
+from zot.hub import Hub, Wanted
+from zot.job import Job
+from zot.messages import ZERO
+from zot.serve.attachments import read_attachments
+from zot.serve.connection import Connection, Deferred, Handler, Later, Told, as_rpc_error
+from zot.serve.reply import Reply
+from zot.session import Session, new_session_id
+from zot.slash import CommandAnswer
+from zot.wire import daemon_session as said
+from zot.wire.jsonrpc import SESSION_NOT_FOUND, RpcError
+from zot.wire.turn import TurnSummary
+from zot.wire.updates import pending_of
+
+
+class Shelf(Protocol):
+    """What is kept of sessions that need not be loaded."""
+
+    async def standing(self, session_id: str) -> tuple[int, int]:
+        """Return the number of a session's newest row, and its epoch. Raise NoSuchSession."""
+
+
+class SessionMethods:
+    """Handlers by the name of their method. ``hub`` has the sessions, ``shelf`` what is kept of them."""
+
+    def __init__(self, hub: Hub, shelf: Shelf) -> None:
+        self._hub = hub
+        self._shelf = shelf
+
+    @property
+    def table(self) -> Mapping[str, Handler]:
+        """Every method, and what is done for it."""
+        return {
+            "session/new": self._new,
+            "session/prompt": self._prompt,
+            "session/steer": self._steer,
+            "session/cancel": self._cancel,
+            "session/approve": self._approve,
+            "session/attach": self._attach,
+            "session/detach": self._detach,
+            "session/close": self._close,
+            "session/kill": self._kill,
+            "session/state": self._state,
+            "session/fork": self._fork,
+            "session/configure": self._configure,
+            "session/compact": self._compact,
+            "session/clear": self._clear,
+            "session/commands": self._commands,
+            "session/run_command": self._run_command,
+            "session/panel_key": self._panel_key,
+            "session/panel_close": self._panel_close,
+        }
+
+    # Beginnings and ends.
+
+    async def _new(self, connection: Connection, asked: said.New) -> Told:
+        wanted = Wanted(asked.agent_alias, asked.cwd, guarded=not connection.is_local)
+        return await self._opened(connection, asked.session_id or new_session_id(), wanted)
+
+    async def _opened(self, connection: Connection, session_id: str, wanted: Wanted | None) -> Told:
+        async with self._hub.use(session_id, wanted) as session:
+            seq, epoch = await self._standing(connection, session_id)
+            opened = said.Opened(
+                session_id=session_id,
+                agent_alias=session.agent.name or "default",
+                message_count=len(session.transcript),
+                workspace_dir=session.agent.cwd,
+                last_seq=seq,
+                epoch=epoch,
+            )
+            after = _to_show_again(session, seq)
+        return Told(opened, lambda: connection.follow(session_id, after))
+
+    async def _attach(self, connection: Connection, asked: said.Attach) -> Told:
+        session_id = asked.session_id
+        seq, epoch = await self._standing(connection, session_id)
+        session = self._hub.session(session_id)
+        after = _to_show_again(session, seq) if asked.after is None else min(asked.after, seq)
+        attached = said.Attached(session_id=session_id, last_seq=seq, epoch=epoch, **_doing(session))
+        return Told(attached, lambda: connection.follow(session_id, after, again=True))
+
+    async def _detach(self, connection: Connection, asked: said.OfSession) -> said.Detached:
+        return said.Detached(asked.session_id, connection.unfollow(asked.session_id))
+
+    async def _close(self, connection: Connection, asked: said.OfSession) -> said.Closed:
+        await self._let_go(connection, asked.session_id)
+        return said.Closed(asked.session_id)
+
+    async def _kill(self, connection: Connection, asked: said.OfSession) -> said.Killed:
+        if (session := self._hub.session(asked.session_id)) is not None:
+            session.kill()
+        await self._let_go(connection, asked.session_id)
+        return said.Killed(asked.session_id)
+
+    async def _let_go(self, connection: Connection, session_id: str) -> None:
+        await self._shelf.standing(session_id)
+        await self._hub.let_go(session_id)
+        connection.unfollow(session_id)
+
+    async def _fork(self, connection: Connection, asked: said.Fork) -> Told:
+        async with self._hub.use(asked.session_id) as session:
+            made = await session.fork(asked.new_session_id, messages=asked.messages)
+        return await self._opened(connection, made, None)
+
+    async def _state(self, connection: Connection, asked: said.OfSession) -> said.State:
+        seq, epoch = await self._standing(connection, asked.session_id)
+        async with self._hub.use(asked.session_id) as session:
+            state = session.state()
+            return said.State(
+                session_id=asked.session_id,
+                agent_alias=session.agent.name or "default",
+                provider=state.provider,
+                model=state.model,
+                cwd=state.cwd,
+                message_count=state.message_count,
+                queued=session.waiting,
+                usage=said.Used.of(state.usage),
+                last_seq=seq,
+                epoch=epoch,
+                **_doing(session),
+            )
+
+    async def _standing(self, connection: Connection, session_id: str) -> tuple[int, int]:
+        """Return the number of the newest event that was shown, and the epoch. Raise NoSuchSession."""
+        seq, epoch = await self._shelf.standing(session_id)
+        feed = connection.office.feed(session_id)
+        return feed.seq if feed.is_loaded else seq, epoch
+
+    # Turns.
+
+    async def _prompt(self, connection: Connection, asked: said.Prompt) -> Deferred:
+        words, images = await read_attachments(asked.attachments, is_local=connection.is_local)
+        text = "\n\n".join(part for part in (asked.prompt, *words) if part)
+
+        def run(session: Session, reply: Reply, dropped: Callable[[str], None]) -> Job:
+            return session.prompt(text, images, started=reply.started, dropped=dropped)
+
+        return await self._run(connection, asked.session_id, run, lambda turn: turn.reply(asked.session_id))
+
+    async def _compact(self, connection: Connection, asked: said.OfSession) -> Deferred:
+        session_id = asked.session_id
+
+        def compacted(turn: TurnSummary) -> said.Compacted:
+            prompted = turn.reply(session_id)
+            return said.Compacted(session_id, prompted.content, prompted.usage)
+
+        def run(session: Session, reply: Reply, dropped: Callable[[str], None]) -> Job:
+            return session.compact(started=reply.started, dropped=dropped)
+
+        return await self._run(connection, session_id, run, compacted)
+
+    async def _run(
+        self,
+        connection: Connection,
+        session_id: str,
+        run: Callable[[Session, Reply, Callable[[str], None]], Job],
+        result: Callable[[TurnSummary], Any],
+    ) -> Deferred:
+        """Begin a run, let the client hear it, and answer with its ``result`` right behind its last update."""
+        deferred = Deferred()
+        async with self._hub.use(session_id) as session:
+            follower = connection.follow(session_id)
+
+            def ended(turn: TurnSummary, seq: int) -> None:
+                follower.when_seen(seq, lambda: deferred.resolve(_outcome(turn, result)))
+
+            def dropped(reason: str) -> None:
+                connection.lament(session_id, reason)
+                deferred.resolve(_dropped(session_id, job))
+
+            job = run(session, Reply(session, ended), dropped)
+        return deferred
+
+    async def _steer(self, connection: Connection, asked: said.Prompt) -> Deferred:
+        words, images = await read_attachments(asked.attachments, is_local=connection.is_local)
+        text, deferred = "\n\n".join(part for part in (asked.prompt, *words) if part), Deferred()
+        async with self._hub.use(asked.session_id) as session:
+            connection.follow(asked.session_id)
+            session.steer(
+                text,
+                images,
+                started=lambda: deferred.resolve(said.Steered(asked.session_id)),
+                dropped=lambda reason: deferred.resolve(RpcError(SESSION_NOT_FOUND, reason)),
+            )
+        return deferred
+
+    async def _cancel(self, connection: Connection, asked: said.OfSession) -> said.Cancelled:
+        del connection
+        session = self._hub.session(asked.session_id)
+        if session is None or not session.busy:
+            await self._shelf.standing(asked.session_id)
+            raise RpcError(SESSION_NOT_FOUND, "No active turn for this session")
+        session.abort()
+        return said.Cancelled(asked.session_id)
+
+    async def _approve(self, connection: Connection, asked: said.Approve) -> said.Approved:
+        async with self._hub.use(asked.session_id) as session:
+            session.approve(asked.request_id, asked.verdict, by=connection.label)
+        return said.Approved(asked.session_id, asked.request_id)
+
+    # What it works with.
+
+    async def _configure(self, connection: Connection, asked: said.Configure) -> said.Configured:
+        del connection
+        wanted = asked.overrides
+        if wanted.model_provider:
+            raise UserError("a session keeps its provider: create one of an agent that has the other")
+        async with self._hub.use(asked.session_id) as session:
+            if wanted.model is not None:
+                session.use_model(wanted.model)
+            if wanted.reasoning is not None:
+                session.use_reasoning(wanted.reasoning)
+            return said.Configured(asked.session_id, said.Overrides(session.agent.model.id, session.agent.reasoning))
+
+    async def _clear(self, connection: Connection, asked: said.OfSession) -> Deferred:
+        del connection
+        deferred = Deferred()
+        async with self._hub.use(asked.session_id) as session:
+            session.clear(
+                started=lambda: deferred.resolve(said.Cleared(asked.session_id)),
+                dropped=lambda reason: deferred.resolve(as_rpc_error(UserError(reason))),
+            )
+        return deferred
+
+    # Extensions.
+
+    async def _commands(self, connection: Connection, asked: said.OfSession) -> Later:
+        del connection
+
+        async def list_commands() -> said.Commands:
+            async with self._hub.use(asked.session_id) as session:
+                found = await session.commands()
+            entries = (said.CommandEntry(one.name, one.description, one.extension) for one in found)
+            return said.Commands(asked.session_id, tuple(entries))
+
+        return Later(list_commands())
+
+    async def _run_command(self, connection: Connection, asked: said.RunCommand) -> Later:
+        async def run_command() -> Told:
+            async with self._hub.use(asked.session_id) as session:
+                connection.follow(asked.session_id)
+                answer = await session.run_command(asked.name, asked.args)
+                return Told(_command_run(asked.session_id, answer), lambda: self._act(connection, asked, answer))
+
+        return Later(run_command())
+
+    def _act(self, connection: Connection, asked: said.RunCommand, answer: CommandAnswer) -> None:
+        """Do what an extension wants: only prompts are ours to run."""
+        session = self._hub.session(asked.session_id)
+        if answer.prompt and session is not None:
+            try:
+                session.prompt(answer.prompt, dropped=lambda reason: connection.lament(asked.session_id, reason))
+            except UserError as problem:
+                connection.lament(asked.session_id, str(problem))
+
+    async def _panel_key(self, connection: Connection, asked: said.PanelKey) -> said.PanelTold:
+        del connection
+        async with self._hub.use(asked.session_id) as session:
+            session.press(asked.panel_id, asked.key, asked.text)
+        return said.PanelTold(asked.session_id, asked.panel_id)
+
+    async def _panel_close(self, connection: Connection, asked: said.PanelClose) -> said.PanelTold:
+        del connection
+        async with self._hub.use(asked.session_id) as session:
+            session.close_panel(asked.panel_id)
+        return said.PanelTold(asked.session_id, asked.panel_id)
+
+
+def _doing(session: Session | None) -> dict[str, Any]:
+    """Return what a session is doing; one that is not loaded does nothing."""
+    if session is None:
+        return {"state": "idle"}
+    if (request := session.pending) is not None:
+        return {"state": "waiting_approval", "pending_approval": pending_of(request, time.time())}
+    return {"state": "running" if session.busy else "idle"}
+
+
+def _to_show_again(session: Session | None, seq: int) -> int:
+    """Return after which number a new follower begins: a question that waits, the newest event, is shown again."""
+    return seq - 1 if session is not None and session.pending is not None else seq
+
+
+def _outcome(turn: TurnSummary, result: Callable[[TurnSummary], Any]) -> Any:
+    try:
+        return result(turn)
+    except RpcError as problem:
+        return problem
+
+
+def _dropped(session_id: str, job: Job) -> Any:
+    """Return what is answered for a prompt that never began."""
+    if job.error is not None:
+        return as_rpc_error(job.error)
+    return said.Prompted(session_id, "cancelled", "", said.Used.of(ZERO))
+
+
+def _command_run(session_id: str, answer: CommandAnswer) -> said.CommandRun:
+    return said.CommandRun(
+        session_id=session_id,
+        extension=answer.extension,
+        action=answer.action,
+        prompt=answer.prompt,
+        insert=answer.insert,
+        display=answer.display,
+        panel_id=answer.panel_id,
+    )

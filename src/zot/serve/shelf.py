@@ -1,0 +1,95 @@
+"""What is kept of sessions, for clients that look without using them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+import msgspec
+
+from zot.events import AgentEvent
+from zot.journal import tables, view
+from zot.journal.journal import Journal
+from zot.journal.tables import SessionRecord
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A session in a list: what is recorded of it, its newest row, and its agent."""
+
+    record: SessionRecord
+    last_seq: int
+    agent: str
+
+
+class Shelf:
+    """The sessions of a journal."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    async def standing(self, session_id: str) -> tuple[int, int]:
+        """Return the number of a session's newest row, and its epoch. Raise NoSuchSession."""
+
+        def look(connection: sqlite3.Connection) -> tuple[int, int]:
+            record = tables.get(connection, session_id)
+            return tables.last_seq(connection, record.number), record.epoch
+
+        return await self._journal.reading(look)
+
+    async def listed(
+        self, *, query: str = "", cwd: str | None = None, agent: str | None = None, limit: int | None = None
+    ) -> list[Entry]:
+        """Return sessions, the newest first; of those, the ones in which ``query`` was said."""
+        found = [hit.session for hit in await self._journal.search(query)] if query else None
+
+        def look(connection: sqlite3.Connection) -> list[Entry]:
+            entries: list[Entry] = []
+            for record in tables.listed(connection, cwd=cwd):
+                if limit is not None and len(entries) >= limit:
+                    break
+                if found is not None and record.id not in found:
+                    continue
+                entry = Entry(record, tables.last_seq(connection, record.number), view.agent_of(connection, record))
+                if agent is None or entry.agent == agent:
+                    entries.append(entry)
+            return entries
+
+        return await self._journal.reading(look)
+
+    async def find(self, session_id: str) -> SessionRecord:
+        """Return what is recorded of a session. Raise NoSuchSession."""
+        return await self._journal.find(session_id)
+
+    async def sessions(self) -> list[SessionRecord]:
+        """Return all sessions, the newest first."""
+        return await self._journal.sessions()
+
+    async def rename(self, session_id: str, title: str) -> None:
+        """Give a session a title. Raise NoSuchSession."""
+        await self._journal.rename(session_id, title)
+
+    async def delete(self, session_id: str) -> None:
+        """Remove a session for good. Raise NoSuchSession, SessionBusy."""
+        await self._journal.delete(session_id)
+
+    def past(self, session_id: str) -> RecordedPast:
+        """Return what is recorded of one session."""
+        return RecordedPast(self._journal, session_id)
+
+
+class RecordedPast:
+    """What is recorded of one session (`feed.Past`)."""
+
+    def __init__(self, journal: Journal, session_id: str) -> None:
+        self._journal = journal
+        self._session_id = session_id
+
+    async def events_after(self, after: int, limit: int) -> Sequence[tuple[int, AgentEvent]]:
+        """Return up to ``limit`` events above a number, with their numbers."""
+        return await self._journal.reading(
+            lambda connection: view.events_after(connection, self._session_id, after, limit)
+        )
+
+    async def run_so_far(self, upto: int) -> Sequence[AgentEvent]:
+        """Return the events, not above a number, of the run that it belongs to."""
+        return await self._journal.reading(lambda connection: view.run_so_far(connection, self._session_id, upto))

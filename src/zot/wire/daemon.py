@@ -1,0 +1,293 @@
+"""The daemon's dialect: every method there is, declared once. Does no I/O.
+
+Documentation, capabilities, schema and dispatch are made from `METHODS`. The structs are in `daemon_server` and
+`daemon_session`, the updates of a session in `updates`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from zot.wire import daemon_server as server
+from zot.wire import daemon_session as session
+from zot.wire.jsonrpc import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    NOT_INITIALIZED,
+    NOT_OWNED,
+    SESSION_BUSY,
+    SESSION_LIMIT,
+    SESSION_NOT_FOUND,
+    VERSION_MISMATCH,
+    RpcError,
+    encode_error,
+    encode_result,
+)
+from zot.wire.spelling import Spelling, read, spelled
+
+PROTOCOL_VERSION: Final = 1
+#: What a client may switch on with `initialize`: every event, as zot RPC spells it, instead of updates.
+FEATURES: Final = ("events",)
+#: How many prompts may wait on one session.
+MAX_QUEUED: Final = 32
+
+Scope: TypeAlias = Literal["open", "server", "session"]
+_MAX_NAME: Final = 100
+
+
+class Method(msgspec.Struct, frozen=True):
+    """Something a client may call.
+
+    ``scope`` is ``open`` for what may come before `initialize`, ``session`` for what is about one session. What is
+    ``local`` may be called over the local socket only. ``errors`` are its own codes, besides those of every method.
+    """
+
+    name: str
+    params: type[msgspec.Struct]
+    result: type[msgspec.Struct]
+    summary: str
+    errors: tuple[int, ...] = ()
+    scope: Scope = "session"
+    local: bool = False
+
+
+def _server(
+    name: str,
+    params: type[msgspec.Struct],
+    result: type[msgspec.Struct],
+    summary: str,
+    *,
+    errors: tuple[int, ...] = (),
+    local: bool = False,
+) -> Method:
+    return Method(name, params, result, summary, errors, "server", local)
+
+
+_GONE: Final = (SESSION_NOT_FOUND,)
+_BUSY: Final = (SESSION_NOT_FOUND, SESSION_BUSY)
+
+_DECLARED: Final = (
+    Method(
+        "initialize",
+        server.Initialize,
+        server.Initialized,
+        "Agrees on the version and the features; the first call of every connection, and allowed again at any time.",
+        (VERSION_MISMATCH,),
+        "open",
+    ),
+    Method(
+        "session/new",
+        session.New,
+        session.Opened,
+        "Creates a session of an agent, or resumes the one with this id; its updates follow.",
+        (SESSION_NOT_FOUND, SESSION_LIMIT, SESSION_BUSY),
+    ),
+    Method(
+        "session/prompt",
+        session.Prompt,
+        session.Prompted,
+        "Runs a turn and answers when it is over; as a notification it runs all the same.",
+        _BUSY,
+    ),
+    Method(
+        "session/steer",
+        session.Prompt,
+        session.Steered,
+        "Says something to the running turn before its next model call; the same as a prompt when none runs.",
+        _BUSY,
+    ),
+    Method(
+        "session/cancel",
+        session.OfSession,
+        session.Cancelled,
+        "Ends the running turn, in whatever it is doing; nothing to cancel is an error.",
+        (SESSION_NOT_FOUND, NOT_OWNED),
+    ),
+    Method(
+        "session/approve",
+        session.Approve,
+        session.Approved,
+        "Answers an `approval_request`; the first answer counts.",
+        _GONE,
+    ),
+    Method(
+        "session/attach",
+        session.Attach,
+        session.Attached,
+        "Follows a session, first with everything after a number.",
+        _GONE,
+    ),
+    Method("session/detach", session.OfSession, session.Detached, "Follows a session no longer.", _GONE),
+    Method(
+        "session/close",
+        session.OfSession,
+        session.Closed,
+        "Ends what runs in a session and lets go of it; it is kept and can be resumed.",
+        _GONE,
+    ),
+    Method(
+        "session/kill",
+        session.OfSession,
+        session.Killed,
+        "Does what `session/close` does, without waiting for what runs.",
+        _GONE,
+    ),
+    Method(
+        "session/delete",
+        session.OfSession,
+        session.Deleted,
+        "Deletes a session for good; one that does not exist is deleted already.",
+        (SESSION_BUSY,),
+    ),
+    Method(
+        "session/list",
+        session.List,
+        session.Sessions,
+        "Lists the sessions, the latest first; with `query` those in which these words were said.",
+    ),
+    Method(
+        "session/list-acp",
+        session.List,
+        session.Sessions,
+        "The same as `session/list`, by a name that released clients use.",
+    ),
+    Method(
+        "session/messages",
+        session.Messages,
+        session.MessagePage,
+        "Returns the conversation, or a page of it; empty for a session that does not exist.",
+    ),
+    Method("session/state", session.OfSession, session.State, "Tells how a session is.", _GONE),
+    Method(
+        "session/fork",
+        session.Fork,
+        session.Opened,
+        "Copies a session, or its first messages, into a new one.",
+        (SESSION_NOT_FOUND, SESSION_LIMIT, SESSION_BUSY),
+    ),
+    Method(
+        "session/configure",
+        session.Configure,
+        session.Configured,
+        "Changes the model or how much it thinks, from the next model call on.",
+        _GONE,
+    ),
+    Method(
+        "session/compact",
+        session.OfSession,
+        session.Compacted,
+        "Replaces the older part of the conversation by a summary, for the model.",
+        _BUSY,
+    ),
+    Method("session/clear", session.OfSession, session.Cleared, "Begins the conversation anew.", _BUSY),
+    Method("session/rename", session.Rename, session.Renamed, "Gives a session a title.", _GONE),
+    Method("session/commands", session.OfSession, session.Commands, "Lists the commands of extensions.", _GONE),
+    Method(
+        "session/run_command",
+        session.RunCommand,
+        session.CommandRun,
+        "Runs a command of an extension and answers when the extension has.",
+        _GONE,
+    ),
+    Method("session/panel_key", session.PanelKey, session.PanelTold, "Sends a key to a panel.", _GONE),
+    Method("session/panel_close", session.PanelClose, session.PanelTold, "Closes a panel.", _GONE),
+    Method(
+        "session/git_branch",
+        session.OfSession,
+        session.GitBranch,
+        "Tells what is checked out in the directory of a session.",
+        _GONE,
+    ),
+    _server("agents/list", server.Nothing, server.Agents, "Lists the agents that sessions can be created of."),
+    _server("agents/status", server.Nothing, server.Agents, "The same as `agents/list`."),
+    _server("status", server.Nothing, server.Status, "Tells what the daemon is and which sessions are live."),
+    _server("health", server.Nothing, server.Health, "Tells how the daemon is: memory, uptime, what failed."),
+    _server("tui/list", server.Nothing, server.Clients, "Lists the connections."),
+    _server("cost/query", server.CostQuery, server.Costs, "Tells what was spent."),
+    _server("logs/subscribe", server.Nothing, server.Subscribed, "Sends the log from now on, as `logs/event`."),
+    _server("config/list", server.ConfigList, server.ConfigEntries, "Lists settings that a client could show; none."),
+    _server("config/sections", server.Nothing, server.Sections, "Lists forms that a client could show; none."),
+    _server("config/templates", server.Nothing, server.Templates, "Lists templates that a client could show; none."),
+    _server(
+        "config/reload",
+        server.Nothing,
+        server.Reloading,
+        "Reads the configuration again, for sessions that are opened from then on.",
+        local=True,
+    ),
+    _server(
+        "host/respond",
+        server.HostRespond,
+        server.HostAnswered,
+        "Answers one request of the host protocol, spelled as that is on every connection.",
+        local=True,
+    ),
+    _server(
+        "host/delivered",
+        server.HostDelivered,
+        server.Noted,
+        "Says that the answer to a request of the host protocol got out.",
+        local=True,
+    ),
+    _server("daemon/stop", server.Stop, server.Stopping, "Stops the daemon; what waits is kept.", local=True),
+)
+
+METHODS: Final[Mapping[str, Method]] = MappingProxyType({method.name: method for method in _DECLARED})
+
+#: What any method may be answered with.
+COMMON_ERRORS: Final = (INVALID_PARAMS, INTERNAL_ERROR, NOT_INITIALIZED)
+
+
+def capabilities(*, local: bool) -> tuple[str, ...]:
+    """Return the names of what a connection may call."""
+    return tuple(method.name for method in METHODS.values() if local or not method.local)
+
+
+def find(name: str, *, initialized: bool, local: bool) -> Method:
+    """Return the method of this name, if this connection may call it by now. Raise RpcError."""
+    method = METHODS.get(name)
+    shown = name if len(name) <= _MAX_NAME else f"{name[:_MAX_NAME]}…"
+    if method is None:
+        raise RpcError(METHOD_NOT_FOUND, f"Unknown method: {shown}")
+    if method.local and not local:
+        raise RpcError(METHOD_NOT_FOUND, f"Unknown method: {shown}: it can be called over the local socket only")
+    if not initialized and method.scope != "open":
+        raise RpcError(NOT_INITIALIZED, "First call must be 'initialize'")
+    return method
+
+
+def read_params(method: Method, raw: msgspec.Raw) -> Any:
+    """Return the parameters, an instance of ``method.params``, in whichever spelling. Raise RpcError."""
+    return read(method.params, raw)
+
+
+def check_version(asked: server.Initialize) -> None:
+    """Raise RpcError if we do not speak that version."""
+    client = asked.protocol_version
+    if client != PROTOCOL_VERSION:
+        raise RpcError(
+            VERSION_MISMATCH,
+            f"Protocol version mismatch: server={PROTOCOL_VERSION}, client={client}",
+            {"server": PROTOCOL_VERSION, "client": client},
+        )
+
+
+def spelling_of(raw: msgspec.Raw) -> Spelling:
+    """Return how a connection is spelled whose `initialize` has these parameters, which could be read."""
+    given = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    return Spelling.SNAKE if "protocol_version" in given else Spelling.CAMEL
+
+
+def encode_result_in(spelling: Spelling, id: msgspec.Raw, result: msgspec.Struct) -> bytes:  # noqa: A002
+    """Return the line that answers a request."""
+    return encode_result(id, spelled(spelling, result))
+
+
+def encode_error_in(spelling: Spelling, id: msgspec.Raw, error: RpcError) -> bytes:  # noqa: A002
+    """Return the line that says why a request was not done, with its data in this spelling."""
+    return encode_error(id, RpcError(error.code, error.message, spelled(spelling, error.data)))

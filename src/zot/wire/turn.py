@@ -1,0 +1,92 @@
+"""A turn of the daemon's dialect, which is one run: how it ended, from its events. Does no I/O."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from zot.events import (
+    AgentEvent,
+    CompactDone,
+    Error,
+    TextDelta,
+    ThinkingDelta,
+    ToolProgress,
+    ToolUseArgs,
+    TurnEnd,
+    TurnStart,
+)
+from zot.messages import Counters
+from zot.outcome import Outcome
+from zot.wire.daemon_session import FailedTurn, Prompted, Used
+from zot.wire.jsonrpc import INTERNAL_ERROR, RpcError
+
+OutcomeName: TypeAlias = Literal["completed", "cancelled", "failed"]
+StopReason: TypeAlias = Literal["end_turn", "length", "cancelled", "error"]
+
+#: Most events are pieces of something that is said again as a whole: how a turn ends does not depend on them.
+PIECES: Final[frozenset[type]] = frozenset({TextDelta, ThinkingDelta, ToolUseArgs, ToolProgress})
+
+
+class TurnSummary(msgspec.Struct, frozen=True):
+    """How a turn ended. ``content`` is what the model said last, as far as it came; ``error`` is "" if all went well.
+
+    Not every error is a failure: of a turn that is completed it says why its words were held back.
+    """
+
+    outcome: OutcomeName
+    stop_reason: StopReason
+    content: str
+    usage: Counters
+    error: str = ""
+
+    @property
+    def shown(self) -> str:
+        """What a client that shows one text is given: the words, or why there are none."""
+        return self.error if self.outcome == "failed" or not self.content else self.content
+
+    def reply(self, session_id: str) -> Prompted:
+        """Return what a prompt is answered with. Raise RpcError if the turn failed."""
+        usage = Used.of(self.usage)
+        if self.stop_reason == "error":
+            raise RpcError(INTERNAL_ERROR, self.error, FailedTurn(self.content, usage))
+        return Prompted(session_id, self.stop_reason, self.content, usage)
+
+
+class Turn:
+    """Adds up the events of one turn. `PIECES` need not be told."""
+
+    def __init__(self) -> None:
+        self._outcome = Outcome()
+        self._error = ""
+        #: An error inside a model's turn is one of the turn only if it ends so; one between two ends everything.
+        self._is_inside = False
+        self._has_failed = False
+
+    def take(self, event: AgentEvent) -> None:
+        """Hear what happened."""
+        if type(event) in PIECES:
+            return
+        self._outcome.take((event,))
+        match event:
+            case TurnStart():
+                self._error, self._is_inside, self._has_failed = "", True, False
+            case Error(message=message):
+                self._error, self._has_failed = message, not self._is_inside
+            case TurnEnd(stop=stop, error=error):
+                self._error = error or self._error
+                self._is_inside, self._has_failed = False, stop == "error"
+            case CompactDone(auto=False, summary=summary):
+                self._outcome.text = summary
+            case _:
+                pass
+
+    def summary(self) -> TurnSummary:
+        """Return how it ended, if it is over."""
+        stop, text, usage = self._outcome.stop, self._outcome.text, self._outcome.usage
+        if stop == "aborted":
+            return TurnSummary("cancelled", "cancelled", text, usage)
+        if self._has_failed:
+            return TurnSummary("failed", "error", text, usage, self._error or "the turn failed")
+        return TurnSummary("completed", "length" if stop == "length" else "end_turn", text, usage, self._error)

@@ -1,0 +1,250 @@
+"""Updates: what a client of the daemon hears of a session's events, as `session/update` lines. Does no I/O."""
+
+from __future__ import annotations
+
+import enum
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, assert_never
+
+import msgspec
+
+from zot.events import (
+    AgentEvent,
+    ApprovalAnswer,
+    ApprovalRequest,
+    AssistantMessage,
+    AssistantStart,
+    CompactDone,
+    Done,
+    Error,
+    ExtNotify,
+    ExtWaiting,
+    PanelClosed,
+    PanelOpened,
+    PanelRendered,
+    Retry,
+    TextDelta,
+    ThinkingDelta,
+    ToolCall,
+    ToolProgress,
+    ToolResult,
+    ToolUseArgs,
+    ToolUseEnd,
+    ToolUseStart,
+    TurnEnd,
+    TurnStart,
+    Usage,
+    UserMessage,
+    encode,
+)
+from zot.messages import ShownImage, TextBlock, text_of
+from zot.wire.daemon_session import PendingApproval, Used
+from zot.wire.spelling import Spelled, Spelling, spelled
+from zot.wire.turn import PIECES, OutcomeName, StopReason, Turn
+
+
+class Dialect(enum.Enum):
+    """What a connection hears: updates in one of two spellings, or every event as zot RPC spells it."""
+
+    CAMEL = "camelCase"
+    SNAKE = "snake_case"
+    EVENTS = "events"
+
+
+class Update(Spelled, frozen=True, tag_field="type"):
+    """Something about a session. On the wire it has ``sessionId``, too, and ``seq`` if it is recorded."""
+
+
+class AgentMessageChunk(Update, tag="agent_message_chunk", frozen=True):
+    text: str
+
+
+class AgentThoughtChunk(Update, tag="agent_thought_chunk", frozen=True):
+    text: str
+
+
+class ToolCallUpdate(Update, tag="tool_call", frozen=True):
+    """``raw_input`` is null if what the model wrote is no object."""
+
+    tool_call_id: str
+    name: str
+    raw_input: dict[str, Any] | None
+
+
+class ToolResultUpdate(Update, tag="tool_result", frozen=True):
+    """``raw_output`` is text; of an image it says only what it is."""
+
+    tool_call_id: str
+    name: str
+    raw_output: str
+    is_error: bool
+
+
+class ApprovalUpdate(Update, tag="approval_request", frozen=True):
+    """A call waits for `session/approve`. ``timeout_secs`` is what is left of the time until its ``deadline``."""
+
+    request_id: str
+    tool_name: str
+    arguments_summary: str
+    timeout_secs: int
+    deadline: str
+
+
+class StateUpdate(Update, tag="state", frozen=True):
+    """A turn goes on: with a ``prompt`` that was said, or because a request was answered."""
+
+    state: Literal["running"] = "running"
+    prompt: str | msgspec.UnsetType = msgspec.UNSET
+    request_id: str | msgspec.UnsetType = msgspec.UNSET
+    decision: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class UsageUpdate(Update, tag="usage", frozen=True):
+    """What a model call used, and the session so far. ``cost_usd`` is null where no price is known."""
+
+    input: int
+    output: int
+    cache_read: int
+    cache_write: int
+    cost_usd: float | None
+    reasoning: int
+    cumulative: Used
+
+
+class TurnComplete(Update, tag="turn_complete", frozen=True):
+    """A turn is over. ``content`` is what a client can show: the model's last words, or why it failed."""
+
+    outcome: OutcomeName
+    content: str
+    stop_reason: StopReason
+    error: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class EventUpdate(Update, tag="event", frozen=True):
+    """With the feature `events`: an event as zot RPC spells it."""
+
+    event: AgentEvent
+
+
+_HEAD: Final = b'{"jsonrpc":"2.0","method":"session/update","params":{"%s":%s,'
+_TEXT: Final = b'"type":"agent_message_chunk","text":'
+_THOUGHT: Final = b'"type":"agent_thought_chunk","text":'
+_EVENT: Final = b'"type":"event","event":'
+
+
+class Updates:
+    """Turns the events of one session into the lines that one client gets. Every event must be given once, in order:
+    to `lines`, or to `skip` what the client has had already."""
+
+    def __init__(self, session_id: str, dialect: Dialect, *, now: Callable[[], float] = time.time) -> None:
+        """``now`` tells seconds since the epoch."""
+        self._spelling = Spelling.SNAKE if dialect is Dialect.SNAKE else Spelling.CAMEL
+        self._native = dialect is Dialect.EVENTS
+        self._now = now
+        key = b"session_id" if dialect is Dialect.SNAKE else b"sessionId"
+        self._head = _HEAD % (key, encode(session_id))
+        self._text = self._head + _TEXT
+        self._thought = self._head + _THOUGHT
+        self._event = self._head + _EVENT
+        #: The names of the tools that were called in this run, by call.
+        self._names: dict[str, str] = {}
+        self._turn = Turn()
+
+    def lines(self, seq: int, events: Sequence[AgentEvent]) -> bytes:
+        """Return the lines for ``events``, the first of which has the number ``seq``; 0: they are not recorded."""
+        if self._native:
+            return self._native_lines(seq, events)
+        lines: list[bytes] = []
+        for number, event in enumerate(events, seq):
+            if type(event) is TextDelta and seq:  # This is what most events are.
+                lines.append(b'%s%s,"seq":%d}}\n' % (self._text, encode(event.delta), number))
+            elif type(event) is ThinkingDelta and seq:
+                lines.append(b'%s%s,"seq":%d}}\n' % (self._thought, encode(event.delta), number))
+            elif type(event) not in PIECES:
+                update = self._take(event)
+                if update is not None and (seq or isinstance(update, TurnComplete)):
+                    lines.append(self._line(update, number if seq else 0))
+        return b"".join(lines)
+
+    def skip(self, events: Sequence[AgentEvent]) -> None:
+        """Take ``events`` in without a word."""
+        for event in events:
+            if type(event) not in PIECES:
+                self._take(event)
+
+    def _native_lines(self, seq: int, events: Sequence[AgentEvent]) -> bytes:
+        if not seq:
+            return b"".join(b"%s%s}}\n" % (self._event, encode(event)) for event in events)
+        return b"".join(
+            b'%s%s,"seq":%d}}\n' % (self._event, encode(event), number) for number, event in enumerate(events, seq)
+        )
+
+    def _line(self, update: Update, number: int) -> bytes:
+        body = encode(spelled(self._spelling, update))[1:-1]
+        return b'%s%s,"seq":%d}}\n' % (self._head, body, number) if number else b"%s%s}}\n" % (self._head, body)
+
+    def _take(self, event: AgentEvent) -> Update | None:
+        """Remember what later updates need of an event; return what is said of it, None if nothing is."""
+        self._turn.take(event)
+        match event:
+            case ToolCall(id=call, name=name, args=args):
+                self._names[call] = name
+                return ToolCallUpdate(call, name, args)
+            case ToolResult(id=call, content=content, is_error=is_error):
+                return ToolResultUpdate(call, self._names.get(call, ""), output_of(content), is_error)
+            case ApprovalRequest():
+                return _asked(pending_of(event, self._now()))
+            case ApprovalAnswer(id=request, decision=decision):
+                return StateUpdate(request_id=request, decision=decision)
+            case UserMessage(content=content):
+                return StateUpdate(prompt=text_of(content))
+            case Usage():
+                return _used(event)
+            case Done():
+                return self._end()
+            case TextDelta() | ThinkingDelta() | ToolUseArgs() | ToolProgress():
+                return None  # These do not come here.
+            case TurnStart() | AssistantStart() | AssistantMessage() | TurnEnd() | ToolUseStart() | ToolUseEnd():
+                return None  # The chunks, the call and the end of the whole say it.
+            case Error() | CompactDone() | Retry():
+                return None
+            case ExtNotify() | ExtWaiting() | PanelOpened() | PanelRendered() | PanelClosed():
+                return None
+        assert_never(event)
+
+    def _end(self) -> TurnComplete:
+        ended = self._turn.summary()
+        self._turn = Turn()
+        self._names.clear()
+        return TurnComplete(ended.outcome, ended.shown, ended.stop_reason, ended.error or msgspec.UNSET)
+
+
+def pending_of(request: ApprovalRequest, now: float) -> PendingApproval:
+    """Return a question as a client sees it at that time, in seconds since the epoch."""
+    left = math.ceil(_seconds(request.deadline) - now)
+    return PendingApproval(request.id, request.tool, request.summary, max(0, left), request.deadline)
+
+
+def output_of(content: Sequence[TextBlock | ShownImage]) -> str:
+    """Return the result of a tool as text."""
+    return "\n".join(
+        block.text if isinstance(block, TextBlock) else f"[{block.mime_type}, {block.bytes} bytes]" for block in content
+    )
+
+
+def _asked(pending: PendingApproval) -> ApprovalUpdate:
+    left, deadline = pending.timeout_secs, pending.deadline
+    return ApprovalUpdate(pending.request_id, pending.tool_name, pending.arguments_summary, left, deadline)
+
+
+def _used(event: Usage) -> UsageUpdate:
+    used, total = Used.of(event.counters), Used.of(event.cumulative)
+    return UsageUpdate(used.input, used.output, used.cache_read, used.cache_write, used.cost_usd, used.reasoning, total)
+
+
+def _seconds(moment: str) -> float:
+    from datetime import datetime  # Rare enough not to be paid for at every start.
+
+    return datetime.fromisoformat(moment).timestamp()

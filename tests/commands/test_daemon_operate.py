@@ -1,0 +1,272 @@
+"""`zot daemon status`, `stop`, `logs` and `audit`, with a daemon and without."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+import pytest
+
+from daemon_fake import FakeDaemon
+from harness import PATIENCE_S, eventually, read_some
+from offspring import Child
+from zot.commands.daemon_operate import SUBCOMMANDS, operate
+from zot.commands.daemon_status import Status, look
+from zot.endpoint import locate
+from zot.errors import UserError
+from zot.serve.audit import Audit, Who
+from zot.serve.claim import Claim, claim_endpoint
+from zot.serve.lock_file import owner
+from zot.serve.log_file import LogFile
+
+HELLO = {"protocolVersion": 1, "serverVersion": "9.8.7", "serverPid": 4242}
+BUSY = {
+    "initialize": HELLO,
+    "status": {"serverVersion": "9.8.7", "protocolVersion": 1, "activeSessions": 2, "sessionIds": ["a", "b\n"]},
+    "daemon/stop": {},
+}
+
+
+class Said(NamedTuple):
+    out: str
+    code: int
+
+
+class Operator:
+    """Somebody who operates the daemon of one data directory."""
+
+    def __init__(self, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.data = data
+        self.path = str(data / "daemon.sock")
+        self._capsys = capsys
+
+    def run(self, *argv: str) -> Said:
+        code = operate(argv)
+        return Said(self._capsys.readouterr().out, code)
+
+
+@pytest.fixture
+def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Operator:
+    monkeypatch.setenv("ZEROCLAW_DATA_DIR", str(tmp_path))
+    for name in ("ZEROCLAW_SOCKET", "ZEROCLAW_CONFIG_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    return Operator(tmp_path, capsys)
+
+
+# Status.
+
+
+def test_status_tells_people_who_runs_and_what_it_does(operator: Operator) -> None:
+    with FakeDaemon(operator.path, BUSY) as daemon:
+        said = operator.run("status")
+        assert said.code == 0
+        assert re.sub(r"for +\d s\n", "for AGES\n", said.out) == (
+            "running   process 4242, version 9.8.7\n"
+            f"endpoint  {operator.path}\n"
+            f"data      {operator.data}\n"
+            "for AGES\n"
+            "sessions  2: a, b\\n\n"
+        )
+        assert daemon.asked == [("initialize", {"protocolVersion": 1}), ("status", {})]
+
+
+def test_status_tells_programs_the_same(operator: Operator) -> None:
+    with FakeDaemon(operator.path, BUSY):
+        told = json.loads(operator.run("status", "--json").out)
+    assert 0 <= told.pop("uptime_s") < 60
+    assert told == {
+        "running": True, "endpoint": operator.path, "data_dir": str(operator.data), "pid": 4242, "version": "9.8.7",
+        "protocol": 1, "active_sessions": 2, "session_ids": ["a", "b\n"], "problem": None,
+    }  # fmt: skip
+
+
+def test_without_a_daemon_the_exit_code_is_3(operator: Operator) -> None:
+    assert operator.run("status") == Said(f"no daemon is running at {operator.path}\n", 3)
+    claim_endpoint(operator.path).release()
+    assert operator.run("status").code == 3
+    told = operator.run("status", "--json")
+    assert (json.loads(told.out)["running"], told.code) == (False, 3)
+
+
+def test_what_a_killed_daemon_left_is_no_daemon(operator: Operator) -> None:
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(operator.path)
+    assert operator.run("status").code == 3
+    assert operator.run("stop").code == 3
+
+
+@pytest.mark.parametrize(
+    ("answers", "problem"),
+    [
+        ({"initialize": HELLO, "status": -32603}, "no"),
+        (
+            {"initialize": HELLO, "status": {"activeSessions": "many"}},
+            "Expected `int`, got `str` - at `$.activeSessions`",
+        ),
+        ({"initialize": -32011}, "no"),
+    ],
+)
+def test_a_daemon_that_is_not_well_is_told(operator: Operator, answers: dict[str, object], problem: str) -> None:
+    with FakeDaemon(operator.path, answers):  # type: ignore[arg-type]  # made to be wrong
+        assert operator.run("status") == Said(
+            f"process {os.getpid()} is the daemon at {operator.path}, but: {problem}\n", 1
+        )
+
+
+def test_one_that_does_not_answer_is_not_waited_for_for_ever(operator: Operator) -> None:
+    with FakeDaemon(operator.path, {}):
+        found = look(locate(os.environ), within_s=0.05)
+    assert found == Status(
+        running=False,
+        endpoint=operator.path,
+        data_dir=str(operator.data),
+        pid=os.getpid(),
+        problem="it does not answer",
+    )
+
+
+def test_the_flags_say_which_daemon_is_meant(operator: Operator) -> None:
+    other = str(operator.data / "other.sock")
+    with FakeDaemon(other, BUSY):
+        assert operator.run("status").code == 3
+        assert operator.run("status", "--socket", other).code == 0
+    with FakeDaemon(str(operator.data / "c/data/daemon.sock"), BUSY):
+        assert operator.run("status", "--config-dir", str(operator.data / "c")).code == 0
+
+
+# Stop.
+
+
+def test_stop_asks_politely_and_waits_for_the_end(operator: Operator) -> None:
+    with FakeDaemon(operator.path, BUSY) as daemon:
+        said = operator.run("stop")
+        assert said == Said(f"process {os.getpid()}, the daemon at {operator.path}, has ended\n", 0)
+        assert daemon.asked[-1] == ("daemon/stop", {})
+        assert owner(operator.path) is None
+
+
+def test_stop_without_a_daemon_has_nothing_to_do(operator: Operator) -> None:
+    assert operator.run("stop") == Said(f"no daemon is running at {operator.path}\n", 3)
+    assert operator.run("stop", "--json") == Said('{"stopped":false,"pid":null}\n', 3)
+
+
+def test_one_that_cannot_be_asked_is_told_by_a_signal(operator: Operator) -> None:
+    def own(_: Callable[[], None]) -> str:
+        owned.append(claim_endpoint(operator.path))
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+        while True:  # hangs up on everybody
+            owned[0].listener.accept()[0].close()
+
+    owned: list[Claim] = []
+    with Child(own) as deaf:
+        assert eventually(lambda: os.path.exists(operator.path))
+        said = operator.run("stop", "--json", "--timeout", "10")
+        assert said == Said(f'{{"stopped":true,"pid":{deaf.pid}}}\n', 0)
+
+
+def test_one_without_a_lock_that_does_not_want_to_end_is_left_alone(operator: Operator) -> None:
+    with FakeDaemon(operator.path, {"initialize": HELLO, "daemon/stop": -32601}):
+        os.unlink(f"{operator.path}.lock")
+        with pytest.raises(UserError, match="does not end when it is asked to: no"):
+            operator.run("stop")
+
+
+def test_one_that_does_not_end_is_not_waited_for_for_ever(operator: Operator) -> None:
+    claim = claim_endpoint(operator.path)
+
+    def promise() -> None:
+        connection, _ = claim.listener.accept()
+        with connection:
+            for number in (1, 2):
+                connection.recv(1 << 16)
+                connection.sendall(f'{{"jsonrpc":"2.0","result":{{}},"id":{number}}}\n'.encode())
+
+    promising = threading.Thread(target=promise)
+    promising.start()
+    with pytest.raises(UserError, match=rf"process {os.getpid()} is still the daemon at .* after 0\.1 s"):
+        operator.run("stop", "--timeout", "0.1")
+    promising.join()
+    claim.release()
+
+
+# What was written down.
+
+
+def test_logs_are_written_with_the_oldest_first(operator: Operator) -> None:
+    (operator.data / "logs").mkdir()
+    (operator.data / "logs/daemon.log").write_text("new\n")
+    (operator.data / "logs/daemon.log.1").write_text("old\n")
+    assert operator.run("logs") == Said("old\nnew\n", 0)
+
+
+def test_logs_are_followed_also_into_the_next_file_until_somebody_has_seen_enough(operator: Operator) -> None:
+    reader, writer = os.pipe()
+    log = LogFile(str(operator.data / "logs/daemon.log"), max_bytes=10)
+    log.append(b"before\n")
+
+    def read_log(_: Callable[[], None]) -> str:
+        with mock.patch.object(sys, "stdout", os.fdopen(writer, "w")):
+            return str(operate(["logs", "-f"]))
+
+    with Child(read_log) as follower:
+        shown = read_some(reader, time.monotonic() + PATIENCE_S)
+        for line in (b"in the next\n", b"and the next\n"):
+            log.append(line)
+            shown += read_some(reader, time.monotonic() + PATIENCE_S)
+        os.kill(follower.pid, signal.SIGTERM)
+        assert follower.says() == "0"
+    assert shown == b"before\nin the next\nand the next\n"
+    for descriptor in (reader, writer):
+        os.close(descriptor)
+
+
+def test_without_a_log_that_is_told(operator: Operator) -> None:
+    with pytest.raises(UserError, match=r"there is no log: .*/logs/daemon\.log does not exist"):
+        operate(["logs"])
+    with pytest.raises(UserError, match=r"there is no audit log: .*/logs/audit\.log does not exist"):
+        operate(["audit", "verify"])
+
+
+def test_the_audit_log_is_shown_and_verified(operator: Operator) -> None:
+    path = operator.data / "logs/audit.log"
+    audit = Audit(LogFile(str(path)), soon=lambda action: action())
+    audit.call(Who("unix", uid=1, pid=2), "status")
+    audit.close()
+    assert operator.run("audit") == Said(path.read_text(), 0)
+    last = json.loads(path.read_text().split("\n")[1])["hash"]
+    assert operator.run("audit", "verify") == Said(
+        f"2 lines, all as they were written; the last is number 2, hash {last}\n", 0
+    )
+    path.write_text(path.read_text().replace('"uid":1', '"uid":3'))
+    said = operator.run("audit", "verify")
+    assert said.out.startswith(f"{path}:2: is not as it was written\n2 lines, 1 are not right; ")
+    assert said.code == 1
+    assert json.loads(operator.run("audit", "verify", "--json").out)["problems"] == [
+        f"{path}:2: is not as it was written"
+    ]
+
+
+# Usage.
+
+
+def test_wrong_usage_is_told(operator: Operator, capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (["status", "now"], ["stop", "--timeout", "0"], ["logs", "--json"], ["audit", "burn"]):
+        assert operate(argv) == 2
+        assert f"zot daemon {argv[0]} --help tells more" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_help_names_every_flag(operator: Operator, name: str) -> None:
+    said = operator.run(name, "--help")
+    assert said.code == 0
+    assert all(flag.name in said.out for flag in SUBCOMMANDS[name].flags)

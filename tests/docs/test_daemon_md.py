@@ -1,0 +1,117 @@
+"""docs/daemon.md leaves nothing out: every method, update and error; and what its conversations say can be said."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import FieldInfo
+
+from zot.wire import daemon, host, jsonrpc, updates
+from zot.wire.daemon import METHODS, Method
+from zot.wire.daemon_server import LogEvent
+
+from .markdown import Block, blocks
+
+TEXT = (Path(__file__).parents[2] / "docs" / "daemon.md").read_text()
+CODES = {name: code for name, code in vars(jsonrpc).items() if name.isupper() and isinstance(code, int)}
+UPDATES = {str(kind.__struct_config__.tag): kind for kind in updates.Update.__subclasses__()}
+
+
+def needless(field: FieldInfo) -> bool:
+    """True of a parameter that need not be given."""
+    return not field.required
+
+
+def absent(field: FieldInfo) -> bool:
+    """True of a part of an answer that is not always there; what else has a default is written all the same."""
+    return field.default is msgspec.UNSET
+
+
+def row(method: Method) -> str:
+    """Return the line of the table of methods, as it must be."""
+    errors = f" Errors: {', '.join(f'`{code}`' for code in method.errors)}." if method.errors else ""
+    local = " Over the local socket only." if method.local else ""
+    names = fields(method.params, needless), fields(method.result, absent)
+    return f"| `{method.name}` | {names[0]} | {names[1]} | {method.summary}{local}{errors} |"
+
+
+def fields(kind: type[msgspec.Struct], may_be_missing: Callable[[FieldInfo], bool]) -> str:
+    """Return the names of the fields, with a question mark behind those that may be missing."""
+    if issubclass(kind, host.Request):
+        return "as in [host](host.md), `ageMs?`"
+    found = msgspec.structs.fields(kind)
+    return ", ".join(f"`{field.encode_name}{'?' if may_be_missing(field) else ''}`" for field in found)
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
+def test_every_method_is_described(method: Method) -> None:
+    assert f"\n{row(method)}\n" in TEXT
+
+
+@pytest.mark.parametrize("name", sorted(UPDATES))
+def test_every_update_is_described_with_its_fields(name: str) -> None:
+    section = TEXT.partition("\n## Updates\n")[2].partition("\n## ")[0]
+    [names] = re.findall(rf"^\| `{name}` \|([^|]*)\|", section, re.MULTILINE)
+    assert re.findall("`(.*?)`", names) == [*UPDATES[name].__struct_encode_fields__]
+
+
+@pytest.mark.parametrize("name", sorted(CODES))
+def test_every_error_is_described(name: str) -> None:
+    assert f"\n| `{CODES[name]}` |" in TEXT
+
+
+@pytest.mark.parametrize("feature", daemon.FEATURES)
+def test_every_feature_is_described(feature: str) -> None:
+    assert f"`{feature}`" in TEXT
+
+
+@pytest.mark.parametrize("block", blocks(TEXT, "daemon"), ids=Block.id)
+def test_what_a_conversation_says_can_be_said(block: Block) -> None:
+    asked: dict[str, Method] = {}
+    for line in block.text.strip().split("\n"):
+        sign, _, text = line.partition(" ")
+        if sign == ">":
+            method, params = call(text)
+            daemon.read_params(method, params)
+            asked[str(json.loads(text).get("id"))] = method
+        elif sign == "<" and text != "...":
+            check_answer(text, asked)
+
+
+def call(text: str) -> tuple[Method, msgspec.Raw]:
+    said = jsonrpc.decode(text.encode())
+    assert isinstance(said, jsonrpc.Request)
+    return daemon.find(said.method, initialized=True, local=True), said.params
+
+
+def check_answer(text: str, asked: dict[str, Method]) -> None:
+    frame = json.loads(re.sub(r"([:\[])\.\.\.", r"\1null", text))
+    match frame:
+        case {"method": "session/update", "params": {"type": str(name), "sessionId": str()} as update}:
+            rest = {key: value for key, value in update.items() if key not in ("type", "sessionId", "seq")}
+            check(UPDATES[name], rest, text)
+        case {"method": "logs/event", "params": given}:
+            check(LogEvent, given, text)
+        case {"result": result, "id": frame_id}:
+            check(asked[str(frame_id)].result, result, text)
+        case {"error": {"code": code, "message": _}}:
+            assert code in CODES.values()
+        case _:
+            pytest.fail(f"nobody says {text}")
+
+
+def check(kind: type[msgspec.Struct], given: dict[str, Any], text: str) -> None:
+    names = {field.encode_name: field.required for field in msgspec.structs.fields(kind)}
+    spelled = {name.lower(): name for name in names}
+    keys = {spelled.get(key.replace("_", "").lower(), key) for key in given}
+    assert keys <= names.keys()
+    assert {name for name, required in names.items() if required} <= keys
+    if "..." not in text and "session_id" not in text and "protocol_version" not in text:
+        tag = kind.__struct_config__.tag
+        msgspec.convert(given if tag is None else {"type": tag, **given}, kind)

@@ -1,0 +1,356 @@
+"""Who owns an endpoint: one process at a time, whatever was left, put or tried there."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from offspring import NOBODY, Child
+from zot.errors import ConfigError, DaemonRunning
+from zot.serve.claim import Claim, adopt_listener, claim_endpoint
+from zot.serve.lock_file import owner
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A short path in a directory that everybody may pass."""
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o755)
+        yield Path(directory)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(os.lstat(path).st_mode)
+
+
+def connect(path: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(5)
+    try:
+        connection.connect(str(path))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def fill_backlog(path: Path) -> list[socket.socket]:
+    """Connect until nobody can any more."""
+    waiting = []
+    with suppress(BlockingIOError):
+        while True:
+            waiting.append(connect(path))
+    return waiting
+
+
+def held(path: Path, *, at_once: bool = True) -> Callable[[Callable[[], None]], str]:
+    """Return what a child does that owns the endpoint until it dies, and tells that it does."""
+
+    def own(wait: Callable[[], None]) -> str:
+        if not at_once:
+            wait()
+        owned.append(claim_endpoint(str(path)))
+        return "mine"
+
+    owned: list[Claim] = []
+    return own
+
+
+def test_the_socket_is_ours_alone_whatever_the_umask(place: Path) -> None:
+    before = os.umask(0)
+    try:
+        claim = claim_endpoint(str(place / "new" / "deep" / "d.sock"))
+        assert os.umask(0) == 0, "the umask is put back"
+    finally:
+        os.umask(before)
+    assert [mode(place / "new"), mode(place / "new/deep")] == [0o700, 0o700]
+    assert [mode(place / "new/deep/d.sock"), mode(place / "new/deep/d.sock.lock")] == [0o600, 0o600]
+    assert mode(place) == 0o755, "a directory that we did not make stays as it is"
+    with connect(place / "new/deep/d.sock") as client:
+        served, _ = claim.listener.accept()
+        served.sendall(b"hello")
+        assert client.recv(5) == b"hello"
+        served.close()
+    claim.release()
+    assert sorted(os.listdir(place / "new/deep")) == ["d.sock.lock"]
+
+
+def test_a_living_owner_is_named_and_not_disturbed(place: Path) -> None:
+    path = place / "d.sock"
+    with Child(held(path)) as first:
+        assert first.says() == "mine"
+        assert owner(str(path)) == first.pid
+        with pytest.raises(
+            DaemonRunning, match=f"process {first.pid} is the daemon at {path}: .*zot daemon stop"
+        ) as it:
+            claim_endpoint(str(path))
+        assert it.value.pid == first.pid
+        connect(path).close()
+    assert owner(str(path)) is None
+
+
+def test_the_owner_may_be_ourselves(place: Path) -> None:
+    claim = claim_endpoint(str(place / "d.sock"))
+    with pytest.raises(DaemonRunning) as problem:
+        claim_endpoint(str(place / "d.sock"))
+    assert problem.value.pid == os.getpid()
+    claim.release()
+    claim.release()
+    claim_endpoint(str(place / "d.sock")).release()
+
+
+def test_what_a_killed_daemon_left_is_replaced(place: Path) -> None:
+    path = place / "d.sock"
+    with Child(held(path)) as first:
+        assert first.says() == "mine"
+        left = os.lstat(path).st_ino
+        first.kill()
+    assert stat.S_ISSOCK(os.lstat(path).st_mode)
+    keep = os.open(path, os.O_PATH)  # so that its number is not used again
+    claim = claim_endpoint(str(path))
+    assert os.lstat(path).st_ino != left
+    connect(path).close()
+    os.close(keep)
+    claim.release()
+
+
+def test_a_forked_child_does_not_keep_the_endpoint_of_a_dead_daemon(place: Path) -> None:
+    path = place / "d.sock"
+    waits, ends = os.pipe()
+
+    def own_and_fork(_: Callable[[], None]) -> str:
+        owned.append(claim_endpoint(str(path)))
+        if os.fork() == 0:
+            os.close(ends)
+            os.read(waits, 1)  # It ends with the test.
+            os._exit(0)
+        return "mine"
+
+    owned: list[Claim] = []
+    with Child(own_and_fork) as first:
+        assert first.says() == "mine"
+        first.kill()
+    claim_endpoint(str(path)).release()
+    os.close(ends)
+    os.close(waits)
+
+
+def test_of_two_that_race_exactly_one_wins(place: Path) -> None:
+    for number in range(20):
+        path = place / f"{number}.sock"
+        if number % 2:  # Half of them race for what a dead one left.
+            left = socket.socket(socket.AF_UNIX)
+            left.bind(str(path))
+            left.close()
+        with Child(held(path, at_once=False)) as one, Child(held(path, at_once=False)) as other:
+            one.go_on()
+            other.go_on()
+            said = sorted([one.says(), other.says()])
+            assert said[1] == "mine"
+            assert said[0].startswith("DaemonRunning: process ")
+            connect(path).close()
+
+
+def test_looking_who_owns_it_keeps_nobody_from_owning_it(place: Path) -> None:
+    path = place / "d.sock"
+    claim_endpoint(str(path)).release()
+
+    def look(_: Callable[[], None]) -> str:
+        while True:
+            owner(str(path))
+
+    with Child(look):
+        for _ in range(100):
+            claim_endpoint(str(path)).release()
+
+
+def test_one_that_listens_without_the_lock_is_left_alone(place: Path) -> None:
+    path = place / "d.sock"
+    with socket.socket(socket.AF_UNIX) as foreign:
+        foreign.bind(str(path))
+        foreign.listen(0)
+        with pytest.raises(DaemonRunning) as problem:
+            claim_endpoint(str(path))
+        assert problem.value.pid == os.getpid()
+        waiting = fill_backlog(path)
+        with pytest.raises(DaemonRunning, match="another process"):
+            claim_endpoint(str(path))
+        for connection in waiting:
+            connection.close()
+        connect_again = foreign.accept()[0]
+        connect_again.close()
+    assert owner(str(path)) is None
+
+
+# What is at the path and is no socket.
+
+
+def a_file(path: Path) -> None:
+    path.write_text("precious")
+
+
+def a_directory(path: Path) -> None:
+    path.mkdir()
+
+
+def a_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def a_link_to_nothing(path: Path) -> None:
+    path.symlink_to(path.parent / "nothing")
+
+
+def a_link_to_a_file(path: Path) -> None:
+    (path.parent / "precious").write_text("precious")
+    path.symlink_to(path.parent / "precious")
+
+
+@pytest.mark.parametrize("make", [a_file, a_directory, a_fifo, a_link_to_nothing, a_link_to_a_file])
+def test_what_is_no_socket_is_never_removed(place: Path, make: Callable[[Path], None]) -> None:
+    path = place / "d.sock"
+    make(path)
+    before = os.lstat(path)
+    with pytest.raises(ConfigError, match="is there and is no socket"):
+        claim_endpoint(str(path))
+    assert os.path.samestat(os.lstat(path), before)
+    assert owner(str(path)) is None
+
+
+# What is where the lock belongs.
+
+
+def a_lock_for_all(path: Path) -> None:
+    path.touch()
+    path.chmod(0o666)
+
+
+def a_lock_with_two_names(path: Path) -> None:
+    (path.parent / "precious").write_text("precious")
+    (path.parent / "precious").chmod(0o600)
+    os.link(path.parent / "precious", path)
+
+
+def a_lock_of_another(path: Path) -> None:
+    path.touch(0o600)
+    if os.geteuid() == 0:
+        os.chown(path, NOBODY, NOBODY)
+    else:
+        path.chmod(0o644)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (a_link_to_a_file, "cannot be used as a lock file"),
+        (a_link_to_nothing, "cannot be used as a lock file"),
+        (a_directory, "cannot be used as a lock file"),
+        (a_fifo, "is not a regular file"),
+        (a_lock_for_all, r"is not ours alone \(mode 0666\)"),
+        (a_lock_with_two_names, "has other names"),
+        (a_lock_of_another, "belongs to uid 65534|is not ours alone"),
+    ],
+)
+def test_what_is_no_lock_of_ours_is_refused_and_not_touched(
+    place: Path, make: Callable[[Path], None], reason: str
+) -> None:
+    make(place / "d.sock.lock")
+    with pytest.raises(ConfigError, match=rf"d\.sock\.lock {reason}.*: remove it, or name another"):
+        claim_endpoint(str(place / "d.sock"))
+    assert not (place / "d.sock").exists()
+    precious = place / "precious"
+    assert not precious.exists() or precious.read_text() == "precious"
+
+
+# The directory.
+
+
+@pytest.mark.parametrize("unsafe", [0o777, 0o770, 0o757])
+def test_a_directory_in_which_others_may_replace_the_socket_is_refused(place: Path, unsafe: int) -> None:
+    place.chmod(unsafe)
+    with pytest.raises(ConfigError, match=rf"others may write to {place} \(mode {unsafe:04o}\).*: choose a directory"):
+        claim_endpoint(str(place / "d.sock"))
+    assert (os.listdir(place), mode(place)) == ([], unsafe)
+
+
+def test_a_directory_like_tmp_will_do(place: Path) -> None:
+    place.chmod(0o1777)
+    claim_endpoint(str(place / "d.sock")).release()
+    assert mode(place) == 0o1777
+
+
+def test_a_directory_of_somebody_else_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid() == 0:
+        os.chown(place, NOBODY, NOBODY)
+    else:
+        us = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: us + 1)
+    with pytest.raises(ConfigError, match=r"belongs to uid \d+, who could replace the daemon's socket"):
+        claim_endpoint(str(place / "d.sock"))
+    assert os.listdir(place) == []
+
+
+def test_a_directory_that_cannot_be_is_told(place: Path) -> None:
+    (place / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"no daemon can be at .*: Not a directory"):
+        claim_endpoint(str(place / "file" / "d.sock"))
+
+
+def test_a_path_that_is_too_long_leaves_nothing_but_the_lock(place: Path) -> None:
+    path = place / ("x" * 120)
+    with pytest.raises(ConfigError, match="the daemon cannot listen at"):
+        claim_endpoint(str(path))
+    assert owner(str(path)) is None
+
+
+def test_a_relative_path_is_relative_to_where_we_are(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    claim = claim_endpoint("d.sock")
+    assert sorted(os.listdir(place)) == ["d.sock", "d.sock.lock"]
+    claim.release()
+    assert os.listdir(place) == ["d.sock.lock"]
+
+
+# The end.
+
+
+def test_at_the_end_a_socket_that_is_not_ours_stays(place: Path) -> None:
+    path = place / "d.sock"
+    claim = claim_endpoint(str(path))
+    path.rename(place / "old.sock")
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        claim.release()
+        assert path.exists()
+
+
+def test_at_the_end_a_socket_that_is_gone_is_no_problem(place: Path) -> None:
+    claim = claim_endpoint(str(place / "d.sock"))
+    (place / "d.sock").unlink()
+    claim.release()
+    assert owner(str(place / "d.sock")) is None
+
+
+def test_a_socket_that_was_opened_for_us_is_locked_and_stays(place: Path) -> None:
+    path = place / "d.sock"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+    claim = adopt_listener(str(path), listener)
+    assert owner(str(path)) == os.getpid()
+    with pytest.raises(DaemonRunning):
+        claim_endpoint(str(path))
+    claim.release()
+    assert path.exists()
+    assert owner(str(path)) is None
+
+
+def test_nobody_owns_what_never_was(place: Path) -> None:
+    assert owner(str(place / "d.sock")) is None
