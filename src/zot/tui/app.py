@@ -13,7 +13,16 @@ from textual.binding import Binding
 
 from zot.conversation import Conversation, Home
 from zot.errors import AgentError, UserError
-from zot.events import AgentEvent, ApprovalRequest, Done, PanelClosed, PanelOpened, PanelRendered, UserMessage
+from zot.events import (
+    AgentEvent,
+    ApprovalRequest,
+    Done,
+    ExtWaiting,
+    PanelClosed,
+    PanelOpened,
+    PanelRendered,
+    UserMessage,
+)
 from zot.messages import text_of
 from zot.slash import CommandInfo
 from zot.tui import slash
@@ -42,8 +51,6 @@ T = TypeVar("T")
 
 #: A second Ctrl+C within this time leaves.
 _TWICE_S = 2.0
-#: An extension that takes longer is named.
-_PATIENCE_S = 1.0
 _COMMAND = re.compile(r"/[\w.-]+(\s|$)")
 
 
@@ -185,9 +192,10 @@ class ZotApp(App[int]):
                 self._do(self._approvals.ask(event))
             case PanelOpened() | PanelRendered() | PanelClosed():
                 self._do(self.panels.hear(event))
+            case ExtWaiting(extension=extension) if not self.runs:
+                self._waiting_for = f"waiting for {extension}"
             case _:
-                if getattr(event, "__struct_config__").tag == "ext_waiting":  # noqa: B009
-                    self._waiting_for = f"waiting for {getattr(event, 'extension', 'an extension')}"
+                pass
 
     async def _ended(self, failure: str) -> None:
         """A run is over: go on with what waits, or offer another model if this one failed."""
@@ -239,14 +247,10 @@ class ZotApp(App[int]):
 
     async def _run_command(self, line: str) -> None:
         name = line[1:].split(maxsplit=1)[0]
-        owner = next((one.extension for one in self.extension_commands if one.name == name), "")
-        timer = self.set_timer(_PATIENCE_S, lambda: self.busy(f"waiting for {owner}")) if owner else None
         try:
             await slash.run(self, line)
         finally:
-            if timer is not None:
-                timer.stop()
-                self.busy("")
+            self.busy("")
         if name == "reload-ext":
             await self._learn_commands()
         if self._conversation is not None:
@@ -336,7 +340,9 @@ class ZotApp(App[int]):
             if not question.answer.done():
                 before = self.focused
                 await self.screen.mount(question, before=self.composer)
+                self.composer.display = False  # Small screens have no room for both.
                 await question.answer
+                self.composer.display = True
                 self.screen.set_focus(before if before is not None and before.is_attached else self.editor)
                 await question.remove()
             return question.answer.result()
