@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding
 
@@ -57,7 +59,12 @@ _COMMAND = re.compile(r"/[\w.-]+(\s|$)")
 class ZotApp(App[int]):
     """A face of one conversation. ``begin`` gives the home, ``session`` says which session to open in it."""
 
-    CSS = "Screen { layout: vertical; background: transparent; }"
+    CSS = """
+    Screen { layout: vertical; background: transparent; }
+    ZotApp.ascii Composer, ZotApp.ascii Question, ZotApp.ascii Form { border-top: ascii ansi_bright_black; }
+    ZotApp.ascii Panel { border: ascii ansi_bright_black; }
+    ZotApp.ascii Transcript { scrollbar-size-vertical: 0; }
+    """
     BINDINGS = [  # noqa: RUF012  (as every app has it)
         Binding("ctrl+c", "interrupt", "leave", show=False, priority=True),
         Binding("ctrl+d", "end_of_input", "leave", show=False),
@@ -75,8 +82,9 @@ class ZotApp(App[int]):
         *,
         look: Look | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(ansi_color=True)
         self.look = look or look_for()
+        self.set_class(not self.look.unicode, "ascii")
         self.theme = "ansi-light" if self.look.code_theme == "ansi_light" else "ansi-dark"
         self._begin, self._session = begin, session
         self._home: Home | None = None
@@ -98,7 +106,6 @@ class ZotApp(App[int]):
 
     def compose(self) -> ComposeResult:
         yield self.transcript
-        yield self.panels
         yield self.composer
         yield self.status
 
@@ -124,12 +131,14 @@ class ZotApp(App[int]):
 
     async def _start(self) -> None:
         """Open the session, having asked about what of the project must be trusted first."""
+        await self.screen.mount(self.panels, before=self.composer)
+        await self.composer.furnish()
         try:
             self._home = await self._begin()
             await ask_trust(self)
             await self._enter(await self._session(self._home))
         except AgentError as problem:
-            self.exit(1, message=f"zot: {problem}")
+            self.exit(1, message=Text(f"zot: {problem}"))
         else:
             await asyncio.to_thread(warm)
 
@@ -377,6 +386,11 @@ class ZotApp(App[int]):
         self._unfollow()
         if self._conversation is not None:
             await self._conversation.close()
+
+    def _fatal_error(self) -> None:
+        """Say what broke us, when the terminal is as it was: without the values of variables, which may be secret."""
+        self._exit_renderables.append(Text(f"{traceback.format_exc()}zot: internal error; this is a bug"))
+        self._close_messages_no_wait()
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something that takes a while; what goes wrong is said."""
