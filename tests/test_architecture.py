@@ -172,7 +172,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "provision", "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors",
         "providers/models", "providers", "doctor", "session", "store", "agent", "history", "job", "journal", "past",
         "readable", "branches", "rewind", "tools", "schema", "answers", "extensions", "extension_host", "endpoint",
-        "conversation", "local_home", "tui", "daemon_settings", "listen_address", "web", "client", "client_session", "html_page",
+        "conversation", "local_home", "tui", "daemon_settings", "listen_address", "web", "client",
+        "client_session", "html_page",
     },
     # It imports the command that was named, by name; one that must answer is not to die while it is loaded.
     "cli": {"errors", "version", "serve"},
