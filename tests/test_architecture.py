@@ -140,7 +140,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The daemon for browsers; `embedded` puts one together inside another program.
     "web": {
         "errors", "private", "listen_address", "wire", "serve", "agents", "endpoint", "establishment", "journal",
-        "premises",
+        "premises", "session", "extension_host", "extensions",
     },
     # A conversation and a home in this process. Faces do not know them.
     "local": {
