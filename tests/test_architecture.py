@@ -140,7 +140,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The daemon for browsers; `embedded` puts one together inside another program.
     "web": {
         "errors", "private", "listen_address", "wire", "serve", "agents", "endpoint", "establishment", "journal",
-        "premises",
+        "premises", "session", "extension_host", "extensions",
     },
     # Who talks to a daemon needs nothing of what a daemon is made of.
     "client_line": {"errors", "serve"},
