@@ -95,10 +95,10 @@ def _screen(opening: Opening) -> int:
 
     from zot.tui.app import ZotApp
 
-    return asyncio.run(_run(ZotApp(opening.home, opening.session)))
+    return asyncio.run(run_app(ZotApp(opening.home, opening.session)))
 
 
-async def _run(app: ZotApp) -> int:
+async def run_app(app: ZotApp) -> int:
     """Run the app until somebody leaves it, or a signal comes; the terminal is then as it was."""
     import asyncio
 
