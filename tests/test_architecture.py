@@ -33,7 +33,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "events": {"errors", "messages", "surrogates"},
     "slash": set(),
     "flags": {"errors"},
-    "daemon_settings": {"flags"},
+    "listen_address": {"errors"},
+    "daemon_settings": {"flags", "listen_address"},
     "config_file": {"errors", "printable", "regular", "flags", "daemon_settings", "providers/vendors"},
     "config": {"errors", "flags", "config_file", "providers/vendors"},
     # One reading of the file, with an eye to what the agent would make of it.
@@ -136,6 +137,15 @@ MAY_IMPORT: dict[str, set[str]] = {
         "errors", "version", "printable", "private", "regular", "messages", "events", "slash", "history", "job",
         "outcome", "answers", "session", "hub", "wire", "journal", "agents", "daemon_settings", "endpoint", "tools",
     },
+    # The daemon for browsers; `embedded` puts one together inside another program.
+    "web": {
+        "errors", "private", "listen_address", "wire", "serve", "agents", "endpoint", "establishment", "journal",
+        "premises",
+    },
+    # Who talks to a daemon needs nothing of what a daemon is made of.
+    "client_line": {"errors", "serve"},
+    "client_session": {"errors", "messages", "events", "wire"},
+    "client": {"errors", "version", "endpoint", "wire", "client_line", "client_session"},
     # A conversation and a home in this process. Faces do not know them.
     "local": {
         "errors", "messages", "events", "slash", "store", "config", "conversation", "history", "outcome", "past",
@@ -162,13 +172,17 @@ MAY_IMPORT: dict[str, set[str]] = {
         "provision", "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors",
         "providers/models", "providers", "doctor", "session", "store", "agent", "history", "job", "journal", "past",
         "readable", "branches", "rewind", "tools", "schema", "answers", "extensions", "extension_host", "endpoint",
-        "conversation", "html_page", "local_home", "tui",
+        "conversation", "local_home", "tui", "daemon_settings", "listen_address", "web", "client",
+        "client_session", "html_page",
     },
     # It imports the command that was named, by name; one that must answer is not to die while it is loaded.
     "cli": {"errors", "version", "serve"},
     "__main__": {"cli"},
     # The face of the SDK re-exports; it loads nothing until it is asked.
-    "__init__": {"errors", "version", "messages", "events", "config", "rewind", "sdk", "blocking"},
+    "__init__": {
+        "errors", "version", "messages", "events", "config", "rewind", "sdk", "blocking", "wire", "client",
+        "client_session",
+    },
 }  # fmt: skip
 
 

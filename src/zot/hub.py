@@ -21,7 +21,7 @@ log = logging.getLogger("zot")
 RESTING = 64
 IDLE_S = 600.0
 #: How often we look for sessions that have nothing to do any more, while there are any.
-_LOOK_S = 5.0
+_LOOK_S = 1.0
 #: How long a session may take to be let go of.
 _CLOSE_S = 10.0
 
@@ -90,7 +90,10 @@ class Hub:
         #: The one that was used last stands at the end.
         self._live: dict[str, Live] = {}
         self._loading: dict[str, asyncio.Task[Live]] = {}
+        #: How many are being opened, for which there is room.
+        self._opened = 0
         self._leaving: dict[str, asyncio.Task[None]] = {}
+        self._loads = 0
         self._looking: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -127,7 +130,7 @@ class Hub:
             live.used = time.monotonic()
             if session_id in self._live:
                 self._live[session_id] = self._live.pop(session_id)
-            self._tidy()
+            self._look_later()
 
     async def let_go(self, session_id: str, *, parks: bool = False) -> bool:
         """End what a session does and forget it; what it recorded stays. False if it is not loaded."""
@@ -164,14 +167,21 @@ class Hub:
                 loading = asyncio.get_running_loop().create_task(self._load(session_id, wanted), name="zot loading")
                 self._loading[session_id] = loading
                 loading.add_done_callback(lambda _: self._loading.pop(session_id, None))
-                return await asyncio.shield(loading)
-            await asyncio.wait({loading})  # If that fails we try for ourselves: we may want something else.
+                await asyncio.shield(loading)  # Before we have it, it may have been let go of again.
+            else:
+                await asyncio.wait({loading})  # If that fails we try for ourselves: we may want something else.
 
     async def _load(self, session_id: str, wanted: Wanted | None) -> Live:
-        self._tidy()
-        if self._limit and len(self._live) + len(self._loading) > self._limit:
+        self._loads += 1  # To look costs time for each that is loaded, so it is done once for many that are opened.
+        if self._limit or self._loads % max(1, self._resting // 4) == 0:
+            self._tidy(more=1)
+        if self._limit and len(self._live) + self._opened >= self._limit:
             raise TooManySessions(f"{self._limit} sessions are in use already; close one, or wait")
-        session = await self._opening(session_id, wanted)
+        self._opened += 1
+        try:
+            session = await self._opening(session_id, wanted)
+        finally:
+            self._opened -= 1
         channel = self.channel(session_id)
         channel.opened(session.last_seq, busy=session.busy)
         session.subscribe(channel)
@@ -197,13 +207,15 @@ class Hub:
             log.exception("session %r could not be wound down", session_id)
         self.channel(session_id).closed()
 
-    def _tidy(self) -> None:
-        """Let go of what has had nothing to do for longest, as far as there are too many."""
+    def _tidy(self, *, more: int = 0) -> None:
+        """Let go of what has had nothing to do for longest, as far as there are too many, or ``more`` need room."""
+        if len(self._live) <= self._resting and not self._limit:
+            return
         before = time.monotonic() - self._idle_s
         idle = [session_id for session_id, live in self._live.items() if live.can_go(before=before)]
         over = len(idle) - self._resting
         if self._limit:
-            over = max(over, len(self._live) + len(self._loading) - self._limit)
+            over = max(over, len(self._live) + self._opened + more - self._limit)
         for session_id in idle[: max(0, over)]:
             self._leave(session_id)
 

@@ -382,12 +382,11 @@ time.sleep(0.2)
 hello("tools", "events", "commands")
 say("register_tool", name="lookup", schema={"type": "object"})
 say("register_command", name="greet")
-say("subscribe", intercept=["tool_call", "turn_start"])
+say("subscribe", intercept=["tool_call"])
 say("ready")
 for frame in frames():
     if frame["type"] == "event_intercept":
-        if frame["event"] == "tool_call":
-            time.sleep(0.2)
+        time.sleep(0.2)
         answer(frame)
     elif frame["type"] == "tool_call":
         time.sleep(0.2)

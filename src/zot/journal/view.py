@@ -5,9 +5,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-from zot.events import AgentEvent
+from zot.events import AgentEvent, ApprovalRequest
 from zot.journal.chunks import Kind
-from zot.journal.tables import SessionRecord, get, rows_after
+from zot.journal.tables import SessionRecord, get, last_seq, rows_after
 from zot.store import Change, Configured
 
 
@@ -27,14 +27,30 @@ def run_so_far(connection: sqlite3.Connection, session_id: str, upto: int) -> Se
 
     Raise NoSuchSession, JournalDamaged.
     """
+    return [event for _, event in _numbered_run(connection, session_id, upto)]
+
+
+def asked_at(connection: sqlite3.Connection, session_id: str, request_id: str) -> int:
+    """Return the number of a question of the newest run; 0 if it is not on record.
+
+    Raise NoSuchSession, JournalDamaged.
+    """
+    upto = last_seq(connection, get(connection, session_id).number)
+    events = _numbered_run(connection, session_id, upto)
+    return next((seq for seq, event in events if isinstance(event, ApprovalRequest) and event.id == request_id), 0)
+
+
+def _numbered_run(connection: sqlite3.Connection, session_id: str, upto: int) -> list[tuple[int, AgentEvent]]:
     number = get(connection, session_id).number
     place = "FROM chunks WHERE session = ? AND kind = ?"
     query = f"SELECT run {place} AND first <= ? ORDER BY first DESC LIMIT 1"
     found = connection.execute(query, (number, Kind.EVENTS, upto)).fetchone()
     if found is None:
-        return ()
+        return []
     (first,) = connection.execute(f"SELECT MIN(first) {place} AND run = ?", (number, Kind.EVENTS, *found)).fetchone()
-    return [event for seq, event in events_after(connection, session_id, first - 1, upto - first + 1) if seq <= upto]
+    return [
+        (seq, event) for seq, event in events_after(connection, session_id, first - 1, upto - first + 1) if seq <= upto
+    ]
 
 
 def agent_of(connection: sqlite3.Connection, record: SessionRecord) -> str:

@@ -18,16 +18,16 @@ from zot.errors import (
     TooManySessions,
     UserError,
 )
-from zot.events import Done, Error
+from zot.events import Done, Error, TurnEnd
 from zot.serve.audit import Who
 from zot.serve.feed import Feed, Follower, Wire
 from zot.wire import jsonrpc
 from zot.wire.daemon import encode_error_in, encode_result_in, find, read_params, spelling_of
 from zot.wire.daemon_server import Initialize, Initialized
-from zot.wire.daemon_session import Prompt
+from zot.wire.daemon_session import OfSession, Prompt
 from zot.wire.jsonrpc import Bad, Request, RpcError
 from zot.wire.lines import TooLong
-from zot.wire.spelling import Spelling
+from zot.wire.spelling import Spelling, read
 from zot.wire.updates import Dialect, Updates
 
 log = logging.getLogger("zot")
@@ -133,6 +133,7 @@ class Connection:
         #: One at a time begins what is asked of a session, in the order in which it was asked.
         self._order: dict[str, asyncio.Lock] = {}
         self._is_ending = False
+        self._is_closed = False
 
     # What the client says.
 
@@ -154,36 +155,52 @@ class Connection:
     def end_input(self) -> None:
         """Nothing more will come; what is owed is still written."""
         self._is_ending = True
-        if not self._tasks:
-            self.wire.finish()
+        self._finish_if_even()
 
     def close(self) -> None:
         """The client has gone. What it began goes on."""
+        self._is_closed = True
         for session_id in list(self._followed):
             self.unfollow(session_id)
         self.office.left(self)
 
     # What it follows.
 
-    def follow(self, session_id: str, after: int | None = None, *, again: bool = False) -> Follower:
+    def follow(self, session_id: str, after: int | None = None, *, again: bool = False) -> None:
         """Tell it what happens in a session, from a number on; ``again``, also if it is being told already."""
+        before = self._followed.get(session_id)
+        if self._is_closed or (before is not None and not again):
+            return
+        feed = self.office.feed(session_id)
+        if before is not None:
+            feed.leave(before)
+        self._followed[session_id] = feed.follow(
+            self.wire, self.dialect, after, before=before, caught_up=self._finish_if_even
+        )
+
+    def when_told(self, session_id: str, seq: int, call: Callable[[], None]) -> None:
+        """Do something as soon as it has been told of a session up to ``seq``; at once if it does not follow it."""
         follower = self._followed.get(session_id)
-        if follower is not None and not again:
-            return follower
-        self.unfollow(session_id)
-        follower = self._followed[session_id] = self.office.feed(session_id).follow(self.wire, self.dialect, after)
-        return follower
+        if follower is None:
+            call()
+        else:
+            follower.when_seen(seq, call)
 
     def unfollow(self, session_id: str) -> bool:
         """Tell it nothing more of a session. False if it was not told."""
         follower = self._followed.pop(session_id, None)
         if follower is not None:
             self.office.feed(session_id).leave(follower)
+            follower.give_up()
         return follower is not None
 
     def lament(self, session_id: str, reason: str) -> None:
-        """Tell it, and nobody else, that a turn that it wanted will never be."""
+        """Tell it, and nobody else, why a turn that it wanted will never be."""
         self.wire.send(Updates(session_id, self.dialect).lines(0, [Error(reason), Done()]))
+
+    def take_back(self, session_id: str) -> None:
+        """Tell it, and nobody else, that a turn that it wanted was cancelled before it began."""
+        self.wire.send(Updates(session_id, self.dialect).lines(0, [TurnEnd("aborted"), Done()]))
 
     # How it is served.
 
@@ -261,7 +278,11 @@ class Connection:
 
     def _performed(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if self._is_ending and not self._tasks:
+        self._finish_if_even()
+
+    def _finish_if_even(self) -> None:
+        """End, if nothing more will come and nothing is owed: no answer, and nothing that was missed."""
+        if self._is_ending and not self._tasks and all(one.is_live for one in self._followed.values()):
             self.wire.finish()
 
     def _answer(self, request: Request, result: Any) -> None:
@@ -271,12 +292,22 @@ class Connection:
     def _fail(self, request: Request, params: Any, problem: RpcError) -> None:
         self.office.note(self, request.method, params, problem)
         self._refuse(request, problem)
-        if request.id is None and isinstance(params, Prompt):  # Nothing else would end its wait.
-            self.lament(params.session_id, problem.message)
+        if request.id is None and request.method == "session/prompt" and self.is_welcome:
+            session_id = params.session_id if isinstance(params, Prompt) else _session_of(request)
+            if session_id:  # Nothing else would end its wait.
+                self.lament(session_id, problem.message)
 
     def _refuse(self, request: Request, problem: RpcError) -> None:
         if request.id is not None:
             self.wire.send(encode_error_in(self.spelling, request.id, problem))
+
+
+def _session_of(request: Request) -> str:
+    """Return which session a request with wrong parameters is about; "" if even that cannot be told."""
+    try:
+        return read(OfSession, request.params).session_id
+    except RpcError:
+        return ""
 
 
 def as_rpc_error(problem: AgentError) -> RpcError:

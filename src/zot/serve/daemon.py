@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from zot.hub import Hub, Opening
@@ -18,6 +19,7 @@ from zot.serve.feed import Feed
 from zot.serve.kept_methods import KeptMethods
 from zot.serve.local import LocalWire
 from zot.serve.log_feed import LogFeed
+from zot.serve.metrics import Metrics, rss_bytes, size_of_database
 from zot.serve.peer import admits, identify
 from zot.serve.respond import Answered, OpeningBy, Respondent
 from zot.serve.server_methods import ServerMethods
@@ -41,6 +43,9 @@ log = logging.getLogger("zot")
 MAX_CLIENTS = 1024
 #: How long an ephemeral daemon waits for the next client.
 _EPHEMERAL_S = 1.0
+#: How long those who have just come may take to say something when the daemon ends, and all others to read the rest.
+_GREET_S = 0.2
+_FLUSH_S = 1.0
 #: What only looks.
 _LOOKS = frozenset(
     {
@@ -95,6 +100,9 @@ class Daemon:
         self.place = parts.place
         self.server_version = parts.settings.server_version or __version__
         self.shelf = Shelf(parts.journal)
+        self.metrics = Metrics()
+        #: The addresses at which it is reached besides its socket.
+        self.listens: list[str] = []
         self.hub = Hub(parts.opening, self._new_feed, limit=parts.settings.max_sessions, idle_s=parts.settings.idle_s)
         self.log_feed = LogFeed()
         self._respondent = Respondent(parts.opening_by)
@@ -110,8 +118,9 @@ class Daemon:
         self._leaving: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Event()
         self.grace_s = parts.settings.grace_s
-        #: What ends the listening.
-        self.stop_listening: Callable[[], None] = lambda: None
+        self._when_stopping: list[Callable[[], None]] = []
+        #: Set while nobody is connected, but who takes the endpoint over.
+        self._is_empty = asyncio.Event()
         #: Who takes the endpoint over.
         self.heir: Connection | None = None
 
@@ -141,6 +150,18 @@ class Daemon:
         """Return the names of all agents, each with its provider and model."""
         return [(name, *self.parts.describe(name)) for name in self.agents.names]
 
+    def gauges(self) -> Mapping[str, float]:
+        """Return how much there is at this moment, for `Metrics.told`."""
+        sessions = [session for one in self.hub.ids if (session := self.hub.session(one)) is not None]
+        return {
+            "clients": len(self._connections),
+            "sessions": len(sessions),
+            "running": sum(session.busy for session in sessions),
+            "journal_bytes": size_of_database(self.parts.journal.path),
+            "rss_bytes": rss_bytes(),
+            "uptime_seconds": round(self.uptime_s, 3),
+        }
+
     # Who comes and goes.
 
     def accept(self, wire: LocalWire) -> Connection | None:
@@ -157,10 +178,11 @@ class Daemon:
 
     def connect(self, connection: Connection) -> Connection | None:
         """Take a client in; None if there are too many."""
-        if len(self._connections) >= MAX_CLIENTS or self._stopping.is_set():
+        if len(self._connections) >= MAX_CLIENTS:
             log.warning("refused a connection of %s: there are %d already", connection.label, MAX_CLIENTS)
             return None
         self._connections[connection] = None
+        self.metrics.connections += 1
         self.parts.audit.note("connected", connection.who)
         if self._leaving is not None:
             self._leaving.cancel()
@@ -170,6 +192,8 @@ class Daemon:
     def left(self, connection: Connection) -> None:
         """A client has gone."""
         self._connections.pop(connection, None)
+        if not any(one is not self.heir for one in self._connections):
+            self._is_empty.set()
         self._server.left(connection)
         if self._ephemeral and not self._connections and not self._stopping.is_set():
             self._leaving = asyncio.get_running_loop().call_later(_EPHEMERAL_S, self.stop)
@@ -189,7 +213,9 @@ class Daemon:
 
     def note(self, connection: Connection, method: str, params: Any, problem: RpcError | None) -> None:
         """Write down who did what; that somebody looked is not worth a line."""
+        self.metrics.errors += problem is not None
         if method not in _LOOKS or problem is not None:
+            self.metrics.calls += 1
             outcome = "ok" if problem is None else str(problem.code)
             session_id = getattr(params, "session_id", None) or ""
             self.parts.audit.call(connection.who, method, session=session_id, outcome=outcome)
@@ -203,11 +229,13 @@ class Daemon:
         return channel
 
     def _new_feed(self, session_id: str) -> Feed:
-        return Feed(session_id, self.shelf.past(session_id))
+        return Feed(session_id, self.shelf.past(session_id), self.metrics)
 
     async def respond(self, request: Request, *, age_s: float = 0.0) -> Answered:
         """Answer a request of the host protocol."""
-        return await self._respondent.answer(request, age_s=age_s)
+        answered = await self._respondent.answer(request, age_s=age_s)
+        self.metrics.responses += 1
+        return answered
 
     def reload(self) -> None:
         """Read the configuration again. Raise ConfigError; then everything stays as it was."""
@@ -230,8 +258,14 @@ class Daemon:
         if grace_s is not None:
             self.grace_s = grace_s
         self.heir = heir or self.heir
-        self.stop_listening()  # At once: who comes from now on waits for the next one, and is not turned away.
         self._stopping.set()
+        for call in self._when_stopping:  # Before anybody is accepted who would not be served.
+            call()
+        self._when_stopping.clear()
+
+    def when_stopping(self, call: Callable[[], None]) -> None:
+        """Let ``call`` be called as soon as it is to stop."""
+        self._when_stopping.append(call)
 
     async def stopped(self) -> None:
         """Wait until somebody wants it to stop."""
@@ -248,14 +282,27 @@ class Daemon:
             task.cancel()
         await self.hub.close()
         await self._respondent.close()
-        for connection in self.connections:
-            if connection is not self.heir:
-                connection.wire.finish()
+        await self._see_off()
+
+    async def _see_off(self) -> None:
+        """End all connections, when those who have just come were answered and what they are owed is written."""
+        await asyncio.sleep(0 if all(one.is_welcome for one in self._leaving_clients()) else _GREET_S)
+        self._is_empty.clear()
+        leaving = self._leaving_clients()
+        for connection in leaving:
+            connection.wire.finish()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FLUSH_S if leaving else 0):
+                await self._is_empty.wait()
+
+    def _leaving_clients(self) -> list[Connection]:
+        return [one for one in self._connections if one is not self.heir]
 
 
-async def listen(daemon: Daemon, listener: socket.socket) -> None:
-    """Accept clients at the local socket until the daemon stops. Those who come then stay in the backlog."""
+async def listen(daemon: Daemon, listener: socket.socket) -> Callable[[], None]:
+    """Accept clients at the local socket until the daemon stops; return what ends that before. Others wait in line."""
     loop = asyncio.get_running_loop()
     listener.setblocking(False)
     server = await loop.create_unix_server(lambda: LocalWire(daemon.accept), sock=listener, backlog=BACKLOG)
-    daemon.stop_listening = server.close
+    daemon.when_stopping(server.close)
+    return server.close

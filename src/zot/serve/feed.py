@@ -10,12 +10,16 @@ from typing import Protocol
 from zot.errors import AgentError
 from zot.events import AgentEvent, Done
 from zot.history import Batch
+from zot.serve.metrics import Metrics
 from zot.wire.updates import Dialect, Updates
 
 log = logging.getLogger("zot")
 
 #: So many events are read at a time for whoever has missed some.
 _PIECE = 512
+#: So many of these are sent together, and so much before we wait for whoever reads it.
+_TOGETHER = 16
+_PIECE_BYTES = 256 << 10
 #: A client that has so much unread of what happens is cut off: it can come back and read on where it was.
 MAX_UNREAD_BYTES = 4 << 20
 
@@ -50,12 +54,16 @@ class Past(Protocol):
 class Follower:
     """One client of one session. It has seen everything up to ``cursor``; while it is live, what the feed has."""
 
-    def __init__(self, feed: Feed, wire: Wire, dialect: Dialect, after: int) -> None:
+    def __init__(
+        self, feed: Feed, wire: Wire, dialect: Dialect, after: int, *, caught_up: Callable[[], None] = lambda: None
+    ) -> None:
+        """``caught_up`` is called whenever it has seen everything that there is."""
         self._feed = feed
         self.wire = wire
         self.dialect = dialect
         self.cursor = after
         self.is_live = False
+        self.caught_up = caught_up
         #: What is to be done when it has seen so much.
         self._then: list[tuple[int, Callable[[], None]]] = []
         self._reading: asyncio.Task[None] | None = None
@@ -74,16 +82,27 @@ class Follower:
             self._reading = asyncio.get_running_loop().create_task(self._read(), name="zot replay")
 
     def stop(self) -> None:
-        """Hear nothing more."""
+        """Hear nothing more. What is still to be done then is left to a successor, or done when we `give_up`."""
+        self.is_live = False
         if self._reading is not None:
             self._reading.cancel()
-        for _, call in self._then:
+
+    def succeed(self, before: Follower) -> None:
+        """Do what another one was to do."""
+        self._then, before._then = before._then, []
+        self._see(self.cursor)
+
+    def give_up(self) -> None:
+        """Do what is left to be done: it will never see more."""
+        left, self._then = self._then, []
+        for _, call in left:
             call()
 
     def hear(self, data: bytes) -> None:
         """Take what happened."""
         self.wire.send(data)
         if self.wire.unread > MAX_UNREAD_BYTES:
+            self._feed.metrics.cut_off += 1
             self.wire.cut(f"it has not read {self.wire.unread} bytes of what happened")
 
     async def _read(self) -> None:
@@ -105,8 +124,13 @@ class Follower:
             if self._feed.is_loaded:  # What is safe and has not been shown yet will be delivered.
                 found = [(seq, event) for seq, event in found if seq <= self._feed.seq]
             if found:
-                self.wire.send(b"".join(updates.lines(first, events) for first, events in _together(found)))
-                self._see(found[-1][0])
+                for first, events in _together(found):
+                    data = updates.lines(first, events)
+                    self._feed.count(data, 1)
+                    self.wire.send(data)
+                    self._see(first + len(events) - 1)
+                    if self.wire.unread > _PIECE_BYTES:
+                        await self.wire.room()
                 await self.wire.room()
             elif shown == self._feed.seq:
                 break
@@ -128,9 +152,10 @@ class Feed:
     can_approve = True
     full = False
 
-    def __init__(self, session_id: str, past: Past) -> None:
+    def __init__(self, session_id: str, past: Past, metrics: Metrics | None = None) -> None:
         self.session_id = session_id
         self.past = past
+        self.metrics = metrics or Metrics()
         #: The number of the newest event that was shown here.
         self.seq = 0
         self.is_loaded = False
@@ -143,9 +168,22 @@ class Feed:
         """True if somebody listens."""
         return bool(self._followers)
 
-    def follow(self, wire: Wire, dialect: Dialect, after: int | None = None) -> Follower:
-        """Let a client hear everything behind ``after``; from now on, if that is None and the session is loaded."""
-        follower = Follower(self, wire, dialect, self.seq if after is None else after)
+    def follow(
+        self,
+        wire: Wire,
+        dialect: Dialect,
+        after: int | None = None,
+        *,
+        before: Follower | None = None,
+        caught_up: Callable[[], None] = lambda: None,
+    ) -> Follower:
+        """Let a client hear everything behind ``after``; from now on, if that is None and the session is loaded.
+
+        ``before`` is how it followed until now, which it has left.
+        """
+        follower = Follower(self, wire, dialect, self.seq if after is None else after, caught_up=caught_up)
+        if before is not None:
+            follower.succeed(before)
         self._followers.add(follower)
         if after is None and self.is_loaded and (dialect in self._updates or not self._in_run):
             self.join(follower, Updates(self.session_id, dialect))
@@ -165,11 +203,14 @@ class Feed:
         if follower in self._followers:
             self._updates.setdefault(follower.dialect, updates)
             follower.is_live = True
+            follower.caught_up()
 
     # What a channel does.
 
     def opened(self, last_seq: int, *, busy: bool) -> None:
         """The session has been loaded; its newest row has this number."""
+        if last_seq < self.seq:
+            self.restart()
         self.is_loaded = True
         self._in_run = busy
         self.overheard(last_seq)
@@ -177,6 +218,16 @@ class Feed:
     def closed(self) -> None:
         """The session has been let go of."""
         self.is_loaded = False
+
+    def restart(self) -> None:
+        """The session was deleted: whatever has its name from now on begins anew."""
+        self.seq = 0
+        self._in_run = True
+        self._updates.clear()
+        for follower in self._followers:
+            follower.cursor = 0
+            if follower.is_live:
+                follower.catch_up()
 
     def overheard(self, upto: int) -> None:
         """There are rows up to this number that were not delivered: everybody reads them first."""
@@ -193,23 +244,32 @@ class Feed:
         if batch.seq:
             self.seq = batch.seq + len(batch.events) - 1
             self._in_run = not isinstance(batch.events[-1], Done)
+            self.metrics.runs += not self._in_run
         for dialect, updates in self._updates.items():
             data = updates.lines(batch.seq, batch.events)
-            for follower in [one for one in self._followers if one.is_live and one.dialect is dialect]:
+            followers = [one for one in self._followers if one.is_live and one.dialect is dialect]
+            self.count(data, len(followers))
+            for follower in followers:
                 follower.cursor = self.seq
                 if data:
                     follower.hear(data)
+
+    def count(self, data: bytes, clients: int) -> None:
+        """Count lines that so many clients are told."""
+        self.metrics.updates += data.count(b"\n") * clients
+        self.metrics.update_bytes += len(data) * clients
 
     async def room(self) -> None:
         """There always is."""
 
 
 def _together(found: Sequence[tuple[int, AgentEvent]]) -> list[tuple[int, list[AgentEvent]]]:
-    """Return events whose numbers follow each other, with the first of these."""
+    """Return events whose numbers follow each other, with the first of these; what ends a run ends a piece."""
     pieces: list[tuple[int, list[AgentEvent]]] = []
     for seq, event in found:
-        if pieces and pieces[-1][0] + len(pieces[-1][1]) == seq:
-            pieces[-1][1].append(event)
+        first, events = pieces[-1] if pieces else (0, [])
+        if events and seq == first + len(events) and len(events) < _TOGETHER and not isinstance(events[-1], Done):
+            events.append(event)
         else:
             pieces.append((seq, [event]))
     return pieces

@@ -81,6 +81,7 @@ class KeptMethods:
         await self._hub.let_go(asked.session_id)
         with suppress(NoSuchSession):  # Then it is as it was wanted.
             await self._shelf.delete(asked.session_id)
+            connection.office.feed(asked.session_id).restart()
         connection.unfollow(asked.session_id)
         return said.Deleted(asked.session_id)
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import select
 from collections.abc import Callable
 from typing import Protocol, cast
 
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
 
+log = logging.getLogger("zot")
+
 #: Whoever replays goes on when less than this is unread.
 _ROOM_BYTES = 256 << 10
 #: With so much unread, not even requests are read.
 _CHOKED_BYTES = 16 << 20
+
+#: How often we look if a client that says nothing more is still there.
+_LOOK_S = 0.25
 
 
 class Listener(Protocol):
@@ -62,6 +69,7 @@ class LocalWire(asyncio.Protocol):
             self._take(line)
         if self._listener is not None:
             self._listener.end_input()
+        self._look_if_gone()
         return True  # What it is owed is still written.
 
     def connection_lost(self, problem: Exception | None) -> None:
@@ -119,7 +127,8 @@ class LocalWire(asyncio.Protocol):
 
     def cut(self, reason: str) -> None:
         """End without waiting for the client."""
-        del reason
+        if not self._is_ending:
+            log.warning("a client was cut off: %s", reason)
         self._is_ending = True
         self.transport.abort()
 
@@ -129,6 +138,16 @@ class LocalWire(asyncio.Protocol):
             self.transport.write(b"".join(pieces))
             if self.transport.get_write_buffer_size() > _CHOKED_BYTES:
                 self.transport.pause_reading()
+
+    def _look_if_gone(self) -> None:
+        """After the end of its input nothing tells that a client has gone altogether, until something is written."""
+        if not self.transport.is_closing():
+            poll = select.poll()
+            poll.register(self.transport.get_extra_info("socket").fileno(), 0)
+            if poll.poll(0):
+                self.transport.abort()
+            else:
+                self._loop.call_later(_LOOK_S, self._look_if_gone)
 
     def _take(self, line: bytes | TooLong) -> None:
         if self._listener is not None:

@@ -27,6 +27,12 @@ class Shelf(Protocol):
     async def standing(self, session_id: str) -> tuple[int, int]:
         """Return the number of a session's newest row, and its epoch. Raise NoSuchSession."""
 
+    async def asked_at(self, session_id: str, request_id: str) -> int:
+        """Return the number of a question that the newest run asked; 0 if that is not on record."""
+
+    async def is_left_behind(self, session_id: str) -> bool:
+        """True if the newest run of a session has no end because its process is gone."""
+
 
 class SessionMethods:
     """Handlers by the name of their method. ``hub`` has the sessions, ``shelf`` what is kept of them."""
@@ -63,7 +69,13 @@ class SessionMethods:
 
     async def _new(self, connection: Connection, asked: said.New) -> Told:
         wanted = Wanted(asked.agent_alias, asked.cwd, guarded=not connection.is_local)
-        return await self._opened(connection, asked.session_id or new_session_id(), wanted)
+        session_id = asked.session_id or new_session_id()
+        session = self._hub.session(session_id)
+        if session is not None and session.agent.name not in ("", wanted.agent):
+            raise UserError(
+                f"session {session_id!r} is one of the agent {session.agent.name!r}, not of {wanted.agent!r}"
+            )
+        return await self._opened(connection, session_id, wanted)
 
     async def _opened(self, connection: Connection, session_id: str, wanted: Wanted | None) -> Told:
         async with self._hub.use(session_id, wanted) as session:
@@ -76,15 +88,18 @@ class SessionMethods:
                 last_seq=seq,
                 epoch=epoch,
             )
-            after = _to_show_again(session, seq)
+            after = await self._beginning(session_id, seq)
         return Told(opened, lambda: connection.follow(session_id, after))
 
     async def _attach(self, connection: Connection, asked: said.Attach) -> Told:
         session_id = asked.session_id
+        if self._hub.session(session_id) is None and await self._shelf.is_left_behind(session_id):
+            async with self._hub.use(session_id):  # It may wait for a person: then it must be taken up.
+                pass
         seq, epoch = await self._standing(connection, session_id)
-        session = self._hub.session(session_id)
-        after = _to_show_again(session, seq) if asked.after is None else min(asked.after, seq)
-        attached = said.Attached(session_id=session_id, last_seq=seq, epoch=epoch, **_doing(session))
+        after = await self._beginning(session_id, seq) if asked.after is None else min(asked.after, seq)
+        doing = _doing(self._hub.session(session_id))
+        attached = said.Attached(session_id=session_id, last_seq=seq, epoch=epoch, **doing)
         return Told(attached, lambda: connection.follow(session_id, after, again=True))
 
     async def _detach(self, connection: Connection, asked: said.OfSession) -> said.Detached:
@@ -128,6 +143,14 @@ class SessionMethods:
                 **_doing(session),
             )
 
+    async def _beginning(self, session_id: str, seq: int) -> int:
+        """Return after which number a new follower begins: a question that waits is shown again."""
+        session = self._hub.session(session_id)
+        if session is None or (request := session.pending) is None:
+            return seq
+        at = await self._shelf.asked_at(session_id, request.id)
+        return min(seq, at - 1) if at else seq
+
     async def _standing(self, connection: Connection, session_id: str) -> tuple[int, int]:
         """Return the number of the newest event that was shown, and the epoch. Raise NoSuchSession."""
         seq, epoch = await self._shelf.standing(session_id)
@@ -167,13 +190,16 @@ class SessionMethods:
         """Begin a run, let the client hear it, and answer with its ``result`` right behind its last update."""
         deferred = Deferred()
         async with self._hub.use(session_id) as session:
-            follower = connection.follow(session_id)
+            connection.follow(session_id)
 
             def ended(turn: TurnSummary, seq: int) -> None:
-                follower.when_seen(seq, lambda: deferred.resolve(_outcome(turn, result)))
+                connection.when_told(session_id, seq, lambda: deferred.resolve(_outcome(turn, result)))
 
             def dropped(reason: str) -> None:
-                connection.lament(session_id, reason)
+                if job.error is None:
+                    connection.take_back(session_id)
+                else:
+                    connection.lament(session_id, reason)
                 deferred.resolve(_dropped(session_id, job))
 
             job = run(session, Reply(session, ended), dropped)
@@ -218,6 +244,7 @@ class SessionMethods:
                 session.use_model(wanted.model)
             if wanted.reasoning is not None:
                 session.use_reasoning(wanted.reasoning)
+            await session.keep_choice()
             return said.Configured(asked.session_id, said.Overrides(session.agent.model.id, session.agent.reasoning))
 
     async def _clear(self, connection: Connection, asked: said.OfSession) -> Deferred:
@@ -281,11 +308,6 @@ def _doing(session: Session | None) -> dict[str, Any]:
     if (request := session.pending) is not None:
         return {"state": "waiting_approval", "pending_approval": pending_of(request, time.time())}
     return {"state": "running" if session.busy else "idle"}
-
-
-def _to_show_again(session: Session | None, seq: int) -> int:
-    """Return after which number a new follower begins: a question that waits, the newest event, is shown again."""
-    return seq - 1 if session is not None and session.pending is not None else seq
 
 
 def _outcome(turn: TurnSummary, result: Callable[[TurnSummary], Any]) -> Any:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
+from zot.errors import NoSuchSession
 from zot.events import AgentEvent
 from zot.journal import tables, view
 from zot.journal.journal import Journal
@@ -72,6 +74,14 @@ class Shelf:
         """Remove a session for good. Raise NoSuchSession, SessionBusy."""
         await self._journal.delete(session_id)
 
+    async def asked_at(self, session_id: str, request_id: str) -> int:
+        """Return the number of a question that the newest run asked; 0 if that is not on record."""
+        return await self._journal.reading(lambda connection: view.asked_at(connection, session_id, request_id))
+
+    async def is_left_behind(self, session_id: str) -> bool:
+        """True if the newest run of a session has no end because its process is gone."""
+        return session_id in await self._journal.left_behind()
+
     def past(self, session_id: str) -> RecordedPast:
         """Return what is recorded of one session."""
         return RecordedPast(self._journal, session_id)
@@ -85,11 +95,15 @@ class RecordedPast:
         self._session_id = session_id
 
     async def events_after(self, after: int, limit: int) -> Sequence[tuple[int, AgentEvent]]:
-        """Return up to ``limit`` events above a number, with their numbers."""
-        return await self._journal.reading(
-            lambda connection: view.events_after(connection, self._session_id, after, limit)
-        )
+        """Return up to ``limit`` events above a number, with their numbers; none of a session that was deleted."""
+        with suppress(NoSuchSession):
+            return await self._journal.reading(
+                lambda connection: view.events_after(connection, self._session_id, after, limit)
+            )
+        return ()
 
     async def run_so_far(self, upto: int) -> Sequence[AgentEvent]:
         """Return the events, not above a number, of the run that it belongs to."""
-        return await self._journal.reading(lambda connection: view.run_so_far(connection, self._session_id, upto))
+        with suppress(NoSuchSession):
+            return await self._journal.reading(lambda connection: view.run_so_far(connection, self._session_id, upto))
+        return ()

@@ -1,0 +1,215 @@
+"""A daemon in the test's own event loop, on a real socket, and clients that talk to it line by line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, chdir
+from itertools import count
+from pathlib import Path
+from typing import Any, Self, TypeAlias
+
+from zot.agents import Agents
+from zot.endpoint import Place
+from zot.establishment import Establishment
+from zot.journal import view
+from zot.journal.journal import Journal
+from zot.premises import Premises
+from zot.serve.audit import Audit
+from zot.serve.claim import Claim, claim_endpoint
+from zot.serve.daemon import Daemon, listen
+from zot.serve.log_file import LogFile
+
+Frame: TypeAlias = dict[str, Any]
+
+#: How long anything may take before a test fails. Never how long it does take.
+PATIENCE_S = 20.0
+_MAX_LINE = 1 << 26
+
+
+class Running:
+    """A daemon that runs, and what it was made of."""
+
+    def __init__(self, daemon: Daemon, journal: Journal, claim: Claim, stop_listening: Callable[[], None]) -> None:
+        self.daemon = daemon
+        self.journal = journal
+        self.path = claim.path
+        self._claim = claim
+        self._stop_listening = stop_listening
+        self._callers: list[Caller] = []
+
+    async def caller(self, **asked: Any) -> Caller:
+        """Return a client that has introduced itself, with what it ``asked`` for."""
+        caller = await self.stranger()
+        answer = await caller.ask("initialize", **(asked or {"protocolVersion": 1}))
+        assert "result" in answer
+        return caller
+
+    async def stranger(self, limit: int = _MAX_LINE) -> Caller:
+        """Return a client that has said nothing yet."""
+        caller = Caller(*await asyncio.open_unix_connection(self.path, limit=limit))
+        self._callers.append(caller)
+        return caller
+
+    async def events(self, session_id: str) -> list[tuple[int, Frame]]:
+        """Return the events that are on record, with their numbers."""
+        found = await self.journal.reading(lambda connection: view.events_after(connection, session_id, 0, 1 << 20))
+        from zot.events import encode
+
+        return [(seq, json.loads(encode(event))) for seq, event in found]
+
+    async def close(self) -> None:
+        for caller in self._callers:
+            await caller.close()
+        self._stop_listening()
+        self._callers.clear()
+        async with asyncio.timeout(PATIENCE_S):
+            await self.daemon.close()
+        self._claim.release()
+
+
+@asynccontextmanager
+async def running(
+    home: Path, *, ephemeral: bool = False, journal_at: Path | None = None, mends: bool = True, **flags: Any
+) -> AsyncIterator[Running]:
+    """Run a daemon that keeps everything in ``home``, with what its command line would say."""
+    place = Place(str(home / "d.sock"), str(home), str(home), str((journal_at or home) / "journal.db"))
+    journal, premises = await Journal.open(str(place.journal)), Premises()
+    audit = Audit(LogFile(str(home / "audit.log")), soon=asyncio.get_running_loop().call_soon)
+    given = {"provider": "lab", **flags}
+    parts = Establishment(place, Agents.load(str(home)), journal=journal, premises=premises, audit=audit, flags=given)
+    daemon = Daemon(parts, ephemeral=ephemeral)
+    claim = claim_endpoint(place.socket)
+    service = Running(daemon, journal, claim, await listen(daemon, claim.listener))
+    if mends:
+        await daemon.mend()
+    complaints: list[str] = []
+    handler = _Complaints(complaints)
+    logging.getLogger("zot").addHandler(handler)
+    try:
+        with chdir(home):
+            yield service
+    finally:
+        await service.close()
+        logging.getLogger("zot").removeHandler(handler)
+        audit.close()
+        await premises.close()
+        await journal.close()
+    assert complaints == []
+
+
+class _Complaints(logging.Handler):
+    """Notes what the daemon did not foresee: nothing may be that."""
+
+    def __init__(self, complaints: list[str]) -> None:
+        super().__init__(logging.ERROR)
+        self._complaints = complaints
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._complaints.append(self.format(record))
+
+
+class Caller:
+    """A client: it asks, and remembers in which order it was told what."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.heard: list[Frame] = []
+        #: What must not be lost as long as it is there.
+        self.keeps: list[object] = []
+        self._numbers = count(1)
+
+    def write(self, *lines: Frame | bytes) -> None:
+        """Send lines in one write."""
+        coded = (line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines)
+        self.writer.write(b"".join(line + b"\n" for line in coded))
+
+    def call(self, method: str, **params: Any) -> int:
+        """Ask for something; return the id of the request."""
+        number = next(self._numbers)
+        self.write(request(method, number, params))
+        return number
+
+    def tell(self, method: str, **params: Any) -> None:
+        """Send a notification."""
+        self.write({"jsonrpc": "2.0", "method": method, "params": params})
+
+    async def read(self) -> Frame:
+        """Return the next line. Raise EOFError at the end."""
+        async with asyncio.timeout(PATIENCE_S):
+            line = await self.reader.readline()
+        if not line.endswith(b"\n"):
+            raise EOFError
+        frame: Frame = json.loads(line)
+        assert frame["jsonrpc"] == "2.0"
+        self.heard.append(frame)
+        return frame
+
+    async def answer(self, number: Any) -> Frame:
+        """Read up to the answer to a request, and return it."""
+        while True:
+            frame = await self.read()
+            if "method" not in frame and frame["id"] == number:
+                return frame
+
+    async def ask(self, method: str, **params: Any) -> Frame:
+        """Ask, and return the answer; what is heard before it is in ``heard``."""
+        return await self.answer(self.call(method, **params))
+
+    async def get(self, method: str, **params: Any) -> Frame:
+        """Ask, and return the result."""
+        answer = await self.ask(method, **params)
+        assert "result" in answer, answer
+        result: Frame = answer["result"]
+        return result
+
+    async def error(self, method: str, **params: Any) -> tuple[int, str]:
+        """Ask, and return the code and the message of the error."""
+        answer = await self.ask(method, **params)
+        assert "error" in answer, answer
+        return answer["error"]["code"], answer["error"]["message"]
+
+    async def until(self, **wanted: Any) -> Frame:
+        """Read up to an update that has these values, and return what it says."""
+        while True:
+            frame = await self.read()
+            params = frame.get("params", {})
+            if all(params.get(key) == value for key, value in wanted.items()):
+                return dict(params)
+
+    async def rest(self) -> list[Frame]:
+        """Read to the end of the connection."""
+        begin = len(self.heard)
+        try:
+            while True:
+                await self.read()
+        except EOFError:
+            return self.heard[begin:]
+
+    def updates(self, session_id: str | None = None) -> list[Frame]:
+        """Return what was heard of sessions so far, or of one."""
+        found = [frame["params"] for frame in self.heard if frame.get("method") == "session/update"]
+        return [one for one in found if session_id in (None, one.get("sessionId"), one.get("session_id"))]
+
+    async def close(self) -> None:
+        """Go without a word."""
+        self.writer.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def request(method: str, number: Any, params: Mapping[str, Any]) -> Frame:
+    """Return a request as it is written."""
+    return {"jsonrpc": "2.0", "method": method, "params": dict(params), "id": number}
+
+
+def order(frames: list[Frame]) -> list[Any]:
+    """Return in short what was heard: the types of updates, and the ids of answers."""
+    return [frame["params"]["type"] if "method" in frame else frame["id"] for frame in frames]

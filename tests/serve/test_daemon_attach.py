@@ -1,0 +1,216 @@
+"""Coming back to a session of the daemon: from any number, in any dialect, also in the middle of a turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemons import Caller, Frame, Running, order, request, running
+
+CAMEL: Frame = {"protocolVersion": 1}
+SNAKE: Frame = {"protocol_version": 1}
+EVENTS: Frame = {"features": ["events"]}
+DIALECTS = [CAMEL, SNAKE, EVENTS]
+#: What has everything in it: thinking, calls, a failure, a cancelled turn.
+PROMPTS = ("!think", "!bash echo hi", "!tools", "!status 400", "!length")
+
+
+@pytest.fixture
+async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
+    async with running(tmp_path) as service:
+        yield service
+
+
+async def followers(daemon: Running, session_id: str, **asked: Any) -> list[Caller]:
+    """Return one client of each dialect that follows a session."""
+    callers = [await daemon.caller(**dialect) for dialect in DIALECTS]
+    for caller in callers:
+        await caller.get("session/attach", sessionId=session_id, **asked)
+    return callers
+
+
+async def lived(daemon: Running) -> list[list[Frame]]:
+    """Let a session have a past; return what each dialect heard of it."""
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    callers = await followers(daemon, "s")
+    for prompt in PROMPTS:
+        await caller.ask("session/prompt", sessionId="s", prompt=prompt)
+    asked = caller.call("session/prompt", sessionId="s", prompt='!script say "half" ;; stall')
+    await caller.until(type="agent_message_chunk", text="half")
+    await caller.get("session/cancel", sessionId="s")
+    await caller.answer(asked)
+    last = (await daemon.events("s"))[-1][0]
+    for one in callers:
+        await one.until(seq=last)
+    return [one.updates() for one in callers]
+
+
+async def test_every_number_can_be_come_back_to(daemon: Running) -> None:
+    heard = await lived(daemon)
+    events = await daemon.events("s")
+    assert [(one["seq"], one["event"]) for one in heard[2]] == events
+    callers = [await daemon.caller(**dialect) for dialect in DIALECTS]
+    for after in range(events[-1][0]):
+        for caller, whole in zip(callers, heard, strict=True):
+            caller.heard.clear()
+            answer = await caller.get("session/attach", sessionId="s", after=after)
+            assert events[-1][0] in (answer.get("lastSeq"), answer.get("last_seq"))
+            await caller.until(seq=events[-1][0])
+            assert caller.updates() == [one for one in whole if one["seq"] > after]
+
+
+async def test_a_session_that_was_let_go_of_is_replayed_all_the_same(daemon: Running) -> None:
+    heard = await lived(daemon)
+    await daemon.daemon.hub.let_go("s")
+    again = await followers(daemon, "s", after=0)
+    for caller, whole in zip(again, heard, strict=True):
+        await caller.until(seq=whole[-1]["seq"])
+        assert caller.updates() == whole
+    await again[0].get("session/prompt", sessionId="s", prompt="!echo more")
+    for caller in again[1:]:
+        await caller.until(seq=again[0].updates()[-1]["seq"])
+    assert again[0].updates()[-1]["content"] == again[1].updates()[-1]["content"] == "more"
+
+
+async def test_who_comes_at_any_moment_of_a_turn_hears_all_of_it_once(daemon: Running) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    whole = [await daemon.caller(**dialect) for dialect in DIALECTS]
+    for one in whole:
+        await one.get("session/attach", sessionId="s", after=0)
+    late: list[tuple[int, int, Caller]] = []
+    asked = caller.call(
+        "session/prompt", sessionId="s", prompt="!script pace 2ms ;; say a b c ;; call bash {} ;; --- ;; say d e f"
+    )
+    while "id" not in (frame := await caller.read()):
+        for number, dialect in enumerate(DIALECTS):
+            late.append((frame["params"]["seq"], number, comer := await daemon.caller(**dialect)))
+            comer.call("session/attach", sessionId="s", after=frame["params"]["seq"])
+    assert frame["id"] == asked
+    last = caller.updates()[-1]["seq"]
+    for one in whole:
+        await one.until(seq=last)
+    for after, number, comer in late[: -len(DIALECTS)]:
+        await comer.until(seq=last)
+        assert comer.updates() == [one for one in whole[number].updates() if one["seq"] > after]
+
+
+async def test_the_answer_comes_right_behind_the_end_also_for_who_still_replays(daemon: Running) -> None:
+    first = await daemon.caller()
+    await first.get("session/new", agentAlias="default", sessionId="s")
+    await first.get("session/prompt", sessionId="s", prompt="!flood 3000")
+    caller = await daemon.caller()
+    caller.write(
+        request("session/attach", "at", {"sessionId": "s", "after": 0}),
+        *(request("session/prompt", name, {"sessionId": "s", "prompt": f"!echo {name}"}) for name in "abc"),
+    )
+    await caller.answer("c")
+    heard = [one for one in order(caller.heard) if one not in ("agent_message_chunk", "state", "usage")]
+    assert heard == [1, "at", "turn_complete", "turn_complete", "a", "turn_complete", "b", "turn_complete", "c"]
+    numbers = [one["seq"] for one in caller.updates()]
+    assert numbers == sorted(set(numbers))
+
+
+async def test_who_attaches_again_during_its_turn_is_still_answered_behind_its_end(daemon: Running) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    asked = caller.call("session/prompt", sessionId="s", prompt="!slow 20 0.01")
+    await caller.until(type="agent_message_chunk")
+    caller.call("session/attach", sessionId="s", after=0)
+    caller.call("session/attach", sessionId="s", after=2)
+    await caller.answer(asked)
+    assert order(caller.heard)[-2:] == ["turn_complete", asked]
+    assert caller.heard[-2]["params"]["content"] == caller.heard[-1]["result"]["content"]
+
+
+async def test_without_a_number_only_what_happens_is_told(daemon: Running) -> None:
+    first, second = await daemon.caller(), await daemon.caller()
+    await first.get("session/new", agentAlias="default", sessionId="s")
+    await first.get("session/prompt", sessionId="s", prompt="!echo before")
+    attached = await second.get("session/attach", sessionId="s")
+    assert (attached["state"], attached["lastSeq"]) == ("idle", first.updates()[-1]["seq"])
+    await first.get("session/prompt", sessionId="s", prompt="!echo after")
+    assert (await second.until(type="turn_complete"))["content"] == "after"
+    assert second.updates()[0]["prompt"] == "!echo after"
+
+
+async def test_a_number_beyond_the_end_is_the_end(daemon: Running) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    await caller.get("session/attach", sessionId="s", after=10**9)
+    await caller.get("session/prompt", sessionId="s", prompt="!echo hello")
+    assert caller.updates()[-1]["type"] == "turn_complete"
+
+
+async def test_what_another_process_wrote_is_heard_before_the_next_turn(daemon: Running, tmp_path: Path) -> None:
+    caller, other = await daemon.caller(), await daemon.caller(**EVENTS)
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    await other.get("session/attach", sessionId="s", after=0)
+    await caller.get("session/prompt", sessionId="s", prompt="!echo one")
+    async with running_beside(tmp_path) as beside:
+        stranger = await beside.caller()
+        await stranger.get("session/prompt", sessionId="s", prompt="!echo two")
+    await caller.get("session/prompt", sessionId="s", prompt="!echo three")
+    ends = [one["content"] for one in caller.updates() if one["type"] == "turn_complete"]
+    assert ends == ["one", "two", "three"]
+    events = await daemon.events("s")
+    await other.until(seq=events[-1][0])
+    assert [(one["seq"], one["event"]) for one in other.updates()] == events
+    messages = await caller.get("session/messages", sessionId="s")
+    assert [one["content"] for one in messages["messages"]][1::2] == ["one", "two", "three"]
+
+
+def running_beside(home: Path) -> Any:
+    """Return another daemon, which keeps its sessions in the same journal."""
+    (home / "beside").mkdir()
+    return running(home / "beside", journal_at=home)
+
+
+async def test_a_deleted_session_can_be_made_again_and_is_heard_from_its_beginning(daemon: Running) -> None:
+    first, second = await daemon.caller(), await daemon.caller()
+    await first.get("session/new", agentAlias="default", sessionId="s")
+    await second.get("session/attach", sessionId="s")
+    await first.get("session/prompt", sessionId="s", prompt="!say 5 before")
+    assert await first.get("session/delete", sessionId="s") == {"sessionId": "s", "deleted": True}
+    assert (await second.error("session/attach", sessionId="s"))[0] == -32000
+    opened = await first.get("session/new", agentAlias="default", sessionId="s")
+    assert (opened["messageCount"], opened["lastSeq"] < 3) == (0, True)
+    second.heard.clear()
+    first.heard.clear()
+    await first.get("session/prompt", sessionId="s", prompt="!echo after")
+    await second.until(type="turn_complete")
+    assert second.updates() == first.updates()
+
+
+async def test_many_clients_that_go_and_come_lose_nothing(daemon: Running) -> None:
+    """Each is gone after every update that it hears, and comes back where it was."""
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+
+    async def come_and_go(dialect: Frame) -> list[Frame]:
+        heard: list[Frame] = []
+        while not heard or "end" not in (heard[-1].get("content"), heard[-1].get("event", {}).get("type")):
+            async with await daemon.caller(**dialect) as client:
+                client.call("session/attach", sessionId="s", after=heard[-1]["seq"] if heard else 0)
+                while not client.updates():
+                    await client.read()
+                heard += client.updates()
+                if heard[-1].get("event", {}).get("type") == "done":
+                    return heard
+        return heard
+
+    going = [asyncio.create_task(come_and_go(dialect)) for dialect in DIALECTS]
+    await caller.get(
+        "session/prompt",
+        sessionId="s",
+        prompt="!script pace 1ms ;; split 12 abcdefghijkl ;; call bash {} ;; --- ;; say end",
+    )
+    heard = await asyncio.wait_for(asyncio.gather(*going), 20)
+    assert heard[0] == caller.updates("s")
+    assert [(one["seq"], one["event"]) for one in heard[2]] == await daemon.events("s")
+    assert [one["type"] for one in heard[1]] == [one["type"] for one in heard[0]]

@@ -1,0 +1,243 @@
+"""The sessions of the daemon: made, listed, read, changed, copied, let go of and loaded again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from daemons import Caller, Running, running
+from zot.hub import Hub
+
+
+@pytest.fixture
+async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
+    async with running(tmp_path) as service:
+        yield service
+
+
+@pytest.fixture
+async def caller(daemon: Running) -> Caller:
+    return await daemon.caller()
+
+
+async def talk(caller: Caller, session_id: str, *prompts: str) -> None:
+    await caller.get("session/new", agentAlias="default", sessionId=session_id)
+    for prompt in prompts:
+        await caller.get("session/prompt", sessionId=session_id, prompt=prompt)
+
+
+async def test_sessions_are_listed_and_searched(caller: Caller, tmp_path: Path) -> None:
+    await talk(caller, "a", "!echo apples")
+    await talk(caller, "b", "!echo pears")
+    await talk(caller, "c")
+    listed = (await caller.get("session/list"))["sessions"]
+    assert {one["sessionId"]: (one["messageCount"], one["state"], one["agentAlias"]) for one in listed} == {
+        "a": (2, "idle", "default"),
+        "b": (2, "idle", "default"),
+        "c": (0, "idle", "default"),
+    }
+    assert [one["sessionId"] for one in (await caller.get("session/list", query="pears"))["sessions"]] == ["b"]
+    assert len((await caller.get("session/list", limit=2))["sessions"]) == 2
+    assert (await caller.get("session/list", agentAlias="other"))["sessions"] == []
+    assert (await caller.get("session/list", cwd=str(tmp_path / "nowhere")))["sessions"] == []
+    assert (await caller.get("session/list-acp")) == (await caller.get("session/list"))
+
+
+async def test_messages_are_paged_backwards(caller: Caller) -> None:
+    await talk(caller, "s", "!echo one", "!echo two", "!echo three")
+    page = await caller.get("session/messages", sessionId="s", limit=2)
+    assert (page["total"], page["start"]) == (6, 4)
+    assert [(one["role"], one["content"]) for one in page["messages"]] == [
+        ("user", "!echo three"),
+        ("assistant", "three"),
+    ]
+    before = await caller.get("session/messages", sessionId="s", limit=3, beforeIndex=page["start"])
+    assert [one["content"] for one in before["messages"]] == ["one", "!echo two", "two"]
+    assert (await caller.get("session/messages", sessionId="s", limit=0))["messages"] == []
+    assert (await caller.get("session/messages", sessionId="nobody"))["total"] == 0
+    await caller.get("session/compact", sessionId="s")
+    full = await caller.get("session/messages", sessionId="s", view="full")
+    assert [one["content"] for one in full["messages"]][:2] == ["!echo one", "one"]
+
+
+async def test_a_session_tells_how_it_is(caller: Caller, daemon: Running) -> None:
+    await talk(caller, "s", "!echo hi")
+    state = await caller.get("session/state", sessionId="s")
+    assert (state["state"], state["messageCount"], state["queued"], state["provider"]) == ("idle", 2, 0, "lab")
+    assert state["lastSeq"] == caller.updates()[-1]["seq"]
+    asked = [caller.call("session/prompt", sessionId="s", prompt="!stall") for _ in range(3)]
+    other = await daemon.caller()
+    await caller.until(type="state", prompt="!stall")
+    state = await other.get("session/state", sessionId="s")
+    assert (state["state"], state["queued"]) == ("running", 2)
+    for number in asked:
+        caller.call("session/cancel", sessionId="s")
+        assert (await caller.answer(number))["result"]["stopReason"] == "cancelled"
+
+
+async def test_a_session_can_be_copied_and_the_copy_is_followed(caller: Caller) -> None:
+    await talk(caller, "s", "!echo one", "!echo two")
+    copy = await caller.get("session/fork", sessionId="s", newSessionId="t", messages=2)
+    assert (copy["sessionId"], copy["messageCount"]) == ("t", 2)
+    await caller.get("session/prompt", sessionId="t", prompt="!echo three")
+    assert caller.updates("t")[-1]["content"] == "three"
+    assert (await caller.get("session/messages", sessionId="s"))["total"] == 4
+    assert (await caller.error("session/fork", sessionId="s", newSessionId="t"))[0] == -32602
+    assert (await caller.get("session/fork", sessionId="s"))["messageCount"] == 4
+
+
+async def test_a_session_gets_a_title_another_model_and_a_new_beginning(daemon: Running, caller: Caller) -> None:
+    await talk(caller, "s", "!echo one")
+    assert await caller.get("session/rename", sessionId="s", title="Fruit") == {"sessionId": "s", "title": "Fruit"}
+    assert (await caller.get("session/list"))["sessions"][0]["title"] == "Fruit"
+    configured = await caller.get("session/configure", sessionId="s", overrides={"reasoning": "high"})
+    assert configured["overrides"]["reasoning"] == "high"
+    await daemon.daemon.hub.let_go("s")
+    again = await caller.get("session/configure", sessionId="s")
+    assert again["overrides"]["reasoning"] == "high"
+    assert (await caller.error("session/configure", sessionId="s", overrides={"model": "nobody"}))[0] == -32602
+    assert (await caller.error("session/configure", sessionId="s", overrides={"modelProvider": "openai"}))[0] == -32602
+    assert await caller.get("session/clear", sessionId="s") == {"sessionId": "s", "cleared": True}
+    assert (await caller.get("session/messages", sessionId="s"))["total"] == 0
+
+
+async def test_what_must_not_happen_during_a_turn_is_refused(caller: Caller) -> None:
+    await talk(caller, "s")
+    asked = caller.call("session/prompt", sessionId="s", prompt="!stall")
+    await caller.until(type="state")
+    assert (await caller.error("session/clear", sessionId="s"))[0] == -32002
+    await caller.get("session/close", sessionId="s")
+    assert (caller.heard[-2]["id"], caller.heard[-2]["result"]["stopReason"]) == (asked, "cancelled")
+
+
+@pytest.mark.parametrize("method", ["session/close", "session/kill", "session/delete"])
+async def test_an_end_of_a_session_ends_its_turns_and_tells_all(daemon: Running, caller: Caller, method: str) -> None:
+    other = await daemon.caller()
+    await talk(caller, "s")
+    asked = [caller.call("session/prompt", sessionId="s", prompt="!stall") for _ in range(2)]
+    await caller.until(type="state")
+    await other.get("session/attach", sessionId="s")
+    await other.get(method, sessionId="s")
+    answers = [(await caller.answer(number))["result"]["stopReason"] for number in sorted(asked, reverse=True)]
+    assert answers == ["cancelled", "cancelled"]
+    ends = [one["outcome"] for one in caller.updates() if one["type"] == "turn_complete"]
+    assert ends == ["cancelled", "cancelled"]
+    assert (await caller.get("status"))["sessionIds"] == []
+
+
+async def test_unknown_sessions_are_not_found(caller: Caller) -> None:
+    lenient = {"session/messages", "session/delete", "session/detach"}
+    for method, more in {
+        "session/prompt": {"prompt": "hi"}, "session/steer": {"prompt": "hi"}, "session/cancel": {},
+        "session/approve": {"requestId": "r", "decision": "reject"}, "session/attach": {}, "session/close": {},
+        "session/kill": {}, "session/state": {}, "session/fork": {}, "session/configure": {}, "session/compact": {},
+        "session/clear": {}, "session/rename": {"title": "t"}, "session/commands": {},
+        "session/run_command": {"name": "x"}, "session/panel_key": {"panelId": "p", "key": "enter"},
+        "session/panel_close": {"panelId": "p"}, "session/git_branch": {},
+    }.items():  # fmt: skip
+        assert (await caller.error(method, sessionId="nobody", **more))[0] == -32000, method
+    for method in lenient:
+        await caller.get(method, sessionId="nobody")
+    assert (await caller.get("session/list"))["sessions"] == []
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "x" * 300, "host:1"])
+async def test_a_session_needs_a_name_that_can_be_one(caller: Caller, name: str) -> None:
+    answer = await caller.ask("session/new", agentAlias="default", sessionId=name)
+    assert answer.get("error", {}).get("code", -32602) == -32602
+
+
+async def test_an_agent_that_is_not_there_and_one_that_is_not_the_sessions(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[agents.tester]\nprovider = "lab"\n')
+    async with running(tmp_path) as daemon:
+        caller = await daemon.caller()
+        assert (await caller.error("session/new", agentAlias="nobody"))[0] == -32602
+        opened = await caller.get("session/new", agentAlias="tester", sessionId="s")
+        assert opened["agentAlias"] == "tester"
+        assert (await caller.error("session/new", agentAlias="default", sessionId="s"))[0] == -32602
+        await daemon.daemon.hub.let_go("s")
+        assert (await caller.error("session/new", agentAlias="default", sessionId="s"))[0] == -32602
+        assert (await caller.get("session/new", agentAlias="tester", sessionId="s"))["agentAlias"] == "tester"
+        agents = (await caller.get("agents/list"))["agents"]
+        assert [(one["alias"], one["liveSessions"], one["persistedSessions"]) for one in agents] == [
+            ("default", 0, 0),
+            ("tester", 1, 1),
+        ]
+
+
+async def test_many_who_make_the_same_session_at_once_have_the_same_one(daemon: Running) -> None:
+    callers = [await daemon.caller() for _ in range(10)]
+    for caller in callers:
+        caller.call("session/new", agentAlias="default", sessionId="s")
+    opened = [(await caller.answer(2))["result"] for caller in callers]
+    assert all(one == opened[0] for one in opened)
+    assert len((await callers[0].get("session/list"))["sessions"]) == 1
+
+
+async def test_sessions_that_rest_are_let_go_of_and_keep_their_followers(daemon: Running) -> None:
+    hub: Hub = daemon.daemon.hub
+    hub._resting = 2
+    caller = await daemon.caller()
+    for number in range(6):
+        await talk(caller, f"s{number}", "!echo hi")
+    assert len(hub.ids) <= 3
+    for number in range(6):
+        await caller.get("session/prompt", sessionId=f"s{number}", prompt="!echo again")
+        ends = [one["content"] for one in caller.updates(f"s{number}") if one["type"] == "turn_complete"]
+        assert ends == ["hi", "again"]
+
+
+async def test_a_limit_of_sessions_counts_those_that_do_something(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("[daemon]\nmax_sessions = 2\n")
+    async with running(tmp_path) as daemon:
+        caller = await daemon.caller()
+        for name in "ab":
+            await talk(caller, name)
+            caller.call("session/prompt", sessionId=name, prompt="!stall")
+            await caller.until(type="state")
+        assert (await caller.error("session/new", agentAlias="default", sessionId="c"))[0] == -32001
+        await caller.get("session/cancel", sessionId="a")
+        await caller.until(type="turn_complete", sessionId="a")
+        await caller.get("session/new", agentAlias="default", sessionId="c")
+        assert "b" in (await caller.get("status"))["sessionIds"]
+
+
+async def test_a_limit_and_many_at_once_lose_nobody(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("[daemon]\nmax_sessions = 1\n")
+    async with running(tmp_path) as daemon:
+        callers = [await daemon.caller() for _ in range(5)]
+        answers = await asyncio.gather(
+            *(one.ask("session/new", agentAlias="default", sessionId=f"s{n}") for n, one in enumerate(callers))
+        )
+        assert {one["error"]["code"] for one in answers if "error" in one} <= {-32001}
+        assert any("result" in one for one in answers)
+
+
+async def test_the_directory_of_a_session(caller: Caller, tmp_path: Path) -> None:
+    (tmp_path / "work" / ".git" / "refs" / "heads").mkdir(parents=True)
+    (tmp_path / "work" / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    (tmp_path / "work" / ".git" / "refs" / "heads" / "main").write_text("0123456789abcdef\n")
+    opened = await caller.get("session/new", agentAlias="default", sessionId="s", cwd=str(tmp_path / "work"))
+    assert opened["workspaceDir"] == str(tmp_path / "work")
+    branch = await caller.get("session/git_branch", sessionId="s")
+    assert branch == {"sessionId": "s", "branch": "main", "hash": "0123456"}
+    assert (await caller.error("session/new", agentAlias="default", cwd="work"))[0] == -32602
+
+
+async def test_attachments_are_for_the_model_to_read(caller: Caller, tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("buy milk")
+    await talk(caller, "s")
+    await caller.get(
+        "session/prompt", sessionId="s", prompt="!echo seen",
+        attachments=[{"path": str(tmp_path / "note.txt")}, {"dataB64": "aGVsbG8=", "filename": "hello.txt"}],
+    )  # fmt: skip
+    [asked, _] = (await caller.get("session/messages", sessionId="s"))["messages"]
+    assert asked["content"] == (
+        "!echo seen\n\n[Document: note.txt]\nbuy milk\n[End of note.txt]\n\n"
+        "[Document: hello.txt]\nhello\n[End of hello.txt]"
+    )
+    missing = [{"path": str(tmp_path / "none.txt")}]
+    assert (await caller.error("session/prompt", sessionId="s", prompt="x", attachments=missing))[0] == -32602

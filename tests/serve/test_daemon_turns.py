@@ -1,0 +1,204 @@
+"""Turns over the daemon's socket: what is heard of them, in which order, and how they end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from daemons import Caller, Frame, Running, order, request, running
+
+USED = {"input": 100, "output": 20, "cacheRead": 0, "cacheWrite": 0, "costUsd": 0.0, "reasoning": 0}
+
+
+@pytest.fixture
+async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
+    async with running(tmp_path) as service:
+        yield service
+
+
+def numbers(frames: list[Frame]) -> list[int]:
+    return [frame["params"]["seq"] for frame in frames if "seq" in frame.get("params", {})]
+
+
+def assert_in_order(caller: Caller) -> None:
+    seen = numbers(caller.heard)
+    assert seen == sorted(set(seen))
+
+
+async def test_a_turn_is_told_in_order_and_answered_right_behind_its_end(daemon: Running) -> None:
+    caller = await daemon.caller()
+    opened = await caller.get("session/new", agentAlias="default", sessionId="s")
+    assert caller.updates() == []
+    del opened["workspaceDir"], opened["lastSeq"], opened["epoch"]
+    assert opened == {"sessionId": "s", "agentAlias": "default", "messageCount": 0}
+    caller.heard.clear()
+    answer = await caller.ask("session/prompt", sessionId="s", prompt="!say 2 Hello")
+    assert answer["result"] == {"sessionId": "s", "stopReason": "end_turn", "content": "Hello", "usage": USED}
+    for update in caller.updates():
+        assert (update.pop("sessionId"), update.pop("seq") > 0) == ("s", True)
+    assert [frame["params"] for frame in caller.heard[:-1]] == [
+        {"type": "state", "state": "running", "prompt": "!say 2 Hello"},
+        {"type": "agent_message_chunk", "text": "Hel"},
+        {"type": "agent_message_chunk", "text": "lo"},
+        {"type": "usage", **USED, "cumulative": USED},
+        {"type": "turn_complete", "outcome": "completed", "content": "Hello", "stopReason": "end_turn"},
+    ]
+
+
+async def test_tools_are_called_and_their_results_told(daemon: Running) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    await caller.get("session/prompt", sessionId="s", prompt="!bash echo hi")
+    [call] = [one for one in caller.updates() if one["type"] == "tool_call"]
+    [result] = [one for one in caller.updates() if one["type"] == "tool_result"]
+    assert (call["name"], call["rawInput"]) == ("bash", {"command": "echo hi"})
+    assert (result["toolCallId"], result["name"], result["isError"]) == (call["toolCallId"], "bash", False)
+    assert "\nhi\n" in result["rawOutput"]
+    assert_in_order(caller)
+
+
+async def test_prompts_of_one_session_wait_for_each_other(daemon: Running) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    caller.heard.clear()
+    caller.write(*(request("session/prompt", n, {"sessionId": "s", "prompt": f"!echo {n}"}) for n in "abc"))
+    await caller.answer("c")
+    turn = ["state", "agent_message_chunk", "usage", "turn_complete"]
+    assert order(caller.heard) == [*turn, "a", *turn, "b", *turn, "c"]
+    assert [one["content"] for one in caller.updates() if one["type"] == "turn_complete"] == ["a", "b", "c"]
+
+
+async def test_more_than_32_that_wait_are_refused_and_the_others_run(daemon: Running) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    prompts = [request("session/prompt", n, {"sessionId": "s", "prompt": f"!echo {n}"}) for n in range(1, 35)]
+    caller.write(request("session/prompt", 0, {"sessionId": "s", "prompt": "!stall"}), *prompts)
+    refused = [await caller.answer(33), await caller.answer(34)]
+    assert [one["error"]["code"] for one in refused] == [-32002, -32002]
+    caller.write(request("session/cancel", "stop", {"sessionId": "s"}))
+    await caller.answer(32)
+    answers = {one["id"]: one["result"]["content"] for one in caller.heard if "stopReason" in one.get("result", {})}
+    assert answers == {0: "", **{n: str(n) for n in range(1, 33)}}
+
+
+async def test_a_cancel_right_behind_a_prompt_ends_that_prompt(daemon: Running) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    caller.write(
+        request("session/prompt", "p", {"sessionId": "s", "prompt": "!stall"}),
+        request("session/cancel", "c", {"sessionId": "s"}),
+    )
+    answer = await caller.answer("p")
+    assert {"result": {"sessionId": "s", "cancelled": True}, "id": "c", "jsonrpc": "2.0"} in caller.heard
+    assert (answer["result"]["stopReason"], answer["result"]["content"]) == ("cancelled", "")
+    assert (caller.updates()[-1]["type"], caller.updates()[-1]["outcome"]) == ("turn_complete", "cancelled")
+
+
+async def test_a_cancelled_turn_says_what_there_was_of_it(daemon: Running) -> None:
+    caller, other = await daemon.caller(), await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    asked = caller.call("session/prompt", sessionId="s", prompt='!script say "so far" ;; stall')
+    await caller.until(type="agent_message_chunk")
+    assert await other.get("session/cancel", sessionId="s") == {"sessionId": "s", "cancelled": True}
+    answer = (await caller.answer(asked))["result"]
+    assert (answer["stopReason"], answer["content"]) == ("cancelled", "so far")
+    ended = caller.updates()[-1]
+    assert (ended["outcome"], ended["stopReason"], ended["content"]) == ("cancelled", "cancelled", "so far")
+    assert await other.error("session/cancel", sessionId="s") == (-32000, "No active turn for this session")
+
+
+async def test_a_failed_turn_is_an_error_with_what_there_was_of_it(daemon: Running) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    answer = await caller.ask("session/prompt", sessionId="s", prompt="!status 400")
+    ended = caller.updates()[-1]
+    problem = answer["error"]
+    assert (problem["code"], problem["data"]["stopReason"], problem["data"]["content"]) == (-32603, "error", "")
+    assert (ended["type"], ended["outcome"], ended["stopReason"]) == ("turn_complete", "failed", "error")
+    assert ended["content"] == ended["error"] == problem["message"]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"sessionId": "nobody", "prompt": "hello"},
+        {"sessionId": "s", "prompt": ""},
+        {"sessionId": "s", "prompt": "see", "attachments": [{"path": "relative.txt"}]},
+        {"sessionId": "s", "prompt": "see", "attachments": "many"},
+        {"sessionId": "s", "prompt": 7},
+    ],
+    ids=["no session", "no words", "bad attachment", "no list", "no text"],
+)
+async def test_a_prompt_that_nobody_answers_still_ends(daemon: Running, params: Frame) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    caller.heard.clear()
+    caller.tell("session/prompt", **params)
+    ended = await caller.until(type="turn_complete")
+    assert (ended["sessionId"], ended["outcome"]) == (params["sessionId"], "failed")
+    assert ended["content"] == ended["error"] != ""
+    assert len(caller.heard) == 1
+
+
+async def test_a_prompt_as_a_notification_runs_and_ends_with_turn_complete(daemon: Running) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    caller.heard.clear()
+    caller.tell("session/prompt", sessionId="s", prompt="!echo Hello")
+    await caller.until(type="turn_complete", content="Hello")
+    assert order(caller.heard) == ["state", "agent_message_chunk", "usage", "turn_complete"]
+    assert (await caller.get("session/state", sessionId="s"))["state"] == "idle"
+
+
+async def test_all_who_follow_hear_the_same(daemon: Running) -> None:
+    first, second, third = [await daemon.caller() for _ in range(3)]
+    await first.get("session/new", agentAlias="default", sessionId="s")
+    await second.get("session/attach", sessionId="s")
+    await first.get("session/prompt", sessionId="s", prompt="!say 3 abc")
+    await second.until(type="turn_complete")
+    assert second.updates() == first.updates()
+    await third.get("session/prompt", sessionId="s", prompt="!echo more")
+    await first.until(type="turn_complete")
+    assert third.updates() == first.updates()[-len(third.updates()) :]
+    await second.get("session/detach", sessionId="s")
+    heard = len(second.updates())
+    await third.get("session/prompt", sessionId="s", prompt="!echo last")
+    await second.get("status")
+    assert len(second.updates()) == heard
+
+
+async def test_a_turn_outlives_its_client(daemon: Running) -> None:
+    first, second = await daemon.caller(), await daemon.caller()
+    await first.get("session/new", agentAlias="default", sessionId="s")
+    await second.get("session/attach", sessionId="s")
+    first.call("session/prompt", sessionId="s", prompt='!script wait 100ms ;; say "still here"')
+    await first.until(type="state")
+    await first.close()
+    assert (await second.until(type="turn_complete"))["content"] == "still here"
+
+
+async def test_the_summary_of_a_compaction_is_a_turn(daemon: Running) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    for number in range(6):
+        await caller.get("session/prompt", sessionId="s", prompt=f"!echo {number}")
+    compacted = await caller.get("session/compact", sessionId="s")
+    ended = caller.updates()[-1]
+    assert (ended["type"], ended["content"]) == ("turn_complete", compacted["summary"])
+    assert compacted["summary"] != ""
+
+
+async def test_words_reach_a_turn_that_runs(daemon: Running) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    script = '!script wait 100ms ;; call bash {"command":"true"} ;; --- ;; say "done"'
+    asked = caller.call("session/prompt", sessionId="s", prompt=script)
+    await caller.until(type="state")
+    steered = await caller.ask("session/steer", sessionId="s", prompt="be brief")
+    assert steered["result"] == {"sessionId": "s", "accepted": True}
+    await caller.answer(asked)
+    prompts = [one["prompt"] for one in caller.updates() if one["type"] == "state"]
+    assert prompts == [script, "be brief"]
+    assert [one["type"] for one in caller.updates()].count("turn_complete") == 1
