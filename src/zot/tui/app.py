@@ -151,7 +151,10 @@ class ZotApp(App[int]):
         await self.panels.close_all()
         await self.reset()
         self._unfollow = conversation.follow(self._feed)
-        self.composer.files = Files((await conversation.state()).cwd)
+        now = await conversation.state()
+        self.composer.files = Files(now.cwd)
+        if now.pending is not None:
+            self._do(self._approvals.ask(now.pending))
         self._do(self._learn_commands())
         if former is not None:
             await former.close()
