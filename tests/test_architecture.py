@@ -106,7 +106,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "rewind", "mending", "abortable",
     },
     # What faces see of a session.
-    "conversation": {"messages", "slash", "history"},
+    "conversation": {"messages", "events", "slash", "history"},
     "reloadable": {"errors", "messages", "events", "slash", "tools/base", "agent", "extensions"},
     "hub": {"errors", "history", "session"},
     # The same for a daemon, whose sessions it opens.
