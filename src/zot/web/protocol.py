@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, cast
 
 from uvicorn.config import Config
@@ -111,7 +112,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Say no before an application has seen anything, and hang up on who does not listen."""
         self._end_head()
         self.config.refused(f"{status} {reason}")
-        self.transport.write(f"HTTP/1.1 {status} {phrase}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".encode())
+        self.transport.write(_refusal(status, phrase))
         self.transport.close()
 
 
@@ -136,10 +137,20 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         """End at once."""
         self.transport.abort()
 
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self.handshake_initiated:  # A head comes whole, so nothing that follows could make it right.
+            self.config.refused("400 handshake")
+            self.handshake_initiated = True
+            self.transport.write(_refusal(400, "Bad Request"))
+            self.transport.close()
+
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
-        if hasattr(self, "scope"):  # It runs from the next tick on.
+        if self.response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:  # The application runs from the next tick on.
             cast(dict[str, Any], self.scope)["extensions"][BELOW] = self
+        else:
+            self.config.refused(f"{self.response.status_code} handshake")
 
     async def send(self, message: Any) -> None:
         await super().send(message)
@@ -156,3 +167,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()
         self.transport.abort()  # What is left to be written would be waited for.
+
+
+def _refusal(status: int, phrase: str) -> bytes:
+    return f"HTTP/1.1 {status} {phrase}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".encode()
