@@ -21,6 +21,9 @@ usage: zot COMMAND [flags]
   zot rpc          speak zot RPC v1 (newline-delimited JSON) on standard input and output
   zot sessions     list, show, search, export, import, fork, rename and delete what is kept
   zot host         answer one request of a chat bridge (host protocol v1) with one JSON object
+  zot daemon       serve many sessions to many clients; zot daemon status, stop, logs, audit
+  zot attach       follow a session of the daemon, and type into it
+  zot call METHOD  call a method of the daemon, with parameters as JSON
   zot lab serve    serve a scripted model over HTTP, for tests; zot lab check looks for mistakes in a script
   zot login NAME   store the key of a provider; zot logout NAME forgets it
   zot doctor       what is set up, what is missing, and if the model service can be reached
@@ -122,6 +125,8 @@ _COMMANDS: Mapping[str, str] = {
     "logout": "logout",
     "doctor": "doctor",
     "daemon": "daemon",
+    "attach": "attach",
+    "call": "call",
     "config": "config",
     "skills": "skills",
     "ext": "ext",

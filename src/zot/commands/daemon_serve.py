@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("zot")
 
+#: How long one thread may keep the interpreter from another: the journal's, which everybody waits for.
+_SWITCH_S = 0.001
 #: How long everything may take that is done when a daemon ends, beyond the time that runs were given.
 _END_S = 10.0
 
@@ -46,6 +48,7 @@ async def serve(
     listens: Sequence[tuple[str, Tls | None]],
 ) -> int:
     """Serve until somebody wants an end; return the exit code."""
+    sys.setswitchinterval(_SWITCH_S)
     notifier = Notifier(os.environ)
     handler = _log_to(place, agents)
     journal = await Journal.open(journal_of(place, agents))
@@ -85,7 +88,7 @@ async def serve(
         pinging.cancel()
     audit.close()
     handler.close()
-    await _give_up(claim, daemon)
+    await _give_up(claim, daemon, notifier)
     return 0 if is_there else 1
 
 
@@ -110,12 +113,14 @@ async def _listen_elsewhere(daemon: Daemon, listens: Sequence[tuple[str, Tls | N
     return True
 
 
-async def _give_up(claim: Claim, daemon: Daemon) -> None:
+async def _give_up(claim: Claim, daemon: Daemon, notifier: Notifier) -> None:
     """Let the next one have the endpoint, if there is one that waits for it."""
     if daemon.heir is not None and isinstance(wire := daemon.heir.wire, LocalWire):
         from zot.serve.handover import hand_over
 
         if hand_over(claim, await wire.release()):
+            if daemon.heir.who.pid:
+                notifier.succeeded_by(daemon.heir.who.pid)
             return
     claim.release()
 

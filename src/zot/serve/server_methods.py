@@ -16,6 +16,7 @@ from zot.serve.metrics import rss_bytes
 from zot.serve.respond import Answered
 from zot.wire import daemon_server as said
 from zot.wire.daemon import PROTOCOL_VERSION
+from zot.wire.host import Refused, Request, check
 
 if TYPE_CHECKING:
     from zot.serve.daemon import Daemon
@@ -157,6 +158,8 @@ class ServerMethods:
         return said.Reloading(self._daemon.agents.names)
 
     async def _respond(self, connection: Connection, asked: said.HostRespond) -> Later:
+        _check_run(asked)
+
         async def respond() -> said.HostAnswered:
             answered = await self._daemon.respond(asked, age_s=(asked.age_ms or 0) / 1000)
             self._undelivered[id(connection), asked.ids.request_id] = answered
@@ -174,6 +177,16 @@ class ServerMethods:
     async def _stop(self, connection: Connection, asked: said.Stop) -> Told:
         heir = connection if asked.handover else None
         return Told(said.Stopping(), lambda: self._daemon.stop(grace_s=asked.grace_s, heir=heir))
+
+
+def _check_run(request: Request) -> None:
+    """Raise UserError if a request of the host protocol does not ask for an answer."""
+    try:
+        check(request)
+    except Refused as problem:
+        raise UserError(str(problem)) from None
+    if (request.type or "run") != "run":
+        raise UserError(f"type: a {request.type!r} needs no daemon; only a 'run' is answered here")
 
 
 def _ram() -> int:

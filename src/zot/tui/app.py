@@ -5,15 +5,26 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding
 
 from zot.conversation import Conversation, Home
 from zot.errors import AgentError, UserError
-from zot.events import AgentEvent, ApprovalRequest, Done, PanelClosed, PanelOpened, PanelRendered, UserMessage
+from zot.events import (
+    AgentEvent,
+    ApprovalRequest,
+    Done,
+    ExtWaiting,
+    PanelClosed,
+    PanelOpened,
+    PanelRendered,
+    UserMessage,
+)
 from zot.messages import text_of
 from zot.slash import CommandInfo
 from zot.tui import slash
@@ -26,6 +37,7 @@ from zot.tui.feed import Feed
 from zot.tui.keys import KEYS
 from zot.tui.level import Level
 from zot.tui.looks import Look, look_for
+from zot.tui.markdown import warm
 from zot.tui.pace import Pace
 from zot.tui.panel import Panel
 from zot.tui.panels import Panels
@@ -41,15 +53,18 @@ T = TypeVar("T")
 
 #: A second Ctrl+C within this time leaves.
 _TWICE_S = 2.0
-#: An extension that takes longer is named.
-_PATIENCE_S = 1.0
 _COMMAND = re.compile(r"/[\w.-]+(\s|$)")
 
 
 class ZotApp(App[int]):
     """A face of one conversation. ``begin`` gives the home, ``session`` says which session to open in it."""
 
-    CSS = "Screen { layout: vertical; background: transparent; }"
+    CSS = """
+    Screen { layout: vertical; background: transparent; }
+    ZotApp.ascii Composer, ZotApp.ascii Question, ZotApp.ascii Form { border-top: ascii ansi_bright_black; }
+    ZotApp.ascii Panel { border: ascii ansi_bright_black; }
+    ZotApp.ascii Transcript { scrollbar-size-vertical: 0; }
+    """
     BINDINGS = [  # noqa: RUF012  (as every app has it)
         Binding("ctrl+c", "interrupt", "leave", show=False, priority=True),
         Binding("ctrl+d", "end_of_input", "leave", show=False),
@@ -67,8 +82,9 @@ class ZotApp(App[int]):
         *,
         look: Look | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(ansi_color=True)
         self.look = look or look_for()
+        self.set_class(not self.look.unicode, "ascii")
         self.theme = "ansi-light" if self.look.code_theme == "ansi_light" else "ansi-dark"
         self._begin, self._session = begin, session
         self._home: Home | None = None
@@ -90,7 +106,6 @@ class ZotApp(App[int]):
 
     def compose(self) -> ComposeResult:
         yield self.transcript
-        yield self.panels
         yield self.composer
         yield self.status
 
@@ -116,12 +131,16 @@ class ZotApp(App[int]):
 
     async def _start(self) -> None:
         """Open the session, having asked about what of the project must be trusted first."""
+        await self.screen.mount(self.panels, before=self.composer)
+        await self.composer.furnish()
         try:
             self._home = await self._begin()
             await ask_trust(self)
             await self._enter(await self._session(self._home))
         except AgentError as problem:
-            self.exit(1, message=f"zot: {problem}")
+            self.exit(1, message=Text(f"zot: {problem}"))
+        else:
+            await asyncio.to_thread(warm)
 
     async def _enter(self, conversation: Conversation) -> None:
         """Show a conversation, and follow it."""
@@ -182,9 +201,10 @@ class ZotApp(App[int]):
                 self._do(self._approvals.ask(event))
             case PanelOpened() | PanelRendered() | PanelClosed():
                 self._do(self.panels.hear(event))
+            case ExtWaiting(extension=extension) if not self.runs:
+                self._waiting_for = f"waiting for {extension}"
             case _:
-                if getattr(event, "__struct_config__").tag == "ext_waiting":  # noqa: B009
-                    self._waiting_for = f"waiting for {getattr(event, 'extension', 'an extension')}"
+                pass
 
     async def _ended(self, failure: str) -> None:
         """A run is over: go on with what waits, or offer another model if this one failed."""
@@ -236,14 +256,10 @@ class ZotApp(App[int]):
 
     async def _run_command(self, line: str) -> None:
         name = line[1:].split(maxsplit=1)[0]
-        owner = next((one.extension for one in self.extension_commands if one.name == name), "")
-        timer = self.set_timer(_PATIENCE_S, lambda: self.busy(f"waiting for {owner}")) if owner else None
         try:
             await slash.run(self, line)
         finally:
-            if timer is not None:
-                timer.stop()
-                self.busy("")
+            self.busy("")
         if name == "reload-ext":
             await self._learn_commands()
         if self._conversation is not None:
@@ -333,7 +349,9 @@ class ZotApp(App[int]):
             if not question.answer.done():
                 before = self.focused
                 await self.screen.mount(question, before=self.composer)
+                self.composer.display = False  # Small screens have no room for both.
                 await question.answer
+                self.composer.display = True
                 self.screen.set_focus(before if before is not None and before.is_attached else self.editor)
                 await question.remove()
             return question.answer.result()
@@ -368,6 +386,11 @@ class ZotApp(App[int]):
         self._unfollow()
         if self._conversation is not None:
             await self._conversation.close()
+
+    def _fatal_error(self) -> None:
+        """Say what broke us, when the terminal is as it was: without the values of variables, which may be secret."""
+        self._exit_renderables.append(Text(f"{traceback.format_exc()}zot: internal error; this is a bug"))
+        self._close_messages_no_wait()
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something that takes a while; what goes wrong is said."""
