@@ -106,7 +106,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "rewind", "mending", "abortable",
     },
     # What faces see of a session.
-    "conversation": {"messages", "slash", "history"},
+    "conversation": {"messages", "events", "slash", "history"},
     "reloadable": {"errors", "messages", "events", "slash", "tools/base", "agent", "extensions"},
     "hub": {"errors", "history", "session"},
     # The same for a daemon, whose sessions it opens.
@@ -146,6 +146,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client_line": {"errors", "serve"},
     "client_session": {"errors", "messages", "events", "wire"},
     "client": {"errors", "version", "endpoint", "wire", "client_line", "client_session"},
+    # A conversation and a home in the daemon. Faces do not know them.
+    "client_conversation": {
+        "errors", "messages", "events", "slash", "conversation", "history", "wire", "client", "client_session",
+    },
+    "client_home": {"errors", "conversation", "client", "client_session", "client_conversation"},
     # A conversation and a home in this process. Faces do not know them.
     "local": {
         "errors", "messages", "events", "slash", "store", "config", "conversation", "history", "outcome", "past",
@@ -172,8 +177,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "provision", "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors",
         "providers/models", "providers", "doctor", "session", "store", "agent", "history", "job", "journal", "past",
         "readable", "branches", "rewind", "tools", "schema", "answers", "extensions", "extension_host", "endpoint",
-        "conversation", "local_home", "tui", "daemon_settings", "listen_address", "web", "client",
-        "client_session", "html_page",
+        "conversation", "local_home", "tui", "daemon_settings", "listen_address", "web", "client", "client_session",
+        "html_page", "client_home",
     },
     # It imports the command that was named, by name; one that must answer is not to die while it is loaded.
     "cli": {"errors", "version", "serve"},

@@ -29,6 +29,7 @@ from zot.messages import text_of
 from zot.slash import CommandInfo
 from zot.tui import slash
 from zot.tui.approval import Approvals
+from zot.tui.asking import Asking
 from zot.tui.completion import Files
 from zot.tui.composer import Composer
 from zot.tui.editor import Editor
@@ -98,7 +99,7 @@ class ZotApp(App[int]):
         self.composer = Composer()
         self.editor, self.queue = self.composer.editor, self.composer.queue
         self.panels = Panels(self.editor)
-        self._asking = asyncio.Lock()
+        self.asking = Asking(self.composer)
         self._waiting_for = ""
         self._interrupted = -_TWICE_S
 
@@ -150,7 +151,10 @@ class ZotApp(App[int]):
         await self.panels.close_all()
         await self.reset()
         self._unfollow = conversation.follow(self._feed)
-        self.composer.files = Files((await conversation.state()).cwd)
+        now = await conversation.state()
+        self.composer.files = Files(now.cwd)
+        if now.pending is not None:
+            self._do(self._approvals.ask(now.pending))
         self._do(self._learn_commands())
         if former is not None:
             await former.close()
@@ -336,25 +340,12 @@ class ZotApp(App[int]):
     async def choose(
         self, title: str, options: Sequence[Option[T]], *, body: str = "", diff: Sequence[tuple[str, str]] = ()
     ) -> T | None:
-        chosen: T | None = await self.put_question(Question(title, options, body=body, diff=diff))
+        chosen: T | None = await self.asking.put(Question(title, options, body=body, diff=diff))
         return chosen
 
     async def ask(self, title: str, *, secret: bool = False) -> str | None:
-        written: str | None = await self.put_question(Form(title, secret=secret))
+        written: str | None = await self.asking.put(Form(title, secret=secret))
         return written
-
-    async def put_question(self, question: Question | Form) -> Any:
-        """Show a question, after those that came before, and return its answer."""
-        async with self._asking:
-            if not question.answer.done():
-                before = self.focused
-                await self.screen.mount(question, before=self.composer)
-                self.composer.display = False  # Small screens have no room for both.
-                await question.answer
-                self.composer.display = True
-                self.screen.set_focus(before if before is not None and before.is_attached else self.editor)
-                await question.remove()
-            return question.answer.result()
 
     async def switch(self, session: str | None) -> None:
         if self.runs:

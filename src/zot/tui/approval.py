@@ -39,7 +39,7 @@ class Approvals:
         question = Question(f"{request.tool} wants to run; may it?", _OPTIONS, body=body, diff=diff, hint=hint)
         self._open[request.id] = question
         self._app.busy("waiting for you")
-        decision: Decision | Literal["gone"] | None = await self._app.put_question(question)
+        decision: Decision | Literal["gone"] | None = await self._app.asking.put(question)
         self._app.busy("")
         self._open.pop(request.id, None)
         if call is not None:
