@@ -62,6 +62,11 @@ class Gate:
         return said in self._origins or said == f"{scheme}://{host.lower()}"
 
 
+def subprotocol_of(scope: Scope) -> str | None:
+    """Return the subprotocol that the answer selects, never the one that is a token."""
+    return SUBPROTOCOL if SUBPROTOCOL in (scope.get("subprotocols") or ()) else None
+
+
 def _all(scope: Scope, name: bytes) -> list[str]:
     return [value.decode("latin-1").strip() for key, value in scope["headers"] if key.lower() == name]
 

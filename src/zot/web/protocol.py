@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, cast
@@ -17,6 +18,11 @@ from websockets.http11 import Request
 from zot.web.conversation import BELOW
 from zot.web.frames import text_frames
 from zot.web.limits import Limits
+
+#: What is wrong with us is logged, and never what clients sent: their tokens could be in it. The server's own loggers
+#: may be somebody else's, too.
+log = logging.getLogger("zot.web")
+log.setLevel(logging.ERROR)
 
 
 class ServerConfig(Config):
@@ -37,7 +43,6 @@ class ServerConfig(Config):
             interface="asgi3",
             lifespan="off",
             log_config=None,
-            access_log=False,
             proxy_headers=False,
             server_header=False,
             date_header=False,
@@ -51,10 +56,15 @@ class HttpProtocol(HttpToolsProtocol):
     """One connection, until it becomes a WebSocket."""
 
     config: ServerConfig
+    access_log: bool
     #: How much of a head has come that is not complete, and until when it must be.
     _head = 0
     _deadline: asyncio.TimerHandle | None = None
     _is_too_long = False
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.logger, self.access_log = log, False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
@@ -120,6 +130,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     """One WebSocket (`web_wire.Below`)."""
 
     config: ServerConfig
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.logger = self.conn.logger = log
+        self.conn.debug = False  # It would log heads.
 
     @property
     def unread(self) -> int:
