@@ -107,9 +107,12 @@ class Client:
             raise ConnectionLost(f"there is no daemon: {problem}") from problem
         self._peer.refused, self._peer.wake = self._refuse, self._to_send.set
         self._owner = asyncio.create_task(self._keep(line), name="zot client")
-        await self._settled.wait()
-        if self._problem is not None:
-            raise self._problem
+        try:
+            await self._settled.wait()
+            self.check()
+        except BaseException:  # Nobody will leave what was not entered.
+            await self.close()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
