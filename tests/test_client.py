@@ -12,6 +12,8 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 import zot
+import zot.errors
+from daemon_fake import FakeDaemon
 from forked import Forked, Nursery
 from harness import PATIENCE_S, environment, eventually
 from restarting import Restarting
@@ -167,6 +169,17 @@ def test_without_a_daemon_there_is_no_client(tmp_path: Path) -> None:
                 pass
 
     held(conversation())
+
+
+@pytest.mark.parametrize(("answer", "error"), [({}, zot.errors.Unforeseen), (-32011, zot.RpcError)])
+def test_a_daemon_that_is_none_of_ours_is_given_up(tmp_path: Path, answer: Any, error: type[Exception]) -> None:
+    async def conversation() -> None:
+        with pytest.raises(error):
+            async with zot.Client.connect(socket=str(tmp_path / "d.sock")):
+                pass
+
+    with FakeDaemon(str(tmp_path / "d.sock"), {"initialize": answer}):
+        held(conversation())
 
 
 def test_two_clients_take_turns_in_one_session_and_hear_the_same(home: Path) -> None:
