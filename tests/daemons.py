@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, chdir
 from itertools import count
 from pathlib import Path
 from typing import Any, Self, TypeAlias
@@ -64,6 +64,7 @@ class Running:
         for caller in self._callers:
             await caller.close()
         self._stop_listening()
+        self._callers.clear()
         async with asyncio.timeout(PATIENCE_S):
             await self.daemon.close()
         self._claim.release()
@@ -88,9 +89,10 @@ async def running(
     handler = _Complaints(complaints)
     logging.getLogger("zot").addHandler(handler)
     try:
-        yield service
-        await service.close()
+        with chdir(home):
+            yield service
     finally:
+        await service.close()
         logging.getLogger("zot").removeHandler(handler)
         audit.close()
         await premises.close()
@@ -116,6 +118,8 @@ class Caller:
         self.reader = reader
         self.writer = writer
         self.heard: list[Frame] = []
+        #: What must not be lost as long as it is there.
+        self.keeps: list[object] = []
         self._numbers = count(1)
 
     def write(self, *lines: Frame | bytes) -> None:

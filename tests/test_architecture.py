@@ -33,7 +33,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "events": {"errors", "messages", "surrogates"},
     "slash": set(),
     "flags": {"errors"},
-    "daemon_settings": {"flags"},
+    "listen_address": {"errors"},
+    "daemon_settings": {"flags", "listen_address"},
     "config_file": {"errors", "printable", "regular", "flags", "daemon_settings", "providers/vendors"},
     "config": {"errors", "flags", "config_file", "providers/vendors"},
     # One reading of the file, with an eye to what the agent would make of it.
@@ -105,7 +106,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "rewind", "mending", "abortable",
     },
     # What faces see of a session.
-    "conversation": {"messages", "slash", "history"},
+    "conversation": {"messages", "events", "slash", "history"},
     "reloadable": {"errors", "messages", "events", "slash", "tools/base", "agent", "extensions"},
     "hub": {"errors", "history", "session"},
     # The same for a daemon, whose sessions it opens.
@@ -135,6 +136,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "serve": {
         "errors", "version", "printable", "private", "regular", "messages", "events", "slash", "history", "job",
         "outcome", "answers", "session", "hub", "wire", "journal", "agents", "daemon_settings", "endpoint", "tools",
+    },
+    # The daemon for browsers; `embedded` puts one together inside another program.
+    "web": {
+        "errors", "private", "listen_address", "wire", "serve", "agents", "endpoint", "establishment", "journal",
+        "premises", "session", "extension_host", "extensions",
     },
     # Who talks to a daemon needs nothing of what a daemon is made of.
     "client_line": {"errors", "serve"},
@@ -171,7 +177,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "provision", "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors",
         "providers/models", "providers", "doctor", "session", "store", "agent", "history", "job", "journal", "past",
         "readable", "branches", "rewind", "tools", "schema", "answers", "extensions", "extension_host", "endpoint",
-        "conversation", "local_home", "tui", "client", "client_session", "client_home",
+        "conversation", "local_home", "tui", "daemon_settings", "listen_address", "web", "client", "client_session",
+        "html_page", "client_home",
     },
     # It imports the command that was named, by name; one that must answer is not to die while it is loaded.
     "cli": {"errors", "version", "serve"},

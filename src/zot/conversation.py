@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import msgspec
 
+from zot.events import ApprovalRequest
 from zot.messages import ZERO, Counters, ImageBlock, ShownMessage
 from zot.slash import CommandAnswer, CommandInfo
 
@@ -20,7 +21,10 @@ Decision: TypeAlias = Literal["allow_once", "allow_always", "reject"]
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A session at one moment. ``session`` is "" if it is not kept; the window is 0 if nobody knows it."""
+    """A session at one moment. ``session`` is "" if it is not kept; the window is 0 if nobody knows it.
+
+    ``pending`` is what it waits for a person to decide.
+    """
 
     session: str
     provider: str
@@ -32,6 +36,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     context_tokens: int = 0
     context_window: int = 0
     locked: bool = False
+    pending: ApprovalRequest | None = None
 
 
 class ModelInfo(msgspec.Struct, frozen=True):

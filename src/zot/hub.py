@@ -21,7 +21,7 @@ log = logging.getLogger("zot")
 RESTING = 64
 IDLE_S = 600.0
 #: How often we look for sessions that have nothing to do any more, while there are any.
-_LOOK_S = 5.0
+_LOOK_S = 1.0
 #: How long a session may take to be let go of.
 _CLOSE_S = 10.0
 
@@ -93,6 +93,7 @@ class Hub:
         #: How many are being opened, for which there is room.
         self._opened = 0
         self._leaving: dict[str, asyncio.Task[None]] = {}
+        self._loads = 0
         self._looking: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -129,7 +130,7 @@ class Hub:
             live.used = time.monotonic()
             if session_id in self._live:
                 self._live[session_id] = self._live.pop(session_id)
-            self._tidy()
+            self._look_later()
 
     async def let_go(self, session_id: str, *, parks: bool = False) -> bool:
         """End what a session does and forget it; what it recorded stays. False if it is not loaded."""
@@ -171,7 +172,9 @@ class Hub:
                 await asyncio.wait({loading})  # If that fails we try for ourselves: we may want something else.
 
     async def _load(self, session_id: str, wanted: Wanted | None) -> Live:
-        self._tidy(more=1)
+        self._loads += 1  # To look costs time for each that is loaded, so it is done once for many that are opened.
+        if self._limit or self._loads % max(1, self._resting // 4) == 0:
+            self._tidy(more=1)
         if self._limit and len(self._live) + self._opened >= self._limit:
             raise TooManySessions(f"{self._limit} sessions are in use already; close one, or wait")
         self._opened += 1
@@ -206,6 +209,8 @@ class Hub:
 
     def _tidy(self, *, more: int = 0) -> None:
         """Let go of what has had nothing to do for longest, as far as there are too many, or ``more`` need room."""
+        if len(self._live) <= self._resting and not self._limit:
+            return
         before = time.monotonic() - self._idle_s
         idle = [session_id for session_id, live in self._live.items() if live.can_go(before=before)]
         over = len(idle) - self._resting

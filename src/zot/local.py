@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,9 +28,15 @@ if TYPE_CHECKING:
 class LocalConversation:
     """A `Conversation` over a session of this process, which it opens anew where settings need that."""
 
-    def __init__(self, session: Session, config: Config) -> None:
-        """``config`` is what the session was opened with; ``config.session`` is None if it is not kept."""
+    def __init__(
+        self, session: Session, config: Config, *, closed: Callable[[str], Awaitable[None]] | None = None
+    ) -> None:
+        """``config`` is what the session was opened with; ``config.session`` is None if it is not kept.
+
+        ``closed`` hears the name of one that has been let go of.
+        """
         self._session = session
+        self._closed = closed
         self._config = config
         self._followers: dict[Subscriber, Callable[[], None]] = {}
         session.start()
@@ -57,6 +63,7 @@ class LocalConversation:
             agent.gauge.need(agent.system, (), messages) if messages else 0,
             agent.model.context_window,
             self._config.lock,
+            session.pending,
         )
 
     async def messages(self) -> Sequence[ShownMessage]:
@@ -161,7 +168,11 @@ class LocalConversation:
         for stop in self._followers.values():
             stop()
         self._followers.clear()
-        await self._session.close()
+        # What waits for a person goes on waiting, for whoever opens the session next.
+        await self._session.close(parks=True)
+        if self._closed is not None and self._config.session is not None:
+            closed, self._closed = self._closed, None
+            await closed(self._config.session)
 
     def _dropped(self, reason: str) -> None:
         """What was asked will never run: whoever follows must hear it, and that it is over."""
@@ -190,7 +201,7 @@ class LocalConversation:
             session = open_session(config, own_process=True, past=self._past(), reloadable=True)
         else:
             given = {"provider", "model", "reasoning", "cwd", *changes}
-            session = await open_recorded(config, given, own_process=True, reloadable=True)
+            session = await open_recorded(config, given, own_process=True, parks=True, reloadable=True)
         former, self._session, self._config = self._session, session, config
         for subscriber, stop in self._followers.items():
             stop()

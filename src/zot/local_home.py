@@ -191,7 +191,8 @@ class LocalHome:
         if self._keep:
             try:
                 config = msgspec.structs.replace(self._config, session=new_session_id())
-                return await self._recorded(config, self._given)
+                session = await open_recorded(config, self._given, own_process=True, parks=True, reloadable=True)
+                return LocalConversation(session, config, closed=self._discard_empty)
             except StoreFailed as problem:
                 self.problem = str(problem)
             except ConfigError as problem:
@@ -201,8 +202,17 @@ class LocalHome:
         return LocalConversation(open_session(self._config, own_process=True, reloadable=True), self._config)
 
     async def _recorded(self, config: Config, given: Collection[str]) -> LocalConversation:
-        session = await open_recorded(config, given, own_process=True, reloadable=True)
+        session = await open_recorded(config, given, own_process=True, parks=True, reloadable=True)
         return LocalConversation(session, config)
+
+    async def _discard_empty(self, session: str) -> None:
+        """Do not keep a session that nobody asked to keep and in which nothing was said."""
+        journal = await self._journal()
+        try:
+            if not (await journal.find(session)).messages:
+                await journal.delete(session)
+        finally:
+            await journal.close()
 
     async def _journal(self) -> Journal:
         from zot.journal.journal import Journal

@@ -85,6 +85,8 @@ async def note(history: History, store: Store, row: Row, *, begun: bool) -> None
     others = await store.begin()
     try:
         history.learn([other for _, other in others])
+        if others:
+            history.overheard(others[-1][0])
         history.run = store.last_run
         history.amend([row])
         await history.settled()

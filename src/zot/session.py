@@ -295,12 +295,7 @@ class Session:
 
         files = self._files()
         errand = Errand(lambda: rewind(self._history, self._store, files, wish, cwd=self.agent.cwd))
-
-        def dropped(reason: str) -> None:
-            errand.fail(job.error or RunCancelled(reason))
-
-        job = Job(None, (), started=lambda: None, dropped=dropped, errand=errand.run)
-        self._worker.accept(job)
+        self._worker.accept(errand.job)
         return errand.over
 
     def start(self) -> None:
@@ -338,6 +333,10 @@ class Session:
             )
         self.agent.reasoning = cast(Reasoning, level)
         self._worker.model_changed()
+
+    async def keep_choice(self) -> None:
+        """Record, durably, which model is used and how it thinks. If something runs, here or elsewhere, a run does."""
+        await self._worker.keep_choice()
 
     async def all_messages(self) -> list[Message]:
         """Return every message that ever stood in the transcript, as far as it is kept: also compacted ones."""

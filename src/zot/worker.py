@@ -25,7 +25,7 @@ from zot.errors import (
 )
 from zot.events import AgentEvent, ApprovalRequest, Done, Error, TurnEnd
 from zot.history import History
-from zot.job import Job
+from zot.job import Errand, Job
 from zot.mending import mend, take_up
 from zot.store import Row, Store
 
@@ -161,6 +161,13 @@ class Worker:
         """Record what the session works with from here on, if a run is going on; else the next one does."""
         if self._store.shared and self._running is not None and self._run is not None:
             self._history.amend([self._agent.configured()])
+
+    async def keep_choice(self) -> None:
+        """Record what the session works with now, unless a run does it."""
+        if self._running is None and self._store.shared:
+            errand = Errand(self._history.settled)  # Whatever has its turn has that recorded before.
+            self.accept(Job(None, (), started=lambda: None, dropped=errand.drop, errand=errand.run))
+            await asyncio.wait({errand.over})
 
     async def finish(self) -> None:
         """Wait until everything that was accepted has been done."""

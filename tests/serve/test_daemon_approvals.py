@@ -9,7 +9,7 @@ import pytest
 
 from daemons import Caller, Running, running
 
-ASKS = {"policy": ("bash=ask",)}
+ASKS: dict[str, Any] = {"policy": ("bash=ask",)}
 
 
 async def asked(daemon: Running, prompt: str = "!bash echo hi") -> tuple[Caller, int, str]:

@@ -89,12 +89,15 @@ async def test_a_session_can_be_copied_and_the_copy_is_followed(caller: Caller) 
     assert (await caller.get("session/fork", sessionId="s"))["messageCount"] == 4
 
 
-async def test_a_session_gets_a_title_another_model_and_a_new_beginning(caller: Caller) -> None:
+async def test_a_session_gets_a_title_another_model_and_a_new_beginning(daemon: Running, caller: Caller) -> None:
     await talk(caller, "s", "!echo one")
     assert await caller.get("session/rename", sessionId="s", title="Fruit") == {"sessionId": "s", "title": "Fruit"}
     assert (await caller.get("session/list"))["sessions"][0]["title"] == "Fruit"
     configured = await caller.get("session/configure", sessionId="s", overrides={"reasoning": "high"})
     assert configured["overrides"]["reasoning"] == "high"
+    await daemon.daemon.hub.let_go("s")
+    again = await caller.get("session/configure", sessionId="s")
+    assert again["overrides"]["reasoning"] == "high"
     assert (await caller.error("session/configure", sessionId="s", overrides={"model": "nobody"}))[0] == -32602
     assert (await caller.error("session/configure", sessionId="s", overrides={"modelProvider": "openai"}))[0] == -32602
     assert await caller.get("session/clear", sessionId="s") == {"sessionId": "s", "cleared": True}
@@ -233,7 +236,8 @@ async def test_attachments_are_for_the_model_to_read(caller: Caller, tmp_path: P
     )  # fmt: skip
     [asked, _] = (await caller.get("session/messages", sessionId="s"))["messages"]
     assert asked["content"] == (
-        "!echo seen\n\n[Document: note.txt]\nbuy milk\n[End of note.txt]\n\n[Document: hello.txt]\nhello\n[End of hello.txt]"
+        "!echo seen\n\n[Document: note.txt]\nbuy milk\n[End of note.txt]\n\n"
+        "[Document: hello.txt]\nhello\n[End of hello.txt]"
     )
     missing = [{"path": str(tmp_path / "none.txt")}]
     assert (await caller.error("session/prompt", sessionId="s", prompt="x", attachments=missing))[0] == -32602

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -95,6 +96,8 @@ def _screen(opening: Opening) -> int:
 
     from zot.tui.app import ZotApp
 
+    if isinstance(sys.__stderr__, io.TextIOWrapper):  # It is what the screen is drawn with.
+        sys.__stderr__.reconfigure(errors="replace")
     return asyncio.run(run_app(ZotApp(opening.home, opening.session)))
 
 
@@ -103,12 +106,14 @@ async def run_app(app: ZotApp) -> int:
     import asyncio
 
     from zot.serve.stdio import SIGNALS
+    from zot.tui.log import noted
 
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
         loop.add_signal_handler(number, app.exit, 128 + number)
     try:
-        code = await app.run_async()
+        with noted(app.note):
+            code = await app.run_async()
     finally:
         await _closed(app)
     return (app.return_code or 0) if code is None else code

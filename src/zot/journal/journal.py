@@ -66,6 +66,8 @@ class Journal(Look):
 
         Raise StoreFailed.
         """
+        if (shared := _open_already(os.fspath(path))) is not None:
+            return shared
         opening: Future[Journal] = Future()
         # A thread of its own: who opens the first journal of a process waits for what a pool of them has to load.
         threading.Thread(target=_open_for, args=(os.fspath(path), opening), name="zot journal opening").start()
@@ -324,6 +326,19 @@ def _shared(path: str) -> Journal:
         else:
             journal = _open[path] = Journal(path)
         return journal
+
+
+def _open_already(path: str) -> Journal | None:
+    """Return a journal that this process has open, if that can be told without waiting."""
+    if not _opening.acquire(blocking=False):
+        return None
+    try:
+        journal = _open.get(path)
+        if journal is not None:
+            journal._users += 1
+        return journal
+    finally:
+        _opening.release()
 
 
 def _open_for(path: str, opening: Future[Journal]) -> None:

@@ -103,7 +103,9 @@ class Record:
         if self._owner is not None:
             raise SessionBusy(f"session {self.id!r} is running here already", pid=owner.pid, host=owner.host)
         taken: list[Owner] = []
-        taking = self._files.writer.run(lambda connection: self._take(connection, owner, taken), durable=True)
+        taking = self._files.writer.run(
+            lambda connection: self._take(connection, owner, taken), durable=True, session=self.number
+        )
         heard = asyncio.wrap_future(taking)
         try:
             async with asyncio.timeout(self._patience_s):
@@ -158,7 +160,7 @@ class Record:
             connection.execute(query, (mark, number, msgspec.json.encode(owner)))
 
         try:
-            leaving = self._files.writer.run(leave, durable=parked)
+            leaving = self._files.writer.run(leave, durable=parked, session=number)
         except StoreFailed:
             leases.let_go(number)  # nothing is on its way any more
         else:

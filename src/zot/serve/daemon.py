@@ -19,6 +19,7 @@ from zot.serve.feed import Feed
 from zot.serve.kept_methods import KeptMethods
 from zot.serve.local import LocalWire
 from zot.serve.log_feed import LogFeed
+from zot.serve.metrics import Metrics, rss_bytes, size_of_database
 from zot.serve.peer import admits, identify
 from zot.serve.respond import Answered, OpeningBy, Respondent
 from zot.serve.server_methods import ServerMethods
@@ -54,6 +55,8 @@ class Parts(Protocol):
     agents: Agents
     journal: Journal
     audit: Audit
+    #: Whether extensions may connect to the sessions that are opened from now on.
+    joinable: bool
 
     @property
     def settings(self) -> DaemonSettings:
@@ -79,6 +82,9 @@ class Daemon:
         self.place = parts.place
         self.server_version = parts.settings.server_version or __version__
         self.shelf = Shelf(parts.journal)
+        self.metrics = Metrics()
+        #: The addresses at which it is reached besides its socket.
+        self.listens: list[str] = []
         self.hub = Hub(parts.opening, self._new_feed, limit=parts.settings.max_sessions, idle_s=parts.settings.idle_s)
         self.log_feed = LogFeed()
         self._respondent = Respondent(parts.opening_by)
@@ -126,6 +132,18 @@ class Daemon:
         """Return the names of all agents, each with its provider and model."""
         return [(name, *self.parts.describe(name)) for name in self.agents.names]
 
+    def gauges(self) -> Mapping[str, float]:
+        """Return how much there is at this moment, for `Metrics.told`."""
+        sessions = [session for one in self.hub.ids if (session := self.hub.session(one)) is not None]
+        return {
+            "clients": len(self._connections),
+            "sessions": len(sessions),
+            "running": sum(session.busy for session in sessions),
+            "journal_bytes": size_of_database(self.parts.journal.path),
+            "rss_bytes": rss_bytes(),
+            "uptime_seconds": round(self.uptime_s, 3),
+        }
+
     # Who comes and goes.
 
     def accept(self, wire: LocalWire) -> Connection | None:
@@ -146,6 +164,7 @@ class Daemon:
             log.warning("refused a connection of %s: there are %d already", connection.label, MAX_CLIENTS)
             return None
         self._connections[connection] = None
+        self.metrics.connections += 1
         self.parts.audit.note("connected", connection.who)
         if self._leaving is not None:
             self._leaving.cancel()
@@ -176,7 +195,9 @@ class Daemon:
 
     def note(self, connection: Connection, method: str, params: Any, problem: RpcError | None) -> None:
         """Write down who did what; that somebody looked is not worth a line."""
+        self.metrics.errors += problem is not None
         if method not in LOOKS or problem is not None:
+            self.metrics.calls += 1
             outcome = "ok" if problem is None else str(problem.code)
             session_id = getattr(params, "session_id", None) or ""
             self.parts.audit.call(connection.who, method, session=session_id, outcome=outcome)
@@ -190,11 +211,13 @@ class Daemon:
         return channel
 
     def _new_feed(self, session_id: str) -> Feed:
-        return Feed(session_id, self.shelf.past(session_id))
+        return Feed(session_id, self.shelf.past(session_id), self.metrics)
 
     async def respond(self, request: Request, *, age_s: float = 0.0) -> Answered:
         """Answer a request of the host protocol."""
-        return await self._respondent.answer(request, age_s=age_s)
+        answered = await self._respondent.answer(request, age_s=age_s)
+        self.metrics.responses += 1
+        return answered
 
     def reload(self) -> None:
         """Read the configuration again. Raise ConfigError; then everything stays as it was."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import select
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -16,6 +17,9 @@ log = logging.getLogger("zot")
 _ROOM_BYTES = 256 << 10
 #: With so much unread, not even requests are read.
 _CHOKED_BYTES = 16 << 20
+
+#: How often we look if a client that says nothing more is still there.
+_LOOK_S = 0.25
 
 
 class Listener(Protocol):
@@ -65,6 +69,7 @@ class LocalWire(asyncio.Protocol):
             self._take(line)
         if self._listener is not None:
             self._listener.end_input()
+        self._look_if_gone()
         return True  # What it is owed is still written.
 
     def connection_lost(self, problem: Exception | None) -> None:
@@ -133,6 +138,16 @@ class LocalWire(asyncio.Protocol):
             self.transport.write(b"".join(pieces))
             if self.transport.get_write_buffer_size() > _CHOKED_BYTES:
                 self.transport.pause_reading()
+
+    def _look_if_gone(self) -> None:
+        """After the end of its input nothing tells that a client has gone altogether, until something is written."""
+        if not self.transport.is_closing():
+            poll = select.poll()
+            poll.register(self.transport.get_extra_info("socket").fileno(), 0)
+            if poll.poll(0):
+                self.transport.abort()
+            else:
+                self._loop.call_later(_LOOK_S, self._look_if_gone)
 
     def _take(self, line: bytes | TooLong) -> None:
         if self._listener is not None:

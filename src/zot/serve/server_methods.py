@@ -12,9 +12,11 @@ import msgspec
 from zot.errors import UserError
 from zot.messages import timestamp
 from zot.serve.connection import Connection, Handler, Later, Told
+from zot.serve.metrics import rss_bytes
 from zot.serve.respond import Answered
 from zot.wire import daemon_server as said
 from zot.wire.daemon import PROTOCOL_VERSION
+from zot.wire.host import Refused, Request, check
 
 if TYPE_CHECKING:
     from zot.serve.daemon import Daemon
@@ -73,12 +75,13 @@ class ServerMethods:
             config_file=os.path.join(config_dir, "config.toml") if config_dir else msgspec.UNSET,
             config_kind="default" if daemon.place.config_dir is None else "custom",
             local_ipc_endpoint=daemon.place.socket,
+            listens=tuple(daemon.listens),
         )
 
     async def _health(self, connection: Connection, asked: said.Nothing) -> said.Health:
         now = timestamp()
         ok = said.Component(status="ok", updated_at=now, last_ok=now)
-        process = said.Process(rss_bytes=_rss(), system_ram_total_bytes=_ram(), num_cpus=os.cpu_count() or 1)
+        process = said.Process(rss_bytes=rss_bytes(), system_ram_total_bytes=_ram(), num_cpus=os.cpu_count() or 1)
         return said.Health(
             pid=os.getpid(),
             updated_at=now,
@@ -155,6 +158,8 @@ class ServerMethods:
         return said.Reloading(self._daemon.agents.names)
 
     async def _respond(self, connection: Connection, asked: said.HostRespond) -> Later:
+        _check_run(asked)
+
         async def respond() -> said.HostAnswered:
             answered = await self._daemon.respond(asked, age_s=(asked.age_ms or 0) / 1000)
             self._undelivered[id(connection), asked.ids.request_id] = answered
@@ -174,14 +179,14 @@ class ServerMethods:
         return Told(said.Stopping(), lambda: self._daemon.stop(grace_s=asked.grace_s, heir=heir))
 
 
-def _rss() -> int:
+def _check_run(request: Request) -> None:
+    """Raise UserError if a request of the host protocol does not ask for an answer."""
     try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        check(request)
+    except Refused as problem:
+        raise UserError(str(problem)) from None
+    if (request.type or "run") != "run":
+        raise UserError(f"type: a {request.type!r} needs no daemon; only a 'run' is answered here")
 
 
 def _ram() -> int:

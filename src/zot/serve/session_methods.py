@@ -244,6 +244,7 @@ class SessionMethods:
                 session.use_model(wanted.model)
             if wanted.reasoning is not None:
                 session.use_reasoning(wanted.reasoning)
+            await session.keep_choice()
             return said.Configured(asked.session_id, said.Overrides(session.agent.model.id, session.agent.reasoning))
 
     async def _clear(self, connection: Connection, asked: said.OfSession) -> Deferred:

@@ -5,19 +5,31 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding
 
 from zot.conversation import Conversation, Home
 from zot.errors import AgentError, UserError
-from zot.events import AgentEvent, ApprovalRequest, Done, PanelClosed, PanelOpened, PanelRendered, UserMessage
+from zot.events import (
+    AgentEvent,
+    ApprovalRequest,
+    Done,
+    ExtWaiting,
+    PanelClosed,
+    PanelOpened,
+    PanelRendered,
+    UserMessage,
+)
 from zot.messages import text_of
 from zot.slash import CommandInfo
 from zot.tui import slash
 from zot.tui.approval import Approvals
+from zot.tui.asking import Asking
 from zot.tui.completion import Files
 from zot.tui.composer import Composer
 from zot.tui.editor import Editor
@@ -26,6 +38,7 @@ from zot.tui.feed import Feed
 from zot.tui.keys import KEYS
 from zot.tui.level import Level
 from zot.tui.looks import Look, look_for
+from zot.tui.markdown import warm
 from zot.tui.pace import Pace
 from zot.tui.panel import Panel
 from zot.tui.panels import Panels
@@ -41,15 +54,18 @@ T = TypeVar("T")
 
 #: A second Ctrl+C within this time leaves.
 _TWICE_S = 2.0
-#: An extension that takes longer is named.
-_PATIENCE_S = 1.0
 _COMMAND = re.compile(r"/[\w.-]+(\s|$)")
 
 
 class ZotApp(App[int]):
     """A face of one conversation. ``begin`` gives the home, ``session`` says which session to open in it."""
 
-    CSS = "Screen { layout: vertical; background: transparent; }"
+    CSS = """
+    Screen { layout: vertical; background: transparent; }
+    ZotApp.ascii Composer, ZotApp.ascii Question, ZotApp.ascii Form { border-top: ascii ansi_bright_black; }
+    ZotApp.ascii Panel { border: ascii ansi_bright_black; }
+    ZotApp.ascii Transcript { scrollbar-size-vertical: 0; }
+    """
     BINDINGS = [  # noqa: RUF012  (as every app has it)
         Binding("ctrl+c", "interrupt", "leave", show=False, priority=True),
         Binding("ctrl+d", "end_of_input", "leave", show=False),
@@ -67,8 +83,9 @@ class ZotApp(App[int]):
         *,
         look: Look | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(ansi_color=True)
         self.look = look or look_for()
+        self.set_class(not self.look.unicode, "ascii")
         self.theme = "ansi-light" if self.look.code_theme == "ansi_light" else "ansi-dark"
         self._begin, self._session = begin, session
         self._home: Home | None = None
@@ -82,7 +99,7 @@ class ZotApp(App[int]):
         self.composer = Composer()
         self.editor, self.queue = self.composer.editor, self.composer.queue
         self.panels = Panels(self.editor)
-        self._asking = asyncio.Lock()
+        self.asking = Asking(self.composer)
         self._waiting_for = ""
         self._interrupted = -_TWICE_S
 
@@ -90,7 +107,6 @@ class ZotApp(App[int]):
 
     def compose(self) -> ComposeResult:
         yield self.transcript
-        yield self.panels
         yield self.composer
         yield self.status
 
@@ -116,12 +132,16 @@ class ZotApp(App[int]):
 
     async def _start(self) -> None:
         """Open the session, having asked about what of the project must be trusted first."""
+        await self.screen.mount(self.panels, before=self.composer)
+        await self.composer.furnish()
         try:
             self._home = await self._begin()
             await ask_trust(self)
             await self._enter(await self._session(self._home))
         except AgentError as problem:
-            self.exit(1, message=f"zot: {problem}")
+            self.exit(1, message=Text(f"zot: {problem}"))
+        else:
+            await asyncio.to_thread(warm)
 
     async def _enter(self, conversation: Conversation) -> None:
         """Show a conversation, and follow it."""
@@ -131,7 +151,10 @@ class ZotApp(App[int]):
         await self.panels.close_all()
         await self.reset()
         self._unfollow = conversation.follow(self._feed)
-        self.composer.files = Files((await conversation.state()).cwd)
+        now = await conversation.state()
+        self.composer.files = Files(now.cwd)
+        if now.pending is not None:
+            self._do(self._approvals.ask(now.pending))
         self._do(self._learn_commands())
         if former is not None:
             await former.close()
@@ -182,9 +205,10 @@ class ZotApp(App[int]):
                 self._do(self._approvals.ask(event))
             case PanelOpened() | PanelRendered() | PanelClosed():
                 self._do(self.panels.hear(event))
+            case ExtWaiting(extension=extension) if not self.runs:
+                self._waiting_for = f"waiting for {extension}"
             case _:
-                if getattr(event, "__struct_config__").tag == "ext_waiting":  # noqa: B009
-                    self._waiting_for = f"waiting for {getattr(event, 'extension', 'an extension')}"
+                pass
 
     async def _ended(self, failure: str) -> None:
         """A run is over: go on with what waits, or offer another model if this one failed."""
@@ -236,14 +260,10 @@ class ZotApp(App[int]):
 
     async def _run_command(self, line: str) -> None:
         name = line[1:].split(maxsplit=1)[0]
-        owner = next((one.extension for one in self.extension_commands if one.name == name), "")
-        timer = self.set_timer(_PATIENCE_S, lambda: self.busy(f"waiting for {owner}")) if owner else None
         try:
             await slash.run(self, line)
         finally:
-            if timer is not None:
-                timer.stop()
-                self.busy("")
+            self.busy("")
         if name == "reload-ext":
             await self._learn_commands()
         if self._conversation is not None:
@@ -320,23 +340,12 @@ class ZotApp(App[int]):
     async def choose(
         self, title: str, options: Sequence[Option[T]], *, body: str = "", diff: Sequence[tuple[str, str]] = ()
     ) -> T | None:
-        chosen: T | None = await self.put_question(Question(title, options, body=body, diff=diff))
+        chosen: T | None = await self.asking.put(Question(title, options, body=body, diff=diff))
         return chosen
 
     async def ask(self, title: str, *, secret: bool = False) -> str | None:
-        written: str | None = await self.put_question(Form(title, secret=secret))
+        written: str | None = await self.asking.put(Form(title, secret=secret))
         return written
-
-    async def put_question(self, question: Question | Form) -> Any:
-        """Show a question, after those that came before, and return its answer."""
-        async with self._asking:
-            if not question.answer.done():
-                before = self.focused
-                await self.screen.mount(question, before=self.composer)
-                await question.answer
-                self.screen.set_focus(before if before is not None and before.is_attached else self.editor)
-                await question.remove()
-            return question.answer.result()
 
     async def switch(self, session: str | None) -> None:
         if self.runs:
@@ -368,6 +377,11 @@ class ZotApp(App[int]):
         self._unfollow()
         if self._conversation is not None:
             await self._conversation.close()
+
+    def _fatal_error(self) -> None:
+        """Say what broke us, when the terminal is as it was: without the values of variables, which may be secret."""
+        self._exit_renderables.append(Text(f"{traceback.format_exc()}zot: internal error; this is a bug"))
+        self._close_messages_no_wait()
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something that takes a while; what goes wrong is said."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from zot.conversation import Decision
-from zot.events import AgentEvent, ApprovalRequest, Done, ToolProgress, ToolResult, TurnEnd, TurnStart
+from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest, Done, ToolProgress, ToolResult, TurnEnd, TurnStart
 from zot.tui.about import changes
 from zot.tui.question import Question
 from zot.tui.terminal import Option
@@ -35,9 +35,12 @@ class Approvals:
         if call is not None:
             call.wait(waits=True)
         body, diff = _about(request)
-        title = f"{request.tool} wants to run; may it?  (until {request.deadline[11:19]} UTC)"
-        question = self._open[request.id] = Question(title, _OPTIONS, body=body, diff=diff)
-        decision: Decision | Literal["gone"] | None = await self._app.put_question(question)
+        hint = f"Esc does not allow it; until {request.deadline[11:19]} UTC"
+        question = Question(f"{request.tool} wants to run; may it?", _OPTIONS, body=body, diff=diff, hint=hint)
+        self._open[request.id] = question
+        self._app.busy("waiting for you")
+        decision: Decision | Literal["gone"] | None = await self._app.asking.put(question)
+        self._app.busy("")
         self._open.pop(request.id, None)
         if call is not None:
             call.wait(waits=False)
@@ -46,10 +49,11 @@ class Approvals:
 
     def hear(self, event: AgentEvent) -> None:
         """What goes on has been decided: here, elsewhere, or by its deadline."""
-        answered = str(getattr(event, "__struct_config__").tag) == "approval_answer"  # noqa: B009
-        if answered or isinstance(event, ToolProgress | ToolResult | TurnStart | TurnEnd | Done):
+        if isinstance(event, ApprovalAnswer | ToolProgress | ToolResult | TurnStart | TurnEnd | Done):
             for question in self._open.values():
                 question.close("gone")
+        if isinstance(event, ApprovalAnswer) and event.by:
+            self._app.note(f"{event.decision.replace('_', ' ')}, by {event.by}")
 
 
 def _about(request: ApprovalRequest) -> tuple[str, list[tuple[str, str]]]:

@@ -27,7 +27,7 @@ class Offers(Static):
     """A short list of offers, one of which is looked at."""
 
     DEFAULT_CSS = """
-    Offers { height: auto; max-height: 6; display: none; padding: 0 1; }
+    Offers { height: auto; max-height: 6; display: none; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
     """
 
     def __init__(self) -> None:

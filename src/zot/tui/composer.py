@@ -30,11 +30,11 @@ class Composer(Vertical):
         self._offers = Offers()
 
     def compose(self) -> ComposeResult:
-        yield self.queue
-        yield self._offers
         yield self.editor
 
-    def on_mount(self) -> None:
+    async def furnish(self) -> None:
+        """Have everything: the first frame must not wait for what nobody needs yet."""
+        await self.mount(self.queue, self._offers, before=self.editor)
         self.editor.take_back = self.queue.last
 
     def withdraw(self) -> bool:
@@ -50,6 +50,8 @@ class Composer(Vertical):
 
     async def on_editor_offered(self, message: Editor.Offered) -> None:
         word = message.word
+        if not self._offers.is_attached:
+            return
         if word.startswith("/"):
             self._offer(word, self._fitting(word[1:]))
         elif word.startswith("@") and self.files is not None:

@@ -21,7 +21,7 @@ class Editor(TextArea):
     """A text that is submitted with Enter. Up and Down at its ends bring back what was submitted before."""
 
     DEFAULT_CSS = """
-    Editor { height: auto; max-height: 40vh; min-height: 1; border: none; padding: 0 1 0 0; background: transparent; }
+    Editor { height: auto; max-height: 40vh; min-height: 1; border: none; padding: 0 1; background: transparent; }
     Editor:focus { border: none; }
     Editor .text-area--placeholder { color: ansi_bright_black; }
     """

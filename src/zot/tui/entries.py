@@ -16,6 +16,8 @@ from zot.tui.markdown import Flow, drawn, with_prefix
 
 _LEVELS: dict[Level, str] = {"info": "dim", "success": "green", "warn": "yellow", "error": "red"}
 DIM = Style(dim=True)
+#: Longer lines of prose are hard to read.
+_WIDEST = 120
 
 
 class Entry:
@@ -88,7 +90,8 @@ class AnswerEntry(Entry):
             self.touch()
 
     def draw(self, width: int, look: Look) -> list[Strip]:
-        return with_prefix(self._flow.lines(self._text, width - 2, look), Segment("  "), Segment("  "))
+        lines = self._flow.lines(self._text, min(width - 2, _WIDEST), look)
+        return with_prefix(lines, Segment("  "), Segment("  "))
 
 
 class ThoughtEntry(Entry):

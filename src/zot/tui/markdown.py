@@ -98,6 +98,11 @@ def _starts(text: str) -> Iterator[int]:
             yield offsets[token.map[0]]
 
 
+def warm() -> None:
+    """Load what the first answer would have to wait for."""
+    Flow().lines("# a\n\n```python\nb = 1\n```\n", 40, Look())
+
+
 @cache
 def _parser() -> Any:
     from markdown_it import MarkdownIt  # Only an answer needs it.

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from textual.message_pump import MessagePump
 
-#: Something is shown so often at most, and less often if showing it takes long.
-_FRAME_S = 1 / 25
-_SHARE = 4
+#: Something is shown so often at most, and less often if showing it takes long: so many times as long is rested.
+_FRAME_S = 1 / 20
+_REST = 4
 
 
 class Pace:
@@ -37,6 +37,7 @@ class Pace:
             self._resting = False
             return
         self._wanted = False
-        began = time.monotonic()
+        began = time.process_time()
         self._show()
-        self._rest(max(_FRAME_S, _SHARE * (time.monotonic() - began)))
+        # What it costs is known when the screen has been drawn.
+        self._pump.call_after_refresh(lambda: self._rest(max(_FRAME_S, _REST * (time.process_time() - began))))

@@ -116,6 +116,9 @@ class PlainTerminal:
         self.extension_commands = await conversation.commands()
         if former is not None:
             await former.close()
+        if (pending := (await conversation.state()).pending) is not None:
+            self._show(pending)
+            await self._run(_nothing())
 
     async def _talk(self) -> None:
         while not self._leaving:
@@ -220,7 +223,8 @@ class PlainTerminal:
 
     async def _run(self, start: Awaitable[None]) -> None:
         """Start something and wait for its end, answering what is asked meanwhile."""
-        self._done.clear()
+        if self._asked is None:
+            self._done.clear()
         await start
         while True:
             await self._done.wait()
@@ -302,3 +306,7 @@ class PlainTerminal:
             self._output.write(text.encode(encoding, "replace").decode(encoding))
             self._output.flush()
             self._at_start = text.endswith("\n")
+
+
+async def _nothing() -> None:
+    """What goes on goes on by itself."""

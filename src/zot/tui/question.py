@@ -23,14 +23,23 @@ class Question(Vertical, can_focus=True):
 
     DEFAULT_CSS = """
     Question { height: auto; max-height: 80vh; border-top: solid ansi_yellow; padding: 0 1; }
-    Question .body { height: auto; max-height: 12; }
-    Question .title, Question .options { height: auto; }
+    Question .body { height: auto; max-height: 40vh; }
+    Question .title { height: auto; }
+    Question .options { height: auto; text-wrap: nowrap; text-overflow: ellipsis; }
     """
 
     def __init__(
-        self, title: str, options: Sequence[Option[Any]], *, body: str = "", diff: Sequence[tuple[str, str]] = ()
+        self,
+        title: str,
+        options: Sequence[Option[Any]],
+        *,
+        body: str = "",
+        diff: Sequence[tuple[str, str]] = (),
+        hint: str = "",
     ) -> None:
+        """``body`` and ``diff``, lines with their styles, say what it is about, ``hint`` which keys there are."""
         super().__init__()
+        self._hint = hint or ("Esc leaves it" if any(one.key for one in options) else "type to search; Esc leaves it")
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._title = safe(title)
         self._options = options
@@ -76,8 +85,7 @@ class Question(Vertical, can_focus=True):
             label = f"{option.key}  {option.label}" if option.key else option.label
             text.append(safe(label).replace("\n", " "), "reverse" if number == self._at else "")
             text.append("\n")
-        hint = "" if self._by_key else "type to search; "
-        text.append(f"{hint}Enter chooses, Esc leaves it", "dim")
+        text.append(self._hint, "dim")
         self.query_one(".options", Static).update(text)
 
     def on_key(self, event: events.Key) -> None:

@@ -14,7 +14,9 @@ _SHOWN = 4
 class Queue(Static):
     """Messages that wait for the run to end, the oldest first, and those that steer it already."""
 
-    DEFAULT_CSS = "Queue { height: auto; max-height: 5; display: none; padding: 0 1; }"
+    DEFAULT_CSS = """
+    Queue { height: auto; max-height: 5; display: none; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from zot.tui.looks import Look, shortened, tokens
 class Status(Static):
     """One line. What does not fit is left out, the least important first."""
 
-    DEFAULT_CSS = "Status { height: 1; padding: 0 1; }"
+    DEFAULT_CSS = "Status { height: 1; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }"
 
     def __init__(self, look: Look) -> None:
         super().__init__()

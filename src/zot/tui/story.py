@@ -12,6 +12,7 @@ from zot.events import (
     Done,
     Error,
     ExtNotify,
+    ExtWaiting,
     Retry,
     TextDelta,
     ThinkingDelta,
@@ -117,6 +118,8 @@ class Story:
                 self._compacted(summary, auto=auto, pruned=pruned)
             case Retry(reason=reason, attempt=attempt, delay_ms=delay_ms):
                 self.doing = self.retry = f"again in {delay_ms / 1000:.0f} s (try {attempt + 1}): {reason}"
+            case ExtWaiting(extension=extension, what=what) if self.doing:
+                self.doing = f"waiting for {extension}: {what}"
             case ExtNotify(extension=extension, level=level, message=message):
                 self._add(NoteEntry(message, level, source=extension))
             case _:

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from itertools import accumulate
 from typing import TypeAlias
 
+from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.binding import Binding
@@ -21,7 +22,9 @@ from zot.tui.looks import Look
 #: What is drawn is kept for so many entries; of the others only their height is known.
 _KEPT = 300
 
+#: The version of an entry, and its lines.
 Drawn: TypeAlias = tuple[int, list[Strip]]
+_LEFT = Segment(" ")
 
 _REVERSED = Style(reverse=True)
 
@@ -30,7 +33,7 @@ class Transcript(ScrollView, can_focus=True):
     """A list of entries, below each other. It stays at its end while things are added, unless somebody scrolls up."""
 
     DEFAULT_CSS = """
-    Transcript { height: 1fr; scrollbar-size-vertical: 1; scrollbar-gutter: stable; overflow-x: hidden; padding: 0 1; }
+    Transcript { height: 1fr; scrollbar-size-vertical: 1; scrollbar-gutter: stable; overflow-x: hidden; }
     """
     FOCUS_ON_CLICK = False
     BINDINGS = [  # noqa: RUF012  (as every widget has it)
@@ -46,6 +49,8 @@ class Transcript(ScrollView, can_focus=True):
         self.follows = True
         self._look = look
         self._heights: list[int] = []
+        #: Rows as the screen wants them, by their number, as long as nothing above them changes.
+        self._finished: dict[int, Strip] = {}
         #: Which version of an entry its height is of; -1 if it was guessed.
         self._measured: list[int] = []
         self._offsets: list[int] = [0]
@@ -65,7 +70,7 @@ class Transcript(ScrollView, can_focus=True):
 
     def clear(self) -> None:
         """Show nothing any more."""
-        for items in (self.entries, self._heights, self._measured, self._drawn):
+        for items in (self.entries, self._heights, self._measured, self._drawn, self._finished):
             items.clear()
         self._marked, self.follows = None, True
         self.settle()
@@ -118,14 +123,23 @@ class Transcript(ScrollView, can_focus=True):
                 if not self._measure(top - height, top + 2 * height):
                     break
                 self._lay_out()
-            self.virtual_size = Size(self._width, self._offsets[-1])
+            self.virtual_size = Size(self._width + 2, self._offsets[-1])
             self.scroll_to(y=top, animate=False, immediate=True, force=True)
         finally:
             self._settling = False
         self.refresh()
 
     def _lay_out(self) -> None:
-        self._offsets = [0, *accumulate(self._heights)]
+        before, self._offsets = self._offsets, [0, *accumulate(self._heights)]
+        # What stands above the first difference is where it was; entries that look different are dropped one by one.
+        same = next((at for at, (one, two) in enumerate(zip(before, self._offsets, strict=False)) if one != two), None)
+        if same is not None:
+            self._forget_rows(self._offsets[max(0, same - 1)])
+
+    def _forget_rows(self, first: int, last: int | None = None) -> None:
+        rows = [row for row in self._finished if row >= first and (last is None or row < last)]
+        for row in rows:
+            del self._finished[row]
 
     def _measure(self, first: int, last: int) -> bool:
         """Draw the entries of these rows. True if one is of another height than was thought."""
@@ -136,6 +150,7 @@ class Transcript(ScrollView, can_focus=True):
             entry = self.entries[index]
             if self._measured[index] != entry.version:
                 height = len(self._lines(index))
+                self._forget_rows(self._offsets[index], self._offsets[index + 1])
                 changed = changed or height != self._heights[index]
                 self._heights[index], self._measured[index] = height, entry.version
         return changed
@@ -168,15 +183,23 @@ class Transcript(ScrollView, can_focus=True):
     # What the screen wants.
 
     def render_line(self, y: int) -> Strip:
-        scroll_y = self.scroll_offset.y
-        width, style = self.scrollable_content_region.width, self.rich_style
-        strip = self._row(scroll_y + y)
-        if self._marked is not None and self._is_head(scroll_y + y, self._marked):
-            strip = strip.apply_style(_REVERSED)
+        row = self.scroll_offset.y + y
         selection = self.text_selection
-        if selection is not None and (span := selection.get_span(scroll_y + y)) is not None:
-            strip = self._selected(strip, *span)
-        return strip.crop_extend(0, width, style).apply_offsets(0, scroll_y + y)
+        if selection is None and self._marked is None:
+            finished = self._finished.get(row)
+            if finished is None:
+                finished = self._finished[row] = self._padded(self._row(row), row)
+            return finished
+        strip = self._row(row)
+        if self._marked is not None and self._is_head(row, self._marked):
+            strip = strip.apply_style(_REVERSED)
+        if selection is not None and (span := selection.get_span(row)) is not None:
+            strip = self._selected(strip, max(0, span[0] - 1), span[1] - 1 if span[1] > 0 else span[1])
+        return self._padded(strip, row)
+
+    def _padded(self, strip: Strip, row: int) -> Strip:
+        width = self.scrollable_content_region.width
+        return Strip([_LEFT, *strip]).crop_extend(0, width, self.rich_style).apply_offsets(0, row)
 
     def _is_head(self, row: int, entry: Entry) -> bool:
         index = self._index(row)
@@ -196,7 +219,7 @@ class Transcript(ScrollView, can_focus=True):
         for row in range(first, last + 1):
             span = selection.get_span(row)
             if span is not None:
-                text = self._row(row).text
+                text = f" {self._row(row).text}"
                 rows.append(text[span[0] : None if span[1] == -1 else span[1]].rstrip())
         return "\n".join(rows), "\n"
 
@@ -221,10 +244,11 @@ class Transcript(ScrollView, can_focus=True):
             self.settle()
 
     def on_resize(self) -> None:
-        width = self.scrollable_content_region.width
+        width = self.scrollable_content_region.width - 2  # a blank at each side
         if width != self._width:
             self._width = width
             self._drawn.clear()
+            self._finished.clear()
             self._measured = [-1] * len(self.entries)
             self._heights = [self._estimate(entry) for entry in self.entries]
         self.settle()

@@ -1,0 +1,226 @@
+"""`zot daemon` as a process: how it begins and ends, what a crash leaves, and who takes over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import stat
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from daemon_process import Daemons, eventually, is_there
+from daemons import PATIENCE_S, Caller
+from forked import Nursery
+
+
+@pytest.fixture
+async def daemons(tmp_path: Path, nursery: Nursery) -> AsyncIterator[Daemons]:
+    started = Daemons(tmp_path, nursery)
+    yield started
+    await started.close()
+
+
+async def opened(daemons: Daemons, session_id: str = "s") -> Caller:
+    caller = await daemons.caller()
+    await caller.get("session/new", agentAlias="default", sessionId=session_id)
+    return caller
+
+
+async def test_it_listens_for_its_owner_alone_and_there_is_one(daemons: Daemons) -> None:
+    daemon = daemons.start()
+    assert stat.S_IMODE(os.stat(daemons.path).st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(os.path.dirname(daemons.path)).st_mode) == 0o700
+    second = daemons.fork("daemon", "--provider", "lab")
+    _, told = second.communicate()
+    assert (second.returncode, str(daemon.pid) in told.decode()) == (3, True)
+    hello = await (await daemons.caller()).get("status")
+    assert hello["serverPid"] == daemon.pid
+    assert await daemons.end(daemon) == 0
+    assert not os.path.exists(daemons.path)
+
+
+async def test_a_signal_gives_what_runs_its_time_then_ends_it_and_tells_everybody(daemons: Daemons) -> None:
+    (daemons.home / "config.toml").write_text("[daemon]\ngrace_s = 0.5\n")
+    daemon = daemons.start()
+    quick, slow = await opened(daemons, "quick"), await opened(daemons, "slow")
+    short = quick.call("session/prompt", sessionId="quick", prompt="!script wait 200ms ;; say done")
+    long = slow.call(
+        "session/prompt", sessionId="slow", prompt='!script say "so far" ;; call bash {"command":"sleep 60"}'
+    )
+    await quick.until(type="state")
+    await slow.until(type="tool_call")
+    daemon.send_signal(signal.SIGTERM)
+    assert (await quick.answer(short))["result"]["content"] == "done"
+    ended = (await slow.answer(long))["result"]
+    assert (ended["stopReason"], ended["content"]) == ("cancelled", "so far")
+    assert slow.updates()[-1]["outcome"] == "cancelled"
+    assert (await quick.rest(), await slow.rest()) == ([], [])
+    assert await daemons.ended(daemon) == 0
+    daemons.start()
+    again = await daemons.caller()
+    await again.get("session/attach", sessionId="slow", after=0)
+    await again.until(seq=slow.updates()[-1]["seq"])
+    assert again.updates() == slow.updates()
+
+
+async def test_a_second_signal_ends_it_at_once(daemons: Daemons) -> None:
+    (daemons.home / "config.toml").write_text("[daemon]\ngrace_s = 60\n")
+    daemon = daemons.start()
+    caller = await opened(daemons)
+    caller.call("session/prompt", sessionId="s", prompt="!stall")
+    await caller.until(type="state")
+    daemon.send_signal(signal.SIGTERM)
+    await eventually(lambda: "is stopping" in daemons.log())
+    assert await daemons.end(daemon) == 1
+    assert not os.path.exists(daemons.path)
+
+
+#: What a daemon is killed in, how the session is found, and how the turn ended for who comes back.
+PHASES = {
+    "streaming": ("!script say a b c ;; stall", "agent_message_chunk", "c"),
+    "waiting for the model": ("!stall", "state", None),
+    "running a tool": ('!script call bash {"command":"sleep 60"}', "tool_call", None),
+    "between turns": ("!echo over", "turn_complete", None),
+}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+async def test_what_a_killed_daemon_told_is_on_record_and_its_sessions_are_well(daemons: Daemons, phase: str) -> None:
+    prompt, last, text = PHASES[phase]
+    daemon = daemons.start()
+    caller = await opened(daemons)
+    caller.call("session/prompt", sessionId="s", prompt=prompt)
+    await caller.until(type=last, **({} if text is None else {"text": text}))
+    assert await daemons.end(daemon, signal.SIGKILL) == -signal.SIGKILL
+    await caller.rest()
+    daemons.start()
+    again = await daemons.caller()
+    attached = await again.get("session/attach", sessionId="s", after=0)
+    assert attached["state"] == "idle"
+    await again.until(type="turn_complete")
+    assert again.updates()[: len(caller.updates())] == caller.updates()
+    outcome = "completed" if phase == "between turns" else "cancelled"
+    assert again.updates()[-1]["outcome"] == outcome
+    assert (await again.get("session/prompt", sessionId="s", prompt="!echo on"))["content"] == "on"
+
+
+async def test_a_question_outlives_a_killed_daemon(daemons: Daemons) -> None:
+    daemon = daemons.start("--policy", "bash=ask")
+    caller = await opened(daemons)
+    caller.call("session/prompt", sessionId="s", prompt="!bash echo hi")
+    question = await caller.until(type="approval_request")
+    assert await daemons.end(daemon, signal.SIGKILL) == -signal.SIGKILL
+    daemons.start("--policy", "bash=ask")
+    first, second = await daemons.caller(), await daemons.caller()
+    assert (await first.get("session/attach", sessionId="s"))["state"] == "waiting_approval"
+    shown = await first.until(type="approval_request")
+    for frame in (question, shown):
+        assert frame.pop("timeoutSecs") > 0
+    assert shown == question
+    await second.get("session/approve", sessionId="s", requestId=question["requestId"], decision="allow_once")
+    assert (await first.until(type="turn_complete"))["outcome"] == "completed"
+
+
+async def test_other_commands_share_its_sessions(daemons: Daemons) -> None:
+    daemons.start()
+    caller, other = await opened(daemons), await daemons.caller()
+    await other.get("session/attach", sessionId="s", after=0)
+    await caller.get("session/prompt", sessionId="s", prompt="!echo one")
+    once = daemons.fork("-p", "!echo two", "--provider", "lab", "--session", "s")
+    assert once.communicate()[0] == b"two\n"
+    await caller.get("session/prompt", sessionId="s", prompt="!echo three")
+    await other.until(type="turn_complete", content="three")
+    assert [one["content"] for one in other.updates() if one["type"] == "turn_complete"] == ["one", "two", "three"]
+    numbers = [one["seq"] for one in other.updates()]
+    assert numbers == sorted(set(numbers))
+
+
+async def test_configuration_is_read_again_and_a_bad_one_changes_nothing(daemons: Daemons) -> None:
+    config = daemons.home / "config.toml"
+    config.write_text("")
+    daemon = daemons.start()
+    caller = await daemons.caller()
+    config.write_text('[agents.one]\nprovider = "lab"\n')
+    assert (await caller.get("config/reload"))["agents"] == ["default", "one"]
+    config.write_text("[agents.two\n")
+    assert (await caller.error("config/reload"))[0] == -32602
+    daemon.send_signal(signal.SIGHUP)
+    await eventually(lambda: "stays as it was" in daemons.log())
+    assert [one["alias"] for one in (await caller.get("agents/list"))["agents"]] == ["default", "one"]
+    config.write_text('[agents.three]\nprovider = "lab"\n')
+    daemon.send_signal(signal.SIGHUP)
+    await eventually(lambda: "default, three" in daemons.log())
+    assert [one["alias"] for one in (await caller.get("agents/list"))["agents"]] == ["default", "three"]
+
+
+async def test_an_ephemeral_daemon_ends_a_second_after_its_client_was_killed(daemons: Daemons) -> None:
+    daemon = daemons.start("--ephemeral")
+    caller = await opened(daemons)
+    caller.call("session/prompt", sessionId="s", prompt='!script call bash {"command":"echo $$; exec sleep 60"}')
+    await caller.until(type="tool_call")
+    caller.writer.transport.abort()
+    assert await daemons.ended(daemon) == 0
+    assert not os.path.exists(daemons.path)
+
+
+async def test_one_takes_over_while_clients_come_and_go_and_nobody_is_refused(daemons: Daemons) -> None:
+    first = daemons.start()
+    served: set[int] = set()
+    over = asyncio.Event()
+
+    async def come_and_go() -> None:
+        while not over.is_set():
+            async with await daemons.caller() as caller:
+                served.add(caller.heard[0]["result"]["serverPid"])
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(50):
+            group.create_task(come_and_go())
+        await eventually(lambda: first.pid in served)
+        second = await asyncio.to_thread(daemons.start, "--replace")
+        await eventually(lambda: second.pid in served)
+        over.set()
+    assert served == {first.pid, second.pid}
+    assert await daemons.ended(first) == 0
+    assert not is_there(first.pid)
+    assert await daemons.end(second) == 0
+    assert not os.path.exists(daemons.path)
+
+
+async def test_systemd_may_have_made_the_socket(daemons: Daemons, tmp_path: Path) -> None:
+    path = str(tmp_path / "made.sock")
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(path)
+        os.chmod(path, 0o600)
+        made.listen()
+        script = 'exec 3<&0 0</dev/null; export LISTEN_FDS=1 LISTEN_PID=$$; exec "$@"'
+        process = await asyncio.create_subprocess_exec(
+            "sh", "-c", script, "sh", sys.executable, "-m", "zot", "daemon", "--provider", "lab", "--socket", path,
+            cwd=daemons.cwd, env=daemons.env, stdin=made.fileno(), stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+    caller = Caller(*await asyncio.open_unix_connection(path))
+    assert (await caller.get("initialize"))["serverPid"] == process.pid
+    assert (await caller.get("daemon/stop")) == {"stopping": True}
+    assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
+    assert os.path.exists(path)
+    await caller.close()
+
+
+async def test_what_was_done_is_in_the_audit_log(daemons: Daemons) -> None:
+    daemon = daemons.start()
+    caller = await opened(daemons)
+    await caller.error("session/cancel", sessionId="s")
+    assert await daemons.end(daemon) == 0
+    lines = (daemons.home / "data" / "logs" / "audit.log").read_text().splitlines()
+    calls = [entry for entry in map(json.loads, lines) if entry["event"] == "call"]
+    assert [(entry["method"], entry["outcome"]) for entry in calls] == [
+        ("initialize", "ok"),
+        ("session/new", "ok"),
+        ("session/cancel", "-32000"),
+    ]

@@ -1,0 +1,96 @@
+"""The conversations of docs/daemon.md, held with a daemon: it answers every one of them as it is written."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from daemons import PATIENCE_S, Caller, Running, running
+
+from .markdown import Block, blocks
+
+TEXT = (Path(__file__).parents[2] / "docs" / "daemon.md").read_text()
+BLOCKS = blocks(TEXT, "daemon")
+ASKING = '!script call bash {"command":"ls"} id=c1 ;; --- ;; say "It is empty."'
+
+#: Makes what a conversation takes for granted; returns who holds it.
+Prepare: TypeAlias = Callable[[Running], Coroutine[Any, Any, Caller]]
+
+
+async def nothing(daemon: Running) -> Caller:
+    return await daemon.stranger()
+
+
+async def introduced(daemon: Running) -> Caller:
+    return await daemon.caller()
+
+
+async def logged(daemon: Running) -> Caller:
+    """Somebody has the configuration read again as soon as the log is subscribed to."""
+    caller, other = await daemon.caller(), await daemon.caller()
+    logging.getLogger("zot").addHandler(daemon.daemon.log_feed)
+
+    async def reload() -> None:
+        while not daemon.daemon.log_feed._wires:
+            await other.get("status")
+        await other.get("config/reload")
+
+    caller.keeps.append(asyncio.create_task(reload()))
+    return caller
+
+
+async def prompted(daemon: Running) -> Caller:
+    """Its prompt calls a tool; it has heard everything before that."""
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s1")
+    caller.call("session/prompt", sessionId="s1", prompt=ASKING)
+    await caller.until(type="usage")
+    return caller
+
+
+async def asked(daemon: Running) -> Caller:
+    """Somebody else's prompt waits for a person."""
+    await (await prompted(daemon)).until(type="approval_request")
+    return await daemon.caller()
+
+
+async def speaking(daemon: Running) -> Caller:
+    """Somebody else's prompt has said one word."""
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s1")
+    caller.call("session/prompt", sessionId="s1", prompt="!script say Hello ;; stall")
+    await caller.until(type="agent_message_chunk")
+    return await daemon.stranger()
+
+
+PREPARED: list[Prepare] = [nothing, nothing, introduced, logged, prompted, asked, speaking]
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+async def test_a_conversation_goes_as_it_is_written(tmp_path: Path, number: int) -> None:
+    logger = logging.getLogger("zot")
+    before = logger.level
+    async with running(tmp_path, policy=("bash=ask",)) as daemon:
+        logger.setLevel(logging.INFO)
+        try:
+            await hold(await PREPARED[number](daemon), BLOCKS[number])
+        finally:
+            logger.setLevel(before)
+            logger.removeHandler(daemon.daemon.log_feed)
+
+
+async def hold(caller: Caller, block: Block) -> None:
+    for line in block.text.strip().split("\n"):
+        sign, _, text = line.partition(" ")
+        if sign == ">":
+            caller.write(text.encode())
+        else:
+            said = (await asyncio.wait_for(caller.reader.readline(), PATIENCE_S)).decode().rstrip("\n")
+            pattern = ".*".join(map(re.escape, text.replace("[...]", "...").split("...")))
+            assert re.fullmatch(pattern, said), f"written: {text}\nsaid:    {said}"

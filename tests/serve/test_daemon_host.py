@@ -1,0 +1,41 @@
+"""Requests of the host protocol that a daemon answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemons import running
+
+ASKED: dict[str, Any] = {"request_id": "r1", "session_id": "chat", "prompt": "!echo hello"}
+
+
+async def test_a_request_is_answered_as_the_host_would_and_again_only_until_it_got_out(tmp_path: Path) -> None:
+    async with running(tmp_path) as daemon:
+        caller = await daemon.caller()
+        answer = await caller.get("host/respond", **ASKED)
+        assert (answer["code"], answer["response"]["text"]) == (0, "hello")
+        assert answer["response"]["request_id"] == "r1"
+        assert await caller.get("host/delivered", requestId="r1") == {"noted": True}
+        assert (await caller.error("host/delivered", requestId="r1"))[0] == -32602
+        listed = (await caller.get("session/list"))["sessions"]
+        assert [one["sessionId"] for one in listed] == ["host:chat"]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{}, {"request_id": "r"}, {**ASKED, "prompt": " "}, {**ASKED, "type": "ping"}, {**ASKED, "protocol_version": 2}],
+)
+async def test_what_is_no_request_is_refused(tmp_path: Path, params: dict[str, Any]) -> None:
+    async with running(tmp_path) as daemon:
+        caller = await daemon.caller()
+        assert (await caller.error("host/respond", **params))[0] == -32602
+
+
+async def test_a_request_that_takes_too_long_is_answered_in_time(tmp_path: Path) -> None:
+    async with running(tmp_path) as daemon:
+        caller = await daemon.caller()
+        answer = await caller.get("host/respond", **{**ASKED, "prompt": "!stall", "timeout_ms": 200})
+        assert (answer["response"]["ok"], answer["response"]["error_code"]) == (False, "TIMEOUT")
