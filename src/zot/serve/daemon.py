@@ -26,7 +26,7 @@ from zot.serve.server_methods import ServerMethods
 from zot.serve.session_methods import SessionMethods
 from zot.serve.shelf import Shelf
 from zot.version import __version__
-from zot.wire.daemon import FEATURES, PROTOCOL_VERSION, capabilities, check_version
+from zot.wire.daemon import FEATURES, LOOKS, PROTOCOL_VERSION, capabilities, check_version
 from zot.wire.daemon_server import Initialize, Initialized
 from zot.wire.host import Request
 from zot.wire.jsonrpc import RpcError
@@ -46,26 +46,6 @@ _EPHEMERAL_S = 1.0
 #: How long those who have just come may take to say something when the daemon ends, and all others to read the rest.
 _GREET_S = 0.2
 _FLUSH_S = 1.0
-#: What only looks.
-_LOOKS = frozenset(
-    {
-        "status",
-        "health",
-        "agents/list",
-        "agents/status",
-        "tui/list",
-        "cost/query",
-        "config/list",
-        "config/sections",
-        "config/templates",
-        "session/list",
-        "session/list-acp",
-        "session/messages",
-        "session/state",
-        "session/git_branch",
-        "session/commands",
-    }
-)
 
 
 class Parts(Protocol):
@@ -216,7 +196,7 @@ class Daemon:
     def note(self, connection: Connection, method: str, params: Any, problem: RpcError | None) -> None:
         """Write down who did what; that somebody looked is not worth a line."""
         self.metrics.errors += problem is not None
-        if method not in _LOOKS or problem is not None:
+        if method not in LOOKS or problem is not None:
             self.metrics.calls += 1
             outcome = "ok" if problem is None else str(problem.code)
             session_id = getattr(params, "session_id", None) or ""
