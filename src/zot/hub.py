@@ -22,6 +22,8 @@ RESTING = 64
 IDLE_S = 600.0
 #: How often we look for sessions that have nothing to do any more, while there are any.
 _LOOK_S = 5.0
+#: We look before that if there are more by one in so many: not for each one, while all are busy.
+_SHARE = 8
 #: How long a session may take to be let go of.
 _CLOSE_S = 10.0
 
@@ -94,6 +96,8 @@ class Hub:
         self._opened = 0
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._looking: asyncio.TimerHandle | None = None
+        #: With so many that are loaded, we look for some that can go.
+        self._tidy_at = resting + 1
         self._closed = False
 
     @property
@@ -129,7 +133,8 @@ class Hub:
             live.used = time.monotonic()
             if session_id in self._live:
                 self._live[session_id] = self._live.pop(session_id)
-            self._tidy()
+            if len(self._live) >= self._tidy_at:
+                self._tidy()
 
     async def let_go(self, session_id: str, *, parks: bool = False) -> bool:
         """End what a session does and forget it; what it recorded stays. False if it is not loaded."""
@@ -213,6 +218,7 @@ class Hub:
             over = max(over, len(self._live) + self._opened + more - self._limit)
         for session_id in idle[: max(0, over)]:
             self._leave(session_id)
+        self._tidy_at = max(self._resting, len(self._live)) + len(self._live) // _SHARE + 1
 
     def _look_later(self) -> None:
         if self._looking is None and not self._closed:
