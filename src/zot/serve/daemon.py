@@ -21,7 +21,6 @@ from zot.serve.local import LocalWire
 from zot.serve.log_feed import LogFeed
 from zot.serve.metrics import Metrics, rss_bytes, size_of_database
 from zot.serve.peer import admits, identify
-from zot.serve.respond import Answered, OpeningBy, Respondent
 from zot.serve.server_methods import ServerMethods
 from zot.serve.session_methods import SessionMethods
 from zot.serve.shelf import Shelf
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from zot.daemon_settings import DaemonSettings
     from zot.endpoint import Place
     from zot.journal.journal import Journal
+    from zot.serve.respond import Answered, OpeningBy, Respondent
 
 log = logging.getLogger("zot")
 
@@ -87,7 +87,7 @@ class Daemon:
         self.listens: list[str] = []
         self.hub = Hub(parts.opening, self._new_feed, limit=parts.settings.max_sessions, idle_s=parts.settings.idle_s)
         self.log_feed = LogFeed()
-        self._respondent = Respondent(parts.opening_by)
+        self._respondent: Respondent | None = None
         self._server = ServerMethods(self)
         self.handlers: Mapping[str, Handler] = {
             **SessionMethods(self.hub, self.shelf).table,
@@ -215,6 +215,10 @@ class Daemon:
 
     async def respond(self, request: Request, *, age_s: float = 0.0) -> Answered:
         """Answer a request of the host protocol."""
+        if self._respondent is None:
+            from zot.serve.respond import Respondent  # Few daemons ever need it.
+
+            self._respondent = Respondent(self.parts.opening_by)
         answered = await self._respondent.answer(request, age_s=age_s)
         self.metrics.responses += 1
         return answered
@@ -263,7 +267,8 @@ class Daemon:
         for task in running:
             task.cancel()
         await self.hub.close()
-        await self._respondent.close()
+        if self._respondent is not None:
+            await self._respondent.close()
         await self._see_off()
 
     async def _see_off(self) -> None:

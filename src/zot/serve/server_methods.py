@@ -14,13 +14,13 @@ from zot.errors import UserError
 from zot.messages import timestamp
 from zot.serve.connection import Connection, Handler, Later, Told
 from zot.serve.metrics import rss_bytes
-from zot.serve.respond import Answered
 from zot.wire import daemon_server as said
 from zot.wire.daemon import PROTOCOL_VERSION
 from zot.wire.host import Refused, Request, check
 
 if TYPE_CHECKING:
     from zot.serve.daemon import Daemon
+    from zot.serve.respond import Answered
 
 #: How much of a time says the day, and the month.
 _DAY, _MONTH = len("2026-01-31"), len("2026-01")
