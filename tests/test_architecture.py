@@ -140,12 +140,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The daemon for browsers; `embedded` puts one together inside another program.
     "web": {
         "errors", "private", "listen_address", "wire", "serve", "agents", "endpoint", "establishment", "journal",
-        "premises",
+        "premises", "session", "extension_host", "extensions",
     },
     # Who talks to a daemon needs nothing of what a daemon is made of.
     "client_line": {"errors", "serve"},
     "client_session": {"errors", "messages", "events", "wire"},
     "client": {"errors", "version", "endpoint", "wire", "client_line", "client_session"},
+    # A conversation and a home in the daemon. Faces do not know them.
+    "client_conversation": {
+        "errors", "messages", "events", "slash", "conversation", "history", "wire", "client", "client_session",
+    },
+    "client_home": {"errors", "conversation", "client", "client_session", "client_conversation"},
     # A conversation and a home in this process. Faces do not know them.
     "local": {
         "errors", "messages", "events", "slash", "store", "config", "conversation", "history", "outcome", "past",
@@ -172,8 +177,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "provision", "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors",
         "providers/models", "providers", "doctor", "session", "store", "agent", "history", "job", "journal", "past",
         "readable", "branches", "rewind", "tools", "schema", "answers", "extensions", "extension_host", "endpoint",
-        "conversation", "local_home", "tui", "daemon_settings", "listen_address", "web", "client",
-        "client_session", "html_page",
+        "conversation", "local_home", "tui", "daemon_settings", "listen_address", "web", "client", "client_session",
+        "html_page", "client_home",
     },
     # It imports the command that was named, by name; one that must answer is not to die while it is loaded.
     "cli": {"errors", "version", "serve"},

@@ -13,7 +13,7 @@ from zot.events import AgentEvent
 from zot.messages import ImageBlock
 from zot.wire import daemon_session as said
 from zot.wire.daemon_client import DaemonPeer
-from zot.wire.daemon_listening import Asked, Listener
+from zot.wire.daemon_listening import Asked, Listener, shown_from
 from zot.wire.turn import TurnSummary
 
 T = TypeVar("T")
@@ -57,6 +57,8 @@ class ClientSession:
         self.id = attached.session_id
         #: How it was when it was opened; with the question that it waits for, if it does.
         self.opened = attached
+        #: The number above which is what has happened since, and the question that it waited for by then.
+        self.opened_at = shown_from(attached)
 
     def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> ClientTurn:
         """Send a prompt, and return what happens during its turn. Whoever looks away does not end it."""

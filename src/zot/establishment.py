@@ -45,6 +45,7 @@ class Establishment:
         self.agents = agents
         self.journal = journal
         self.audit = audit
+        self.joinable = False
         self._premises = premises
         self._flags = flags
 
@@ -61,7 +62,8 @@ class Establishment:
             alias = _alias(recorded, wanted, session_id)
             guarded = wanted is not None and wanted.guarded if recorded is None else recorded.guarded
             given = {*self._flags, *(() if cwd is None else ("cwd",))}
-            return Choice(self._config(alias, session_id, cwd), given, agent=alias, guarded=guarded)
+            config = self._config(alias, session_id, cwd)
+            return Choice(config, given, agent=alias, guarded=guarded, joinable=self.joinable)
 
         first = self._config(DEFAULT_AGENT if wanted is None else wanted.agent, session_id, cwd)
         session = await open_chosen(first, choose, self._premises, creates=wanted is not None)

@@ -93,7 +93,7 @@ class Choice(msgspec.Struct, frozen=True):
 
     ``agent`` is the name that this goes by; ``guarded`` that strangers talk to it: what its policy does not mention,
     they may not do. A session that was guarded stays so, and keeps its agent's name unless there is another. The
-    extensions of one that is ``reloadable`` can be replaced while it goes on.
+    extensions of one that is ``reloadable`` can be replaced while it goes on; one that is ``joinable`` gets more.
     """
 
     config: Config
@@ -101,6 +101,7 @@ class Choice(msgspec.Struct, frozen=True):
     agent: str = ""
     guarded: bool = False
     reloadable: bool = False
+    joinable: bool = False
 
 
 #: Says how a session is to work, given what it is recorded to have worked with; None if it is new. Reads no files.
@@ -316,12 +317,13 @@ def _draw(
     if system is None:
         system = system_of(config, toolbox, cwd=cwd, date=_clock(config.frozen_time)()[:10], expected=expected)
     left_s = None if demand is None else demand.left_s
+    changing = {"joinable": choice.joinable, "reloadable": choice.reloadable}
     agent = Agent(
         provider_of(config, models, model_id, left_s=left_s, premises=premises),
         models,
         model_id=model_id,
         system=system if premises is None else premises.same_text(system),
-        extensions=open_extensions(config, toolbox, cwd=cwd, model_id=model_id, reloadable=choice.reloadable),
+        extensions=open_extensions(config, toolbox, cwd=cwd, model_id=model_id, **changing),
         tools=toolbox.tools,
         cwd=cwd,
         env=_tool_environment(config, premises),

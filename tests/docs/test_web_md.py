@@ -19,6 +19,7 @@ from zot.commands.daemon import _OWN_FLAGS
 from zot.daemon_settings import DaemonSettings
 from zot.serve.metrics import Metrics
 from zot.web import Limits
+from zot.wire.extension import Hello, decode_from_extension
 
 from .markdown import blocks
 
@@ -65,6 +66,11 @@ async def test_the_server_of_ones_own_serves_both(tmp_path: Path, monkeypatch: A
         server.should_exit = True
         await task
     assert (tmp_path / "agents" / "data" / "token").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_frame_of_an_extension_is_one() -> None:
+    [example] = blocks(TEXT, "json")
+    assert decode_from_extension(example.text.strip().encode()) == Hello("afar", "1.0.0", ("tools",))
 
 
 def test_the_configuration_is_taken() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zot import flags
 from zot.client import Client
@@ -20,9 +21,13 @@ from zot.printable import printable
 from zot.serve.streams import read_chunks
 from zot.wire.lines import LineSplitter
 
+if TYPE_CHECKING:
+    from zot.conversation import Conversation, Home
+
 _FLAGS = (
     flags.Flag("--new", "a new session, in the current directory"),
     flags.Flag("--agent", "of which agent a new one is (default)", value="NAME"),
+    flags.Flag("--plain", "lines, also on a terminal that could show more"),
     flags.Flag("--after", "show first what happened above this number; 0 is everything", value="N", parse=int),
     *PLACE_FLAGS,
 )
@@ -58,7 +63,10 @@ async def _attach(name: str | None, settings: dict[str, Any]) -> int:
         remark(str(problem))
         return _NOT_RUNNING
     try:
-        await Attachment(await _chosen(client, name, settings)).serve(settings.get("after"))
+        session = await _chosen(client, name, settings)
+        if _has_screen(settings):
+            return await _on_screen(client, session)
+        await Attachment(session).serve(settings.get("after"))
     except ConnectionLost as problem:
         remark(str(problem))
         return _FAILED
@@ -83,6 +91,32 @@ async def _chosen(client: Client, name: str | None, settings: dict[str, Any]) ->
     return await client.attach(found[0])
 
 
+def _has_screen(settings: dict[str, Any]) -> bool:
+    """True if there is a terminal that can show more than lines. What happened before some number is told in lines."""
+    if settings.get("plain") or "after" in settings or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return False
+    from zot.commands.terminal import has_screen
+
+    return has_screen(os.environ)
+
+
+async def _on_screen(client: Client, session: ClientSession) -> int:
+    """Open the session in the terminal that `zot` alone has."""
+    from zot.client_home import ClientHome
+    from zot.commands.terminal import run_app
+    from zot.tui.app import ZotApp
+
+    home = ClientHome(client, cwd=directory(None))
+
+    async def begin() -> Home:
+        return home
+
+    async def first(_: Home) -> Conversation:
+        return home.conversation(session)
+
+    return await run_app(ZotApp(begin, first))
+
+
 class Attachment:
     """A person, or a program, at a session."""
 
@@ -99,8 +133,7 @@ class Attachment:
     async def serve(self, after: int | None) -> None:
         """Show what happens and do what is typed, until /quit, or until the input and what it asked for are over."""
         remark(f"attached to {printable(self._session.id)}; /quit leaves, /cancel ends a turn")
-        opened = self._session.opened
-        begin = after if after is not None else opened.last_seq - (opened.state == "waiting_approval")
+        begin = self._session.opened_at if after is None else after
         showing = asyncio.create_task(self._show(begin), name="zot showing")
         typing = asyncio.create_task(self._obey(), name="zot typing")
         await asyncio.wait({showing, typing}, return_when=asyncio.FIRST_COMPLETED)

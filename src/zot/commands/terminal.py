@@ -98,10 +98,10 @@ def _screen(opening: Opening) -> int:
 
     if isinstance(sys.__stderr__, io.TextIOWrapper):  # It is what the screen is drawn with.
         sys.__stderr__.reconfigure(errors="replace")
-    return asyncio.run(_run(ZotApp(opening.home, opening.session)))
+    return asyncio.run(run_app(ZotApp(opening.home, opening.session)))
 
 
-async def _run(app: ZotApp) -> int:
+async def run_app(app: ZotApp) -> int:
     """Run the app until somebody leaves it, or a signal comes; the terminal is then as it was."""
     import asyncio
 

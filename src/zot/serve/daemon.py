@@ -75,6 +75,8 @@ class Parts(Protocol):
     agents: Agents
     journal: Journal
     audit: Audit
+    #: Whether extensions may connect to the sessions that are opened from now on.
+    joinable: bool
 
     @property
     def settings(self) -> DaemonSettings:

@@ -10,6 +10,7 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from zot.web.conversation import Conversation
+from zot.web.extending import Extending
 from zot.web.gate import Gate
 from zot.web.guard import App, Inner, Outer, Refusals
 from zot.web.limits import Limits
@@ -35,6 +36,7 @@ def app_for(
     count besides those that the configuration has. Raise ConfigError if there are no tokens.
     """
     settings, limits = daemon.parts.settings, limits or Limits()
+    daemon.parts.joinable = True
     known = tokens or Tokens(os.path.join(daemon.place.data_dir, "token"))
     gate = Gate(known, hosts=(*hosts, *settings.hosts), origins=(*origins, *settings.origins))
     conversation = Conversation(daemon, limits)
@@ -44,6 +46,7 @@ def app_for(
         Route("/v1/respond", Inner(Respond(daemon, limits), gate, "/v1/respond"), methods=["POST"]),
         WebSocketRoute("/", Inner(conversation, gate, "/")),
         WebSocketRoute("/ws", Inner(conversation, gate, "/ws")),
+        WebSocketRoute("/ext", Inner(Extending(daemon), gate, "/ext")),
     ]
     app = Starlette(routes=routes)
     app.router.redirect_slashes = False

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from zot.serve.audit import Who
@@ -40,24 +38,10 @@ class Conversation:
         try:
             chosen = SUBPROTOCOL if SUBPROTOCOL in scope.get("subprotocols", ()) else None
             await send({"type": "websocket.accept", "subprotocol": chosen})
-            await self._attend(connection, wire, receive, send)
+            await wire.attend(self._hear(connection, wire, receive, send))
         finally:
             wire.end()
             connection.close()
-
-    async def _attend(self, connection: Connection, wire: WebWire, receive: Receive, send: Send) -> None:
-        """Hear and tell, until one of both is over."""
-        work = (self._hear(connection, wire, receive, send), wire.pump(), wire.ended())
-        tasks = [asyncio.ensure_future(one) for one in work]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-        for task in done:
-            with suppress(OSError, asyncio.CancelledError):  # It has gone while it was told something.
-                task.result()
 
     async def _hear(self, connection: Connection, wire: WebWire, receive: Receive, send: Send) -> None:
         while (message := await receive())["type"] == "websocket.receive":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
 
 Message: TypeAlias = MutableMapping[str, Any]
@@ -91,11 +92,20 @@ class WebWire:
         self._room.set()
         self._ended.set()
 
-    async def ended(self) -> None:
-        """Wait until the connection was cut off."""
-        await self._ended.wait()
+    async def attend(self, hearing: Coroutine[Any, Any, None]) -> None:
+        """Send what there is while ``hearing`` takes what the client says, until one of both ends, or it is cut off."""
+        tasks = [asyncio.ensure_future(one) for one in (hearing, self._pump(), self._ended.wait())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        for task in done:
+            with suppress(OSError, asyncio.CancelledError):  # It has gone while it was told something.
+                task.result()
 
-    async def pump(self) -> None:
+    async def _pump(self) -> None:
         """Send what there is, until it is finished. Raise OSError when the client has gone."""
         while True:
             await self._more.wait()

@@ -14,11 +14,16 @@ import msgspec
 
 from zot.errors import AgentError, ConnectionLost, EpochChanged, PromptLost
 from zot.events import AgentEvent, Done, UserMessage
-from zot.messages import Counters, text_of
+from zot.messages import text_of
 from zot.surrogates import without_halves
-from zot.wire.daemon_session import Attached, FailedTurn, Prompted, Used
+from zot.wire.daemon_session import Attached, FailedTurn, Prompted
 from zot.wire.jsonrpc import RpcError
 from zot.wire.turn import OutcomeName, Turn, TurnSummary
+
+
+def shown_from(attached: Attached) -> int:
+    """Return the number above which a session is heard that was attached to: a question that waits is shown again."""
+    return attached.last_seq - (attached.state == "waiting_approval")
 
 
 class Listener:
@@ -105,13 +110,13 @@ class Asked(Listener):
                 self.wake()
             case RpcError(data={"stopReason": "error"} as data) if self.phase is not Phase.OVER:
                 told = msgspec.convert(data, FailedTurn)
-                self._end(TurnSummary("failed", "error", told.content, _counters(told.usage), answer.message))
+                self._end(TurnSummary("failed", "error", told.content, told.usage.counters, answer.message))
             case AgentError() if self.phase is not Phase.OVER:
                 self.fail(answer)
             case msgspec.Raw() if self.phase is not Phase.OVER:
                 said = msgspec.json.decode(answer, type=Prompted)
                 how: OutcomeName = "cancelled" if said.stop_reason == "cancelled" else "completed"
-                self._end(TurnSummary(how, said.stop_reason, said.content, _counters(said.usage)))
+                self._end(TurnSummary(how, said.stop_reason, said.content, said.usage.counters))
             case _:
                 pass  # Everything is known already.
 
@@ -190,7 +195,7 @@ class Following:
 
     def attached(self, said: Attached) -> None:
         """The daemon tells what is above the number that was asked for, and what happens, from here on."""
-        from_now = said.last_seq - (said.state == "waiting_approval")  # The question is shown again.
+        from_now = shown_from(said)
         if self.epoch not in (None, said.epoch):
             self._begin_anew(said)
         self.cursor = from_now if self.cursor is None else self.cursor
@@ -225,9 +230,3 @@ class Following:
         self.fail(EpochChanged(f"a part of session {self.session_id!r} that was shown is lost", epoch=said.epoch))
         self.listeners.clear()
         self.cursor = None
-
-
-def _counters(used: Used) -> Counters:
-    cost = used.cost_usd
-    known = cost is not None
-    return Counters(used.input, used.output, used.cache_read, used.cache_write, cost or 0.0, known, used.reasoning)
