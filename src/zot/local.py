@@ -29,14 +29,14 @@ class LocalConversation:
     """A `Conversation` over a session of this process, which it opens anew where settings need that."""
 
     def __init__(
-        self, session: Session, config: Config, *, closed: Callable[[str], Awaitable[None]] | None = None
+        self, session: Session, config: Config, *, unused: Callable[[str], Awaitable[None]] | None = None
     ) -> None:
         """``config`` is what the session was opened with; ``config.session`` is None if it is not kept.
 
-        ``closed`` hears the name of one that has been let go of.
+        ``unused`` hears the name of one that is let go of with nothing in it.
         """
         self._session = session
-        self._closed = closed
+        self._unused = unused
         self._config = config
         self._followers: dict[Subscriber, Callable[[], None]] = {}
         session.start()
@@ -170,9 +170,9 @@ class LocalConversation:
         self._followers.clear()
         # What waits for a person goes on waiting, for whoever opens the session next.
         await self._session.close(parks=True)
-        if self._closed is not None and self._config.session is not None:
-            closed, self._closed = self._closed, None
-            await closed(self._config.session)
+        if self._unused is not None and self._config.session is not None and not self._session.transcript.messages:
+            unused, self._unused = self._unused, None
+            await unused(self._config.session)
 
     def _dropped(self, reason: str) -> None:
         """What was asked will never run: whoever follows must hear it, and that it is over."""

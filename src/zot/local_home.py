@@ -192,7 +192,7 @@ class LocalHome:
             try:
                 config = msgspec.structs.replace(self._config, session=new_session_id())
                 session = await open_recorded(config, self._given, own_process=True, parks=True, reloadable=True)
-                return LocalConversation(session, config, closed=self._discard_empty)
+                return LocalConversation(session, config, unused=self._discard_empty)
             except StoreFailed as problem:
                 self.problem = str(problem)
             except ConfigError as problem:

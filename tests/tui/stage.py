@@ -39,7 +39,7 @@ class Stage:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while not holds():
-                    await self.pilot.pause(0.01)
+                    await asyncio.sleep(0.03)
         except TimeoutError:
             raise AssertionError(f"did not happen: {what}\n{self.screen}") from None
 

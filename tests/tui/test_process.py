@@ -23,7 +23,7 @@ from harness import PATIENCE_S, environment
 
 CRASH = """
 import asyncio
-from zot.commands.terminal import _run
+from zot.commands.terminal import run_app
 from zot.tui.app import ZotApp
 
 async def begin():
@@ -31,7 +31,7 @@ async def begin():
     raise RuntimeError("boom")
 
 async def main():
-    return await _run(ZotApp(begin, begin))
+    return await run_app(ZotApp(begin, begin))
 
 raise SystemExit(asyncio.run(main()))
 """

@@ -76,3 +76,17 @@ async def test_control_c_twice_leaves_and_once_does_not(tmp_path: Path) -> None:
         assert person.app.is_running
         await person.pilot.press("ctrl+c")
         await person.until(lambda: person.app.return_value == 0)
+
+
+async def test_what_is_selected_is_copied(tmp_path: Path) -> None:
+    async with stage(tmp_path, size=(60, 20)) as person:
+        await person.sees("ready")
+        await person.says("!echo Hello brave new world")
+        await person.sees("   Hello brave new world")
+        await person.idle()
+        await person.pilot.mouse_down("Transcript", offset=(3, 2))
+        await person.pilot.hover("Transcript", offset=(13, 2))
+        await person.pilot.mouse_up("Transcript", offset=(13, 2))
+        await person.pilot.press("ctrl+c")
+        assert person.app.clipboard == "Hello brave"
+        assert person.app.is_running

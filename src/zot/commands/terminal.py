@@ -25,6 +25,9 @@ _FLAGS = (
 )
 _SUMMARY = "Talk to the agent in a terminal. /help tells what can be done there."
 _NO_SCREEN = ("", "dumb", "unknown")
+#: How long it may take to let go of a session: when somebody leaves, and when a signal ends us.
+_OWN_TIME_S = 8.0
+_SIGNAL_S = 2.0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -96,8 +99,6 @@ def _screen(opening: Opening) -> int:
 
     from zot.tui.app import ZotApp
 
-    if isinstance(sys.__stderr__, io.TextIOWrapper):  # It is what the screen is drawn with.
-        sys.__stderr__.reconfigure(errors="replace")
     return asyncio.run(run_app(ZotApp(opening.home, opening.session)))
 
 
@@ -108,23 +109,30 @@ async def run_app(app: ZotApp) -> int:
     from zot.serve.stdio import SIGNALS
     from zot.tui.log import noted
 
-    loop = asyncio.get_running_loop()
+    if isinstance(sys.__stderr__, io.TextIOWrapper):  # It is what the screen is drawn with.
+        sys.__stderr__.reconfigure(errors="replace")
+    loop, code = asyncio.get_running_loop(), None
     for number in SIGNALS:
         loop.add_signal_handler(number, app.exit, 128 + number)
     try:
         with noted(app.note):
             code = await app.run_async()
     finally:
-        await _closed(app)
+        await _closed(app, within_s=_OWN_TIME_S if code == 0 else _SIGNAL_S)
     return (app.return_code or 0) if code is None else code
 
 
-async def _closed(app: ZotApp) -> None:
+async def _closed(app: ZotApp, *, within_s: float) -> None:
+    """Let go of the conversation, in time. The terminal is as it was by now, so a second signal may leave at once."""
     import asyncio
     from contextlib import suppress
 
+    from zot.serve.stdio import SIGNALS, leave
+
+    for number in SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, leave, 128 + number)
     with suppress(TimeoutError):
-        await asyncio.wait_for(app.close(), 8.0)
+        await asyncio.wait_for(app.close(), within_s)
 
 
 def _plain(opening: Opening) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -29,15 +30,19 @@ class Approvals:
         self._app = app
         self._open: dict[str, Question] = {}
 
-    async def ask(self, request: ApprovalRequest) -> None:
-        """Ask, and tell the session what was decided."""
-        call = self._app.story.running
-        if call is not None:
-            call.wait(waits=True)
+    def ask(self, request: ApprovalRequest) -> Coroutine[Any, Any, None]:
+        """Have a question, which `hear` can take back from now on; what is returned asks it."""
         body, diff = _about(request)
         hint = f"Esc does not allow it; until {request.deadline[11:19]} UTC"
         question = Question(f"{request.tool} wants to run; may it?", _OPTIONS, body=body, diff=diff, hint=hint)
         self._open[request.id] = question
+        return self._asked(request, question)
+
+    async def _asked(self, request: ApprovalRequest, question: Question) -> None:
+        """Ask, and tell the session what was decided."""
+        call = self._app.story.running
+        if call is not None:
+            call.wait(waits=True)
         self._app.busy("waiting for you")
         decision: Decision | Literal["gone"] | None = await self._app.asking.put(question)
         self._app.busy("")

@@ -245,7 +245,6 @@ async def _reload(terminal: Terminal, args: str) -> None:
         names = await terminal.conversation.reload_extensions()
     finally:
         terminal.busy("")
-    await terminal.conversation.commands()
     terminal.note(f"running: {', '.join(names)}" if names else "there are no extensions", "success")
 
 

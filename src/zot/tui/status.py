@@ -83,7 +83,7 @@ class Status(Static):
 
     def _window(self, now: Snapshot) -> str:
         if not now.context_window:
-            return f"{tokens(now.context_tokens)} tokens"
+            return f"{tokens(now.context_tokens)} tokens" if now.context_tokens else ""
         return f"{100 * now.context_tokens // now.context_window}% of {tokens(now.context_window)}"
 
     def on_resize(self) -> None:
