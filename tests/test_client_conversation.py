@@ -74,7 +74,7 @@ def test_a_face_talks_to_a_session_of_the_daemon(home: Path) -> None:
             await talk.compact()
             await face.until(Done)
             await talk.abort()
-            assert await talk.models() == [ModelInfo("lab", "lab-1")]
+            assert await talk.models() == [ModelInfo("lab", "lab-1", "lab-1", 200_000)]
             await talk.use_model(ModelInfo("lab", "lab-1"))
             copy = await there.open(await talk.fork(1))
             assert len(await copy.messages()) == 1
@@ -111,13 +111,38 @@ def test_a_question_that_waited_is_shown_to_a_face_that_comes(home: Path) -> Non
     held(conversation())
 
 
+def test_what_was_allowed_for_good_can_be_taken_back_for_good(home: Path) -> None:
+    async def conversation() -> None:
+        async with Restarting(home) as daemon, daemon.client() as client:
+            talk, face = await ClientHome(client, cwd=str(home), agent="careful").open(), Face()
+            talk.follow(face)
+            here = {"sessionId": (await talk.state()).session}
+            await talk.prompt("!bash echo yes")
+            request = await face.until(ApprovalRequest)
+            assert isinstance(request, ApprovalRequest)
+            await talk.approve(request.id, "allow_always")
+            await face.until(Done)
+            await client.call("session/close", here)
+            assert await talk.remembered() == [Remembered("bash", "echo yes")]
+            await talk.forget(Remembered("bash", "echo yes"))
+            await client.call("session/close", here)
+            assert await talk.remembered() == []
+            await talk.prompt("!bash echo yes")
+            assert await face.until(ApprovalRequest) != request
+            await talk.abort()
+            await face.until(Done)
+            await talk.close()
+
+    held(conversation())
+
+
 def test_what_the_daemon_does_not_do_is_refused(home: Path) -> None:
     async def conversation() -> None:
         async with Restarting(home) as daemon, daemon.client() as client:
             there = ClientHome(client, cwd=str(home))
             talk = await there.open()
             refused: list[Awaitable[object]] = [
-                talk.retry(), talk.remembered(), talk.forget(Remembered("bash", "ls")), talk.reload_extensions(),
+                talk.retry(), talk.forget(Remembered("bash", "ls")), talk.reload_extensions(),
                 talk.lock(locked=True), talk.aside("what?"), talk.run_command("none", ""), talk.press("none", "enter"),
                 talk.close_panel("none"), talk.approve("none", "reject"), there.export("s", "f"), there.import_("f"),
                 there.trust(Untrusted("skill", "s", "d")), there.login("lab", "key"), there.logout("lab"),

@@ -15,7 +15,7 @@ from zot.events import AgentEvent, Done, Error
 from zot.history import Batch, Subscriber
 from zot.messages import ImageBlock, ShownMessage
 from zot.slash import CommandAnswer, CommandInfo
-from zot.wire.daemon_session import Configured
+from zot.wire.daemon_session import AllowedCalls, Configured, Forgotten, Models
 from zot.wire.jsonrpc import SESSION_NOT_FOUND, RpcError
 
 
@@ -43,7 +43,15 @@ class ClientConversation:
             state = await self._session.state()
         used = state.usage.counters
         return Snapshot(
-            self._session.id, state.provider, state.model, state.cwd, state.state != "idle", state.message_count, used
+            self._session.id,
+            state.provider,
+            state.model,
+            state.cwd,
+            state.state != "idle",
+            state.message_count,
+            used,
+            state.context_tokens,
+            state.context_window,
         )
 
     async def messages(self) -> Sequence[ShownMessage]:
@@ -78,10 +86,14 @@ class ClientConversation:
             await self._session.approve(request, decision)
 
     async def remembered(self) -> Sequence[Remembered]:
-        self._refuse("what was allowed for good is not told")
+        async with _plainly():
+            found = await self._client.ask("session/allowed", {"sessionId": self._session.id}, AllowedCalls)
+        return [Remembered(one.tool, one.subject) for one in found.allowed]
 
     async def forget(self, one: Remembered) -> None:
-        self._refuse("what was allowed for good stays so")
+        async with _plainly():
+            wanted = {"sessionId": self._session.id, "tool": one.tool, "subject": one.subject}
+            await self._client.ask("session/forget", wanted, Forgotten)
 
     async def commands(self) -> Sequence[CommandInfo]:
         async with _plainly():
@@ -107,8 +119,9 @@ class ClientConversation:
         self._refuse("extensions are not reloaded there")
 
     async def models(self) -> Sequence[ModelInfo]:
-        state = await self.state()
-        return [ModelInfo(state.provider, state.model)]
+        async with _plainly():
+            found = await self._client.ask("session/models", {"sessionId": self._session.id}, Models)
+        return [ModelInfo(one.provider, one.id, one.name, one.context_window) for one in found.models]
 
     async def use_model(self, model: ModelInfo) -> None:
         async with _plainly():

@@ -59,6 +59,9 @@ class SessionMethods:
             "session/configure": self._configure,
             "session/compact": self._compact,
             "session/clear": self._clear,
+            "session/models": self._models,
+            "session/allowed": self._allowed,
+            "session/forget": self._forget,
             "session/commands": self._commands,
             "session/run_command": self._run_command,
             "session/panel_key": self._panel_key,
@@ -140,6 +143,8 @@ class SessionMethods:
                 usage=said.Used.of(state.usage),
                 last_seq=seq,
                 epoch=epoch,
+                context_tokens=session.agent.need(session.transcript, ()) if state.message_count else 0,
+                context_window=session.agent.model.context_window,
                 **_doing(session),
             )
 
@@ -256,6 +261,29 @@ class SessionMethods:
                 dropped=lambda reason: deferred.resolve(as_rpc_error(UserError(reason))),
             )
         return deferred
+
+    async def _models(self, connection: Connection, asked: said.OfSession) -> said.Models:
+        del connection
+        async with self._hub.use(asked.session_id) as session:
+            known = session.agent.catalogue.models
+        entries = (said.ModelEntry(one.provider, one.id, one.name, one.context_window) for one in known)
+        return said.Models(asked.session_id, tuple(entries))
+
+    async def _allowed(self, connection: Connection, asked: said.OfSession) -> said.AllowedCalls:
+        del connection
+        async with self._hub.use(asked.session_id) as session:
+            known = session.remembered()
+        entries = (said.AllowedEntry(one.tool, one.subject) for one in known)
+        return said.AllowedCalls(asked.session_id, tuple(entries))
+
+    async def _forget(self, connection: Connection, asked: said.Forget) -> said.Forgotten:
+        del connection
+        async with self._hub.use(asked.session_id) as session:
+            for one in session.remembered():
+                if (one.tool, one.subject) == (asked.tool, asked.subject):
+                    await session.forget(one)
+                    return said.Forgotten(asked.session_id)
+        raise UserError("that is not remembered")
 
     # Extensions.
 

@@ -186,6 +186,9 @@ _DECLARED: Final = (
     ),
     Method("session/clear", session.OfSession, session.Cleared, "Begins the conversation anew.", _BUSY),
     Method("session/rename", session.Rename, session.Renamed, "Gives a session a title.", _GONE),
+    Method("session/models", session.OfSession, session.Models, "Lists the models that a session can use.", _GONE),
+    Method("session/allowed", session.OfSession, session.AllowedCalls, "Lists what was allowed for good.", _GONE),
+    Method("session/forget", session.Forget, session.Forgotten, "Asks again about what was allowed for good.", _BUSY),
     Method("session/commands", session.OfSession, session.Commands, "Lists the commands of extensions.", _GONE),
     Method(
         "session/run_command",
@@ -257,6 +260,8 @@ LOOKS: Final = frozenset(
         "session/state",
         "session/git_branch",
         "session/commands",
+        "session/models",
+        "session/allowed",
     }
 )
 

@@ -225,7 +225,7 @@ class MessagePage(Spelled, frozen=True):
 
 
 class State(Spelled, frozen=True, kw_only=True):
-    """``queued`` prompts wait for the one that runs."""
+    """``queued`` prompts wait for the one that runs. The window is 0 if nobody knows it."""
 
     session_id: str
     state: SessionState
@@ -238,7 +238,44 @@ class State(Spelled, frozen=True, kw_only=True):
     usage: Used
     last_seq: int
     epoch: int
+    context_tokens: int = 0
+    context_window: int = 0
     pending_approval: PendingApproval | Absent = ABSENT
+
+
+class ModelEntry(Spelled, frozen=True):
+    provider: str
+    id: str
+    name: str
+    context_window: int
+
+
+class Models(Spelled, frozen=True):
+    session_id: str
+    models: tuple[ModelEntry, ...]
+
+
+class AllowedEntry(Spelled, frozen=True):
+    """A call that a person allowed for good: a tool, and the command or path; "" if it may be about anything."""
+
+    tool: str
+    subject: str
+
+
+class AllowedCalls(Spelled, frozen=True):
+    session_id: str
+    allowed: tuple[AllowedEntry, ...]
+
+
+class Forget(Spelled, frozen=True):
+    session_id: str
+    tool: str
+    subject: str = ""
+
+
+class Forgotten(Spelled, frozen=True):
+    session_id: str
+    forgotten: bool = True
 
 
 class Attach(Spelled, frozen=True):
