@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import uuid
 from collections.abc import Callable, Iterator
@@ -23,6 +24,12 @@ pytest_plugins = ["optional_report"]
 # The same examples on every run, nothing written to disk, and no clock: slow machines are no failure.
 settings.register_profile("zot", derandomize=True, database=None, deadline=None)
 settings.load_profile("zot")
+
+
+def pytest_collection_finish() -> None:
+    """Let the thousands of tests that are there now be no concern of whoever looks for garbage, time and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -58,7 +65,7 @@ def shell(tmp_path: Path, nursery: Nursery) -> Shell:
     return Shell(tmp_path, nursery)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def nursery(nothing_outlives_the_tests: None) -> Iterator[Nursery]:
     """Where processes come from that need not be started from nothing."""
     with Nursery() as started:

@@ -13,7 +13,7 @@ from zot.agent.budget import Budget
 from zot.agent.hooks import Approver, CallDecision, Extensions, MessageDecision, NoExtensions, Question
 from zot.agent.loop import Agent
 from zot.agent.relief import AutoCompact
-from zot.errors import StoreFailed
+from zot.errors import StoreFailed, UserError
 from zot.events import AgentEvent
 from zot.history import Batch
 from zot.messages import CallBlock, ImageBlock, ToolSpec
@@ -188,18 +188,22 @@ class Doorman:
         self.reason = reason
         self.asks = asks
         self.asked: list[tuple[str, dict[str, Any]]] = []
-        self.remembered: list[Question] = []
 
     def judge(self, call: CallBlock, args: dict[str, Any]) -> Question | str | None:
         self.asked.append((call.id, args))
         return Question(call, args, f"{call.name}!") if self.asks else self.reason
 
     def remember(self, question: Question) -> Allowed | None:
-        self.remembered.append(question)
         return None
 
     def recall(self, allowed: Allowed) -> None:
         return
+
+    def remembered(self) -> Sequence[Allowed]:
+        return ()
+
+    def forget(self, allowed: Allowed) -> Allowed:
+        raise UserError("that is not remembered")
 
 
 class Listener:

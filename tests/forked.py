@@ -20,6 +20,20 @@ from harness import PATIENCE_S, Late, environment, read_some
 _READ_BYTES = 1 << 16
 
 
+#: The one of this test run, from the moment that it is entered.
+_open: list[Nursery] = []
+
+
+def run(
+    argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path = ".", given: bytes = b""
+) -> subprocess.CompletedProcess[bytes]:
+    """Run zot to its end, as `subprocess.run` would, from the nursery of this test run."""
+    process = _open[0].fork(argv, Path(cwd).absolute(), dict(env))
+    out, errors = process.communicate(given)
+    assert process.returncode is not None
+    return subprocess.CompletedProcess(["zot", *argv], process.returncode, out, errors)
+
+
 class Nursery:
     """Where they come from: see `nursery.py`. It is started with the first of them."""
 
@@ -54,9 +68,11 @@ class Nursery:
         return ours
 
     def __enter__(self) -> Self:
+        _open.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
+        _open.remove(self)
         self._theirs.close()
         self._control.close()
         if self._lives is not None:

@@ -29,12 +29,13 @@ KEYS: dict[str, tuple[set[str], set[str]]] = {
     "compact_done": ({"summary"}, {"auto", "pruned"}),
     "done": (set(), set()),
     "ext_notify": ({"extension", "level", "message"}, set()),
+    "ext_waiting": ({"extension", "what", "since"}, set()),
     "panel_open": ({"extension", "panel_id", "title", "lines"}, {"footer"}),
     "panel_render": ({"extension", "panel_id", "title", "lines"}, {"footer"}),
     "panel_close": ({"extension", "panel_id"}, set()),
 }
 #: They are no part of any run and may come at any time.
-ASIDE = {"ext_notify", "panel_open", "panel_render", "panel_close"}
+ASIDE = {"ext_notify", "ext_waiting", "panel_open", "panel_render", "panel_close"}
 
 
 class At(enum.Enum):

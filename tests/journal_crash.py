@@ -155,6 +155,8 @@ async def write_until_full(path: str) -> None:
 def read_only(path: str) -> None:
     """Use a journal that may not be written."""
     if os.geteuid() == 0:
+        import concurrent.futures.thread  # noqa: F401  whoever we become may not be able to read where Python is
+
         os.setuid(65534)
     asyncio.run(write_read_only(path))
 

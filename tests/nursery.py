@@ -17,11 +17,13 @@ from typing import Any, NoReturn
 from zot.cli import main
 
 LOADED = (
-    "ctypes", "zot.agent.prompt", "zot.agent.run", "zot.commands.host", "zot.commands.once", "zot.commands.rpc",
-    "zot.journal.journal", "zot.serve.once", "zot.serve.rpc", "zot.providers.anthropic", "zot.providers.http",
-    "zot.providers.lab.service", "zot.providers.lab.transport", "zot.runtime", "zot.serve.host", "zot.serve.host_input",
-    "zot.serve.host_many", "zot.skills", "zot.tools.bash", "zot.tools.edit", "zot.tools.guardian", "zot.tools.read",
-    "zot.tools.skill", "zot.tools.write",
+    "concurrent.futures.thread", "ctypes", "hashlib", "zot.agent.prompt", "zot.agent.run", "zot.commands.doctor",
+    "zot.commands.host", "zot.commands.login", "zot.commands.models", "zot.commands.once", "zot.commands.rpc",
+    "zot.commands.skills", "zot.doctor", "zot.journal.journal", "zot.providers.anthropic", "zot.providers.failures",
+    "zot.providers.http", "zot.providers.lab.service", "zot.providers.lab.transport", "zot.providers.probe",
+    "zot.runtime", "zot.serve.host", "zot.serve.host_input", "zot.serve.host_many", "zot.serve.once", "zot.serve.rpc",
+    "zot.skills", "zot.tools.bash", "zot.tools.edit", "zot.tools.guardian", "zot.tools.read", "zot.tools.skill",
+    "zot.tools.write",
 )  # fmt: skip
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from harness import PATIENCE_S
-from zot.agent.compaction import summary_of
+from zot.agent.compaction import Summary, summary_of
 from zot.answers import Answer, Demand, Once, Standing, answer_of, fingerprint
 from zot.errors import AlreadyAnswered, SessionBusy
 from zot.events import AgentEvent, AssistantMessage, Done, Error, TurnEnd, TurnStart, Usage, UserMessage
@@ -45,11 +46,13 @@ class Bench:
         self.clock = Clock()
         self.came = 0.0
 
-    async def once(self, key: str | None = "k", prompt: str = "hi", *, ttl_s: float = 60.0) -> tuple[Once, Record]:
+    async def once(
+        self, key: str | None = "k", prompt: str = "hi", *, ttl_s: float = 60.0, polite_s: float = PATIENCE_S
+    ) -> tuple[Once, Record]:
         record, _ = await self.journal.resume("s")
         self.came += 1.0
         demand = Demand("s", "r", prompt, "a", key, ttl_s, came=self.came, deadline=0.0)
-        return Once(self.journal, record, demand, now=self.clock), record
+        return Once(self.journal, record, demand, now=self.clock, polite_s=polite_s), record
 
     async def run(self, *events: AgentEvent, key: str | None = "k", prompt: str = "hi") -> Once:
         """Let a request run and say these events; nobody puts its answer on record."""
@@ -157,7 +160,7 @@ async def test_what_stands_above_what_others_said_is_not_said_again(bench: Bench
     words = once.words(said)
     assert words is not None
     assert words.startswith("Your answer to an earlier message of mine was interrupted.")
-    assert once.words([summary_of("They said hi.", NOW), said[1]]) == words
+    assert once.words([summary_of(Summary("They said hi.", "They said hi."), NOW), said[1]]) == words
     assert once.words(said[1:]) == "hi"  # It was cleared away.
 
 
@@ -212,6 +215,21 @@ async def test_whoever_came_first_has_the_first_turn(bench: Bench) -> None:
         await asyncio.sleep(0)  # They have their places.
         holding.end()
     assert went == [0, 1, 2, 4]
+
+
+async def test_a_free_session_is_left_to_one_who_does_not_come_for_a_while_only(bench: Bench) -> None:
+    stopped, _ = await bench.once("stopped")
+    assert await stopped.turn() is None
+    hasty, patient = await bench.once("k1", polite_s=0.05), await bench.once("k2")
+    behind = asyncio.create_task(patient[0].turn())
+    began = time.monotonic()
+    async with asyncio.timeout(PATIENCE_S):
+        assert await hasty[0].turn() is None
+    assert (time.monotonic() - began > 0.05, behind.done()) == (True, False)
+    hasty[0].leave()
+    stopped.leave()
+    async with asyncio.timeout(PATIENCE_S):
+        assert await behind is None
 
 
 def test_what_a_request_says_has_one_value() -> None:

@@ -33,7 +33,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "events": {"errors", "messages", "surrogates"},
     "slash": set(),
     "flags": {"errors"},
-    "daemon_settings": {"flags"},
+    "listen_address": {"errors"},
+    "daemon_settings": {"flags", "listen_address"},
     "config_file": {"errors", "printable", "regular", "flags", "daemon_settings", "providers/vendors"},
     "config": {"errors", "flags", "config_file", "providers/vendors"},
     # One reading of the file, with an eye to what the agent would make of it.
@@ -59,7 +60,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "errors", "printable", "private", "regular", "messages", "events", "slash", "wire", "fingerprint", "agent",
         "tools/base", "tools",
     },
-    "extension_host": {"errors", "printable", "config", "trust", "version", "agent", "toolbox", "extensions"},
+    "extension_host": {
+        "errors", "printable", "config", "trust", "version", "agent", "toolbox", "extensions", "reloadable",
+    },
     # The SDK for extensions: wire types only.
     "ext": {"errors", "wire"},
     "tools/base": {"errors", "messages", "store"},
@@ -85,7 +88,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tools/base",
     },
     # What the sessions of one process share: it keeps the shared parts and lends them.
-    "premises": {"key_command", "providers/base", "providers", "tools"},
+    "premises": {"store", "key_command", "providers/base", "providers", "tools"},
     "history": {"errors", "messages", "events", "store", "agent"},
     "job": {"errors", "surrogates", "messages", "store", "agent"},
     "outcome": {"messages", "events"},
@@ -102,6 +105,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "errors", "messages", "events", "slash", "store", "providers/base", "agent", "history", "job", "past", "worker",
         "rewind", "mending", "abortable",
     },
+    # What faces see of a session.
+    "conversation": {"messages", "events", "slash", "history"},
+    "reloadable": {"errors", "messages", "events", "slash", "tools/base", "agent", "extensions"},
     "hub": {"errors", "history", "session"},
     # The same for a daemon, whose sessions it opens.
     "establishment": {
@@ -113,8 +119,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The only one that picks concrete parts.
     "runtime": {
         "errors", "messages", "store", "config", "provision", "premises", "agent", "session", "toolbox", "briefing",
-        "guard", "schema", "journal", "answers", "extension_host", "past",
+        "guard", "schema", "journal", "answers", "extension_host", "past", "preloading",
     },
+    # It names what it loads: the parts of a session, which runtime is about to pick.
+    "preloading": set(),
     "provision": {
         "errors", "premises",
         "config", "credentials", "key_command", "providers/vendors", "providers/models", "providers/base", "providers",
@@ -129,6 +137,34 @@ MAY_IMPORT: dict[str, set[str]] = {
         "errors", "version", "printable", "private", "regular", "messages", "events", "slash", "history", "job",
         "outcome", "answers", "session", "hub", "wire", "journal", "agents", "daemon_settings", "endpoint", "tools",
     },
+    # The daemon for browsers; `embedded` puts one together inside another program.
+    "web": {
+        "errors", "private", "listen_address", "wire", "serve", "agents", "endpoint", "establishment", "journal",
+        "premises", "session", "extension_host", "extensions",
+    },
+    # Who talks to a daemon needs nothing of what a daemon is made of.
+    "client_line": {"errors", "serve"},
+    "client_session": {"errors", "messages", "events", "wire"},
+    "client": {"errors", "version", "endpoint", "wire", "client_line", "client_session"},
+    # A conversation and a home in the daemon. Faces do not know them.
+    "client_conversation": {
+        "errors", "messages", "events", "slash", "conversation", "history", "wire", "client", "client_session",
+    },
+    "client_home": {"errors", "conversation", "client", "client_session", "client_conversation"},
+    # A conversation and a home in this process. Faces do not know them.
+    "local": {
+        "errors", "messages", "events", "slash", "store", "config", "conversation", "history", "outcome", "past",
+        "session", "runtime", "reloadable", "provision", "providers/vendors", "providers/models",
+    },
+    "local_home": {
+        "errors", "messages", "config", "conversation", "local", "runtime", "session", "journal", "skills", "trust",
+        "extensions", "auth_file", "credentials", "providers", "providers/vendors",
+    },
+    "html_page": {"errors", "messages", "readable"},
+    # It sees conversations and events, and nothing behind them.
+    "tui": {
+        "errors", "messages", "events", "slash", "printable", "readable", "history", "conversation", "html_page",
+    },
     # It looks at everything, and nobody but its command looks at it.
     "doctor": {
         "errors", "version", "config", "auth_file", "credentials", "key_command", "providers/vendors", "providers/base",
@@ -140,13 +176,18 @@ MAY_IMPORT: dict[str, set[str]] = {
         "wire",
         "provision", "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors",
         "providers/models", "providers", "doctor", "session", "store", "agent", "history", "job", "journal", "past",
-        "readable", "branches", "rewind", "tools", "schema", "answers", "extensions", "endpoint",
+        "readable", "branches", "rewind", "tools", "schema", "answers", "extensions", "extension_host", "endpoint",
+        "conversation", "local_home", "tui", "daemon_settings", "listen_address", "web", "client", "client_session",
+        "html_page", "client_home",
     },
     # It imports the command that was named, by name; one that must answer is not to die while it is loaded.
     "cli": {"errors", "version", "serve"},
     "__main__": {"cli"},
     # The face of the SDK re-exports; it loads nothing until it is asked.
-    "__init__": {"errors", "version", "messages", "events", "config", "rewind", "sdk", "blocking"},
+    "__init__": {
+        "errors", "version", "messages", "events", "config", "rewind", "sdk", "blocking", "wire", "client",
+        "client_session",
+    },
 }  # fmt: skip
 
 

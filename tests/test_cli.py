@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import pty
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import forked
 
 PATIENCE_S = 20
 
@@ -18,6 +21,12 @@ def zot(*words: str, redirect: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["/bin/sh", "-c", line, sys.executable], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
+
+
+def quick(line: str) -> subprocess.CompletedProcess[str]:
+    """Run a line without anything that a shell would have to do, from a process that has zot loaded."""
+    done = forked.run(shlex.split(line), env=os.environ)
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 @pytest.mark.parametrize("words", [["--version"], ["--help"], ["rpc", "--help"], ["lab", "--help"]])
@@ -47,7 +56,7 @@ def test_an_unknown_command_shows_the_known_ones() -> None:
 
 @pytest.mark.parametrize("words", [(), ("frobnicate",), ("trust",), ("list", "more")])
 def test_skills_used_wrongly_are_explained(words: tuple[str, ...]) -> None:
-    done = zot("skills", *words)
+    done = quick(" ".join(["skills", *words]))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("zot: say what to do\nusage: zot skills list\n")
 
@@ -57,13 +66,10 @@ def test_names_that_speak_to_a_terminal_are_listed_escaped(tmp_path: Path) -> No
         skill = tmp_path / ".zot" / "skills" / name
         skill.mkdir(parents=True)
         (skill / "SKILL.md").write_text("---\nname: a\ndescription: d\n---\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "zot", "skills", "list"], cwd=tmp_path, capture_output=True, text=True,
-        timeout=PATIENCE_S, check=False, env={**os.environ, "ZOT_HOME": str(tmp_path / "home")},
-    )  # fmt: skip
+    done = forked.run(["skills", "list"], cwd=tmp_path, env={**os.environ, "ZOT_HOME": str(tmp_path / "home")})
     there = f"{tmp_path}/.zot/skills"
     hint = "its name has characters that cannot be seen; rename it before you trust it"
-    assert done.stdout.splitlines()[-2:] == [
+    assert done.stdout.decode().splitlines()[-2:] == [
         f"not trusted: {there}/a\\x1b[2J; id; {hint}",
         f"not trusted: {there}/b c; to use it: zot skills trust '{there}/b c'",
     ]
@@ -75,11 +81,8 @@ def test_a_skill_of_a_project_is_used_once_it_is_trusted_and_not_after_it_change
     (skill / "SKILL.md").write_text("---\nname: greet\ndescription: How to greet.\n---\nSay hello.\n")
 
     def skills(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "zot", "skills", *words], cwd=tmp_path, capture_output=True, text=True,
-            timeout=PATIENCE_S, check=False, env={**os.environ, "ZOT_HOME": str(tmp_path / "home")},
-        )  # fmt: skip
-        return done.stdout + done.stderr
+        done = forked.run(["skills", *words], cwd=tmp_path, env={**os.environ, "ZOT_HOME": str(tmp_path / "home")})
+        return (done.stdout + done.stderr).decode()
 
     assert f"not trusted: {skill}; to use it: zot skills trust {skill}\n" in skills("list")
     assert skills("trust", str(skill)) == f"trusted {skill}\n"
@@ -102,7 +105,7 @@ def test_a_skill_of_a_project_is_used_once_it_is_trusted_and_not_after_it_change
     ],
 )  # fmt: skip
 def test_wrong_usage_is_exit_code_two_everywhere(words: str) -> None:
-    done = zot(words)
+    done = zot(words) if "<" in words else quick(words)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("zot: ")
 

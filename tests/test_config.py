@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from zot.config import AGENT_FLAGS, SECRET_NAMES, Config, resolve, tool_environment, zot_home
+from zot.config import AGENT_FLAGS, SECRET_NAMES, Config, checked, resolve, tool_environment, zot_home
 from zot.errors import ConfigError, UsageError
 from zot.flags import parse
-from zot.runtime import checked, open_session
+from zot.runtime import open_session
 
 EVERYTHING = """
 [agents.default]

@@ -22,6 +22,7 @@ from zot.events import (
     Done,
     Error,
     ExtNotify,
+    ExtWaiting,
     PanelClosed,
     PanelOpened,
     PanelRendered,
@@ -98,6 +99,10 @@ LINES: list[tuple[AgentEvent, bytes]] = [
     (
         ExtNotify("guard", "warn", "careful"),
         b'{"type":"ext_notify","extension":"guard","level":"warn","message":"careful"}',
+    ),
+    (
+        ExtWaiting("guard", "intercept tool_call", "2026-07-14T12:00:00.000Z"),
+        b'{"type":"ext_waiting","extension":"guard","what":"intercept tool_call","since":"2026-07-14T12:00:00.000Z"}',
     ),
     (
         PanelOpened("todo", "p", "T", ("one",), "f"),

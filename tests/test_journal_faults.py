@@ -146,7 +146,7 @@ async def test_the_end_of_the_writer_ends_every_wait(tmp_path: Path) -> None:
     record = await journal.record("a")
     await record.begin()
     journal.writer.close(within_s=PATIENCE_S)
-    journal.writer = Writer(str(tmp_path / "journal.db"), mark=stumble)
+    journal.writer = Writer(journal.path, database.connect(journal.path), mark=stumble)
     record.append([Done()], run=1)
     async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(StoreFailed, match=r"cannot be written any more \(a bug\): restart zot"):

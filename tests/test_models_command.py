@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness import PATIENCE_S, environment, serving
+import forked
+from harness import environment, serving
 from zot.providers.lab.script import demo
 from zot.providers.models import catalogue
 from zot.providers.vendors import VENDORS
 
 
 def zot(*words: str, **env: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "zot", "models", *words], env=environment(env), capture_output=True, text=True,
-        timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
-    return done.returncode, done.stdout, done.stderr
+    done = forked.run(["models", *words], env=environment(env))
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
 def lines(text: str) -> list[dict[str, Any]]:

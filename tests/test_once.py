@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import forked
 from grammar import Grammar
 from harness import PATIENCE_S, environment
 
@@ -24,11 +25,14 @@ def start(cwd: Path, *argv: str, **popen: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", "zot", *argv, *ANSWER], cwd=cwd, env=env, **given)
 
 
-def ask(cwd: Path, *argv: str, typed: bytes | None = None) -> tuple[str, str, int]:
-    """Run to the end and return what it wrote to its two outputs, and its exit code."""
-    process = start(cwd, *argv, stdin=subprocess.DEVNULL if typed is None else subprocess.PIPE)
-    out, err = process.communicate(typed, timeout=PATIENCE_S)
-    return out.decode(), err.decode(), process.returncode
+def ask(cwd: Path, *argv: str, typed: bytes | None = b"") -> tuple[str, str, int]:
+    """Run to the end and return what it wrote to its two outputs, and its exit code. None is the null device."""
+    if typed is None:
+        process = start(cwd, *argv)
+        out, err = process.communicate(timeout=PATIENCE_S)
+        return out.decode(), err.decode(), process.returncode
+    done = forked.run([*argv, *ANSWER], cwd=cwd, env=environment({"ZOT_HOME": str(cwd / "kept")}), given=typed)
+    return done.stdout.decode(), done.stderr.decode(), done.returncode
 
 
 def events(out: str, *, judged: bool = False) -> list[dict[str, Any]]:
@@ -216,3 +220,38 @@ def test_the_model_is_told_the_schema(tmp_path: Path) -> None:
     out, _, code = ask(tmp_path, "prompt", "--output-schema", "schema.json")
     assert code == 0
     assert json.dumps(SCHEMA, separators=(",", ":")) in out
+
+
+LOUD = """\
+#!/usr/bin/env python3
+import json, sys
+def say(**frame):
+    print(json.dumps(frame), flush=True)
+say(type="hello", name="e", capabilities=["commands"])
+say(type="register_command", name="loud")
+say(type="ready")
+for line in sys.stdin:
+    frame = json.loads(line)
+    if frame["type"] == "command_invoked":
+        for _ in range(100):
+            say(type="notify", message="x" * 4000)
+        say(type="command_response", id=frame["id"], action="display", display="done")
+    elif frame["type"] == "shutdown":
+        say(type="shutdown_ack")
+        break
+"""
+
+
+def test_notices_that_nobody_reads_keep_nobody_waiting(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text(LOUD)
+    (tmp_path / "run").chmod(0o755)
+    (tmp_path / "extension.json").write_text('{"name": "e", "exec": "./run"}')
+    unread, errors = os.pipe()
+    try:
+        process = start(tmp_path, "-p", "/loud", "--ext", str(tmp_path), stderr=errors)
+        assert process.communicate(timeout=PATIENCE_S)[0] == b"done\n"
+        assert os.read(unread, 10) == b"[e] info: "
+    finally:
+        os.close(unread)
+        os.close(errors)
+    assert process.returncode == 0

@@ -16,9 +16,15 @@ if TYPE_CHECKING:
     from zot import events as events
     from zot.blocking import BlockingRuntime as BlockingRuntime
     from zot.blocking import run as run
+    from zot.client import Client as Client
+    from zot.client_session import ClientSession as ClientSession
+    from zot.client_session import ClientTurn as ClientTurn
     from zot.config import Config as Config
     from zot.errors import AgentError as AgentError
     from zot.errors import ConfigError as ConfigError
+    from zot.errors import ConnectionLost as ConnectionLost
+    from zot.errors import EpochChanged as EpochChanged
+    from zot.errors import PromptLost as PromptLost
     from zot.errors import ProviderError as ProviderError
     from zot.errors import RewindRefused as RewindRefused
     from zot.errors import RunCancelled as RunCancelled
@@ -38,13 +44,19 @@ if TYPE_CHECKING:
     from zot.sdk import Events as Events
     from zot.sdk import Runtime as Runtime
     from zot.version import __version__ as __version__
+    from zot.wire.jsonrpc import RpcError as RpcError
 
 _HOMES = {
     "zot.blocking": ("BlockingRuntime", "run"),
+    "zot.client": ("Client",),
+    "zot.client_session": ("ClientSession", "ClientTurn"),
     "zot.config": ("Config",),
     "zot.errors": (
         "AgentError",
         "ConfigError",
+        "ConnectionLost",
+        "EpochChanged",
+        "PromptLost",
         "ProviderError",
         "RewindRefused",
         "RunCancelled",
@@ -57,6 +69,7 @@ _HOMES = {
     "zot.rewind": ("RestoredFile", "Rewound"),
     "zot.sdk": ("Answer", "Events", "Runtime"),
     "zot.version": ("__version__",),
+    "zot.wire.jsonrpc": ("RpcError",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

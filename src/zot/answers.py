@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import hashlib
 import math
 import sqlite3
 import time
@@ -64,6 +63,8 @@ def answer_of(outcome: Outcome, prompt: str) -> Answer | None:
 
 def fingerprint(*parts: str) -> bytes:
     """Return one value for what a request says."""
+    import hashlib  # A library of its own comes with it, and few requests have a key.
+
     total = hashlib.sha256()
     for part in map(key_of, parts):
         total.update(len(part).to_bytes(8, "big"))
@@ -107,16 +108,26 @@ class Standing(enum.Enum):
 class Once:
     """One request on its way to its answer. Whoever makes it calls `leave` in the end."""
 
-    def __init__(self, journal: Journal, record: Record, demand: Demand, *, now: Callable[[], float] = time.time):
+    def __init__(
+        self,
+        journal: Journal,
+        record: Record,
+        demand: Demand,
+        *,
+        now: Callable[[], float] = time.time,
+        polite_s: float = _POLITE_S,
+    ) -> None:
         self.standing = Standing.NOWHERE
         self._journal = journal
         self._record = record
-        request = fingerprint(demand.prompt, demand.agent)
-        self._asked = None if demand.key is None else Asked(record.number, key_of(demand.key), request)
+        self._asked: Asked | None = None
+        if demand.key is not None:
+            self._asked = Asked(record.number, key_of(demand.key), fingerprint(demand.prompt, demand.agent))
         self._prompt = demand.prompt
         self._ttl_s = demand.ttl_s
         self._came = demand.came
         self._now = now
+        self._polite_s = polite_s
         self._ticket: Ticket | None = None
         record.admit = self._admit
 
@@ -140,7 +151,7 @@ class Once:
                 return kept
             # In this order: whoever was before us and has left runs the session by now, or is done.
             is_first, is_free = self._ticket.is_first, self._record.is_free
-            if is_free and (is_first or time.monotonic() - free_since > _POLITE_S):
+            if is_free and (is_first or time.monotonic() - free_since > self._polite_s):
                 return None
             looks = 0 if is_free and free_since == math.inf else looks + 1  # Somebody has just come to an end.
             free_since = min(free_since, time.monotonic()) if is_free else math.inf

@@ -10,17 +10,21 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
-_OBJECTS_PER_COLLECTION = 30_000
+_OBJECTS_PER_COLLECTION = 60_000
 _INTERRUPTED = 130
 _USAGE = """\
 usage: zot COMMAND [flags]
 
+  zot              talk to the agent in this terminal
   zot -p PROMPT    print the answer; what is piped in follows the prompt
   zot --json PROMPT  print every event of it as a line of JSON
   zot rpc          speak zot RPC v1 (newline-delimited JSON) on standard input and output
   zot sessions     list, show, search, export, import, fork, rename and delete what is kept
   zot daemon       serve many sessions to many clients over a local socket (JSON-RPC 2.0)
   zot host         answer one request of a chat bridge (host protocol v1) with one JSON object
+  zot daemon       serve many sessions to many clients; zot daemon status, stop, logs, audit
+  zot attach       follow a session of the daemon, and type into it
+  zot call METHOD  call a method of the daemon, with parameters as JSON
   zot lab serve    serve a scripted model over HTTP, for tests; zot lab check looks for mistakes in a script
   zot login NAME   store the key of a provider; zot logout NAME forgets it
   zot doctor       what is set up, what is missing, and if the model service can be reached
@@ -90,6 +94,8 @@ def run(argv: Sequence[str]) -> int:
     command = _COMMANDS.get(word)
     if command is None and _asks_once(argv):
         return _run("once", argv)
+    if command is None and (not word or word.startswith("-")) and _is_terminal():
+        return _run("terminal", argv)
     if command is None:
         sys.stderr.write(f"zot: {_misread(argv)}\n{_USAGE}\n" if word else f"{_USAGE}\n")
         return 2
@@ -120,6 +126,8 @@ _COMMANDS: Mapping[str, str] = {
     "logout": "logout",
     "doctor": "doctor",
     "daemon": "daemon",
+    "attach": "attach",
+    "call": "call",
     "config": "config",
     "skills": "skills",
     "ext": "ext",
@@ -130,6 +138,11 @@ _COMMANDS: Mapping[str, str] = {
 def _asks_once(argv: Sequence[str]) -> bool:
     """True if there is a prompt to answer: the flag that says so may stand anywhere."""
     return any(word in ("-p", "--print", "--json") for word in argv)
+
+
+def _is_terminal() -> bool:
+    """True if a person sits at both ends."""
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
 def _run(command: str, argv: Sequence[str]) -> int:

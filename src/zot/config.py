@@ -58,6 +58,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ext_deadlines: dict[DeadlineName, Seconds] = {}
     session: str | None = None
     journal: str | None = None
+    private: tuple[str, ...] = ()
     script: str | None = None
     record: str | None = None
     replay: str | None = None
@@ -219,13 +220,25 @@ def fitting(stored: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     return {name: value for name, value in stored.items() if name not in ("model", "base_url", "api")}
 
 
-def chosen(settings: Mapping[str, Any]) -> frozenset[str]:
+class Given(frozenset[str]):
+    """Names of settings that were given on a command line, which knows how each agent would work with them."""
+
+    settings: Mapping[str, Any]
+
+    def config(self, agent: str) -> Config:
+        """Return how an agent works. Raise NoSuchAgent, ConfigError."""
+        return resolve({**self.settings, "agent": agent})
+
+
+def chosen(settings: Mapping[str, Any]) -> Given:
     """Return which settings a session must not replace by what it worked with before: those that were given.
 
     Who names another agent wants its service, its model and its prompt; it works on where it did.
     """
     of_agent = ("provider", "model", "reasoning", "system_prompt") if "agent" in settings else ()
-    return frozenset((*settings, *of_agent))
+    given = Given((*settings, *of_agent))
+    given.settings = settings
+    return given
 
 
 #: What a session works with and goes on with, unless something else is given.
@@ -300,3 +313,15 @@ def without_userinfo(address: str) -> str:
     """Return an address without a user's name and password."""
     scheme, separator, rest = address.rpartition("://")
     return scheme + separator + rest.rpartition("@")[2]
+
+
+def checked(settings: Mapping[str, Any], base: Config | None = None) -> Config:
+    """Return ``base`` with ``settings``. Raise ConfigError if one is unknown or of the wrong type."""
+    if not isinstance(base, Config | None):
+        raise ConfigError("the configuration must be a zot.Config; settings are given by name")
+    fields = {} if base is None else msgspec.structs.asdict(base)
+    paths = {name: os.fspath(value) for name, value in settings.items() if isinstance(value, os.PathLike)}
+    try:
+        return msgspec.convert({**fields, **settings, **paths}, Config)
+    except msgspec.ValidationError as problem:
+        raise ConfigError(str(problem)) from None

@@ -25,7 +25,8 @@ from zot.providers.http import HttpTransport
 from zot.providers.probe import Outcome, probe
 from zot.providers.proxy import find_proxy
 from zot.providers.vendors import VENDORS, Endpoint, Vendor, endpoint
-from zot.tools.sandbox import find_bwrap, why_no_bwrap
+from zot.tools.process import open_processes
+from zot.tools.sandbox import find_bwrap, trial, why_no_bwrap
 from zot.version import __version__
 
 _LITTLE_SPACE_BYTES = 200 * 1024 * 1024
@@ -73,7 +74,7 @@ async def examine(config: Config, *, config_dir: str | None, wrong: str, is_offl
         _certificates(env),
         *(task.result() for task in asking),
         *_unknown(config.provider),
-        _bubblewrap(env, cwd),
+        await _bubblewrap(env, cwd),
         _program("git", env, "the model likes to use it"),
         _disk(zot_home(env) or cwd),
     )
@@ -238,12 +239,18 @@ def _certificates(env: Mapping[str, str]) -> Check:
     return Check("certificates", "ok", detail)
 
 
-def _bubblewrap(env: Mapping[str, str], cwd: str) -> Check:
+async def _bubblewrap(env: Mapping[str, str], cwd: str) -> Check:
     found = find_bwrap(env.get("PATH"), outside=[cwd])
     if found is None:
         reason = why_no_bwrap(env.get("PATH"), outside=[cwd])
         return Check("bubblewrap", "none", f"for --lock, and extensions with permissions: {reason}")
-    return Check("bubblewrap", "ok", f"{found}, for --lock and extensions with permissions")
+    detail = f"{found}, for --lock and extensions with permissions"
+    processes = open_processes()
+    try:
+        reason = await trial(found, processes, keyless_environment(env))
+    finally:
+        await processes.close()
+    return Check("bubblewrap", "warn", f"{detail}, {reason}") if reason else Check("bubblewrap", "ok", detail)
 
 
 def _program(name: str, env: Mapping[str, str], why: str) -> Check:

@@ -109,6 +109,32 @@ class RewindRefused(UserError):
         self.files = files
 
 
+class ConnectionLost(AgentError):
+    """There is no connection to the daemon any more.
+
+    ``was_sent`` says that what was asked had left by then: whether it was done, nobody knows.
+    """
+
+    def __init__(self, message: str, *, was_sent: bool = False) -> None:
+        super().__init__(message)
+        self.was_sent = was_sent
+
+
+class PromptLost(ConnectionLost):
+    """A connection broke, and nothing in the session shows that the daemon has got the prompt that was sent on it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, was_sent=True)
+
+
+class EpochChanged(AgentError):
+    """A part of a session that was shown is lost. ``epoch`` is the new one: what is kept can be heard again from 0."""
+
+    def __init__(self, message: str, *, epoch: int) -> None:
+        super().__init__(message)
+        self.epoch = epoch
+
+
 class Unforeseen(AgentError):
     """Something of ours failed in a way that nobody thought of. The log has it."""
 

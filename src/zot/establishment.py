@@ -47,6 +47,7 @@ class Establishment:
         self.agents = agents
         self.journal = journal
         self.audit = audit
+        self.joinable = False
         self._premises = premises
         self._flags = flags
 
@@ -63,7 +64,8 @@ class Establishment:
             alias = _alias(recorded, wanted, session_id)
             guarded = wanted is not None and wanted.guarded if recorded is None else recorded.guarded
             given = {*self._flags, *(() if cwd is None else ("cwd",))}
-            return Choice(self._config(alias, session_id, cwd), given, agent=alias, guarded=guarded)
+            config = self._config(alias, session_id, cwd)
+            return Choice(config, given, agent=alias, guarded=guarded, joinable=self.joinable)
 
         first = self._config(DEFAULT_AGENT if wanted is None else wanted.agent, session_id, cwd)
         session = await open_chosen(first, choose, self._premises, creates=wanted is not None)
@@ -104,7 +106,7 @@ class Establishment:
     def _config(self, alias: str, session_id: str | None, cwd: str | None) -> Config:
         config = self.agents.config(alias, self._flags)
         journal = self.place.journal or config.journal
-        config = msgspec.structs.replace(config, session=session_id, journal=journal)
+        config = msgspec.structs.replace(config, session=session_id, journal=journal, private=(self.place.data_dir,))
         if cwd is None:
             return config
         if not os.path.isabs(cwd):

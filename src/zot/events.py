@@ -171,6 +171,17 @@ class ExtNotify(Event, tag="ext_notify", frozen=True, gc=False):
     message: str
 
 
+class ExtWaiting(Event, tag="ext_waiting", frozen=True, gc=False):
+    """An extension has been waited for since a while: its start, a tool, a command, or what it is to decide about.
+
+    It is said once for a wait, which is over with the next event of the run, or with the answer to the command.
+    """
+
+    extension: str
+    what: str
+    since: str
+
+
 class PanelOpened(Event, tag="panel_open", frozen=True, gc=False):
     """An extension shows a panel until either side closes it. ``footer`` says what its keys do."""
 
@@ -220,6 +231,7 @@ AgentEvent: TypeAlias = (
     | ApprovalRequest
     | ApprovalAnswer
     | ExtNotify
+    | ExtWaiting
     | PanelOpened
     | PanelRendered
     | PanelClosed

@@ -6,18 +6,29 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from zot.config import TOOL_NAMES, Config, extension_places, tool_environment, zot_home
-from zot.errors import ConfigError
+from zot.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from zot.agent.hooks import Extensions
+    from zot.extensions.carrier import Carrier
     from zot.extensions.discovery import Located
+    from zot.extensions.extension import Extension
     from zot.extensions.manifest import Manifest
     from zot.toolbox import Toolbox
 
 
-def open_extensions(config: Config, toolbox: Toolbox, *, cwd: str, model_id: str) -> Extensions | None:
-    """Return what keeps the extensions of a session; None if there are none. Raise ConfigError for a broken --ext."""
-    if not extension_places(config):
+def open_extensions(
+    config: Config, toolbox: Toolbox, *, cwd: str, model_id: str, joinable: bool = False, reloadable: bool = False
+) -> Extensions | None:
+    """Return what keeps the extensions of a session; None if there are none, and none can `join` or come later.
+
+    Raise ConfigError for a broken --ext.
+    """
+    if reloadable:
+        from zot.reloadable import Reloadable
+
+        return Reloadable(lambda: open_extensions(config, toolbox, cwd=cwd, model_id=model_id, joinable=joinable))
+    if not extension_places(config) and not joinable:
         return None
     from zot.extensions.confinement import Confinement
     from zot.extensions.deadlines import Deadlines
@@ -26,7 +37,7 @@ def open_extensions(config: Config, toolbox: Toolbox, *, cwd: str, model_id: str
     from zot.version import __version__
 
     located = find_extensions(config, cwd)
-    if not any(one.counts for one in located):
+    if not any(one.counts for one in located) and not joinable:
         return None
     env, home = tool_environment(config.environment), zot_home(config.environment)
     around = Surroundings(
@@ -45,15 +56,43 @@ def open_extensions(config: Config, toolbox: Toolbox, *, cwd: str, model_id: str
     return Manager(located, around, taken=TOOL_NAMES, offered=lambda name: wanted is None or name in wanted)
 
 
+def join(extensions: Extensions, name: str, carrier: Carrier) -> Extension:
+    """Let an extension that has connected by itself take part in the session that ``extensions`` belong to.
+
+    Raise UserError if nobody can join it, or not under this name. `Extension.over` tells when it has gone again.
+    """
+    from zot.extensions.manager import Manager
+
+    if not isinstance(extensions, Manager):
+        raise UserError("no extension can join this session")
+    return extensions.join(name, carrier)
+
+
 def find_extensions(config: Config, cwd: str) -> list[Located]:
     """Return the extensions that ``config`` leads to, in order. Raise ConfigError if one that was named is broken."""
     import logging
 
-    from zot.extensions.confinement import refusal
-    from zot.extensions.discovery import discover
     from zot.printable import printable
 
-    home, log = zot_home(config.environment), logging.getLogger("zot")
+    located, log = locate_extensions(config, cwd), logging.getLogger("zot")
+    for one in located:
+        if one.source == "ext" and one.standing == "broken":
+            raise ConfigError(one.problem)
+        if one.standing in ("broken", "refused", "shadowed"):
+            log.warning("extension %s: %s", printable(one.name), printable(one.problem))
+        elif one.standing == "untrusted":
+            log.warning(
+                "%s is not trusted and was not started; try: zot ext trust %s", printable(one.directory), one.name
+            )
+    return located
+
+
+def locate_extensions(config: Config, cwd: str) -> list[Located]:
+    """Return the extensions that ``config`` leads to, in order, and whether they run."""
+    from zot.extensions.confinement import refusal
+    from zot.extensions.discovery import discover
+
+    home = zot_home(config.environment)
 
     def is_trusted(directory: str, data: Sequence[str]) -> bool:
         if config.trust_project or home is None:
@@ -65,7 +104,7 @@ def find_extensions(config: Config, cwd: str) -> list[Located]:
     def is_refused(manifest: Manifest, directory: str) -> str:
         return "" if config.unsandboxed_ext else refusal(manifest, directory, config.environment, cwd=cwd)
 
-    located = discover(
+    return discover(
         cwd=cwd,
         home=home,
         explicit=config.ext,
@@ -73,13 +112,3 @@ def find_extensions(config: Config, cwd: str) -> list[Located]:
         is_trusted=is_trusted,
         refusal=is_refused,
     )
-    for one in located:
-        if one.source == "ext" and one.standing == "broken":
-            raise ConfigError(one.problem)
-        if one.standing in ("broken", "refused", "shadowed"):
-            log.warning("extension %s: %s", printable(one.name), printable(one.problem))
-        elif one.standing == "untrusted":
-            log.warning(
-                "%s is not trusted and was not started; try: zot ext trust %s", printable(one.directory), one.name
-            )
-    return located

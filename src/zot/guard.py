@@ -32,15 +32,23 @@ def guarded(config: Config) -> Config:
 def approvals_of(config: Config, demand: Demand | None, *, cwd: str, key: str, is_guarded: bool) -> Approvals:
     """Return who judges tool calls. Strangers never get to what is ours; whom nobody can hear is never asked about."""
     policy = _policy(config)
-    if (is_guarded or demand is not None) and (home := zot_home(config.environment)) is not None:
-        readable = (os.path.join(home, "skills"), os.path.join(home, "spill", key))
-        policy = msgspec.structs.replace(policy, private=Private(os.path.abspath(home), readable))
+    if is_guarded or demand is not None:
+        policy = msgspec.structs.replace(policy, private=_private(config, key))
     if demand is None:
         return Approvals(policy, cwd=cwd, timeout_s=config.approval_timeout_s)
     from zot.agent.denials import Denials
 
     denials = Denials(demand.name, advice=_HOST_ADVICE, mask=partial(masked, config))
     return Approvals(policy, cwd=cwd, denials=denials)
+
+
+def _private(config: Config, key: str) -> Private:
+    """Return what strangers never get to: what is ours, but for the skills, and what was spilled for them."""
+    home = zot_home(config.environment)
+    if home is None:
+        return Private(config.private)
+    readable = (os.path.join(home, "skills"), os.path.join(home, "spill", key))
+    return Private((os.path.abspath(home), *config.private), readable)
 
 
 def _policy(config: Config) -> Policy:

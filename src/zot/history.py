@@ -16,6 +16,7 @@ from zot.events import (
     Done,
     Error,
     ExtNotify,
+    ExtWaiting,
     PanelRendered,
     TurnEnd,
     TurnStart,
@@ -148,7 +149,7 @@ class History:
     def mention(self, events: Sequence[AgentEvent]) -> None:
         """Show ``events`` that are no part of a run. Who has not kept up misses those that can be missed."""
         batch = Batch(0, self.run, events)
-        can_be_missed = all(isinstance(event, ExtNotify | PanelRendered) for event in events)
+        can_be_missed = all(isinstance(event, ExtNotify | ExtWaiting | PanelRendered) for event in events)
         for subscriber in self.subscribers:
             if not (can_be_missed and subscriber.full):
                 subscriber.deliver(batch)

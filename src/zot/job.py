@@ -9,7 +9,7 @@ from typing import Generic, TypeAlias, TypeVar
 import msgspec
 
 from zot.agent.transcript import Transcript
-from zot.errors import AgentError, UserError
+from zot.errors import AgentError, RunCancelled, UserError
 from zot.messages import ImageBlock, Message
 from zot.store import Spliced
 from zot.surrogates import has_half
@@ -36,6 +36,7 @@ class Errand(Generic[T]):
     def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
         self._work = work
         self.over: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.job = Job(None, (), started=lambda: None, dropped=self._dropped, errand=self.run)
 
     async def run(self) -> None:
         """Do it."""
@@ -55,6 +56,9 @@ class Errand(Generic[T]):
         """It cannot be done."""
         if not self.over.done():
             self.over.set_exception(problem)
+
+    def _dropped(self, reason: str) -> None:
+        self.fail(self.job.error or RunCancelled(reason))
 
 
 class Job:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -76,20 +77,25 @@ async def take_up(
             store.end()
 
 
-async def establish(history: History, store: Store, configured: Configured) -> None:
-    """Record what a session works with, durably, unless that is on record or somebody else runs it."""
-    if not store.shared or configured == history.configured:
+async def note(history: History, store: Store, row: Row, *, begun: bool) -> None:
+    """Record something beside any run, or in the one that has ``begun``. Raise SessionBusy, StoreFailed."""
+    if begun or not store.shared:
+        history.amend([row])
         return
+    others = await store.begin()
     try:
-        others = await store.begin()
-    except SessionBusy:
-        return  # Its next run does it.
-    try:
-        history.learn([row for _, row in others])
+        history.learn([other for _, other in others])
         if others:
             history.overheard(others[-1][0])
         history.run = store.last_run
-        history.amend([configured])
+        history.amend([row])
         await history.settled()
     finally:
         store.end()
+
+
+async def establish(history: History, store: Store, configured: Configured) -> None:
+    """Record what a session works with, durably, unless that is on record or somebody else runs it."""
+    if store.shared and configured != history.configured:
+        with suppress(SessionBusy):  # Then its next run does it.
+            await note(history, store, configured, begun=False)

@@ -10,10 +10,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from msgspec import structs
+
 if TYPE_CHECKING:
     from zot.key_command import KeyCommand
     from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
     from zot.providers.http import HttpTransport
+    from zot.store import Row
     from zot.tools.process import Child, Processes, Streams
 
 T = TypeVar("T")
@@ -92,6 +95,15 @@ class Premises:
     def same_text(self, text: str) -> str:
         """Return ``text``, as others have it if they do: long ones are held once."""
         return self.same(("text", text), lambda: text)
+
+    def same_prompts(self, changes: Sequence[Row]) -> Sequence[Row]:
+        """Return ``changes``, whose system prompts are those that other sessions hold where they are equal."""
+        from zot.store import Configured
+
+        return [
+            structs.replace(row, system=self.same_text(row.system)) if isinstance(row, Configured) else row
+            for row in changes
+        ]
 
     async def close(self) -> None:
         """End what runs and close every connection. Any number of times; afterwards nothing is started or sent."""

@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 
-from zot.config import RECORDED, Config, resumed, tool_environment, tool_names, zot_home
+from zot.config import DEFAULT_AGENT, RECORDED, Config, Given, resumed, tool_environment, tool_names, zot_home
 from zot.errors import ConfigError
 from zot.provision import credential_of, models_of, provider_of, script_of
 
@@ -92,13 +92,16 @@ class Choice(msgspec.Struct, frozen=True):
     """How a session is to work: as ``config`` says, of which ``given`` counts whatever it worked with before.
 
     ``agent`` is the name that this goes by; ``guarded`` that strangers talk to it: what its policy does not mention,
-    they may not do. A session that was guarded stays so, and keeps its agent's name unless there is another.
+    they may not do. A session that was guarded stays so, and keeps its agent's name unless there is another. The
+    extensions of one that is ``reloadable`` can be replaced while it goes on; one that is ``joinable`` gets more.
     """
 
     config: Config
     given: Collection[str] = ()
     agent: str = ""
     guarded: bool = False
+    reloadable: bool = False
+    joinable: bool = False
 
 
 #: Says how a session is to work, given what it is recorded to have worked with; None if it is new. Reads no files.
@@ -106,7 +109,7 @@ Choose: TypeAlias = "Callable[[Configured | None], Choice]"
 
 
 async def open_recorded(
-    config: Config, given: Collection[str], *, own_process: bool = False, parks: bool = False
+    config: Config, given: Collection[str], *, own_process: bool = False, parks: bool = False, reloadable: bool = False
 ) -> Session:
     """Return the session of the journal that ``config.session`` names, made if it is new.
 
@@ -114,9 +117,18 @@ async def open_recorded(
     there always is somebody to ask, sooner or later, and a run that waits for that is taken up. Raise ConfigError,
     StoreFailed if the journal cannot be used.
     """
-    chosen = Choice(config, given)
+
+    def choose(recorded: Configured | None) -> Choice:
+        wanted = config
+        another = "" if recorded is None or recorded.agent == config.agent else recorded.agent
+        if another and isinstance(given, Given) and "agent" not in given:
+            # Its policy and its tools are those of its agent, whoever goes on with it.
+            own = given.config(another)
+            wanted = msgspec.structs.replace(own, session=config.session, auto_compact=config.auto_compact)
+        return Choice(wanted, given, agent="" if wanted.agent == DEFAULT_AGENT else wanted.agent, reloadable=reloadable)
+
     session, _ = await _open_recorded(
-        config, lambda _: chosen, lambda journal, record: None, own_process=own_process, parks=parks
+        config, choose, lambda journal, record: None, own_process=own_process, parks=parks
     )
     return session
 
@@ -177,23 +189,27 @@ async def _open_recorded(
 ) -> tuple[Session, T]:
     """Open a session of the journal, and what ``attend`` makes of its record."""
     import asyncio
+    from contextlib import nullcontext
 
     from zot.journal.journal import Journal
-    from zot.past import Past
+    from zot.preloading import preloading
 
     assert config.session is not None
-    journal = await Journal.open(journal_path(config))
-    try:
-        record, past = await journal.resume(config.session, cwd=_directory(config.cwd), create=creates)
-        changes = past.changes if premises is None else _with_same_prompts(past.changes, premises)
-        choice, system = _going_on(choose, changes)
-        draw = partial(_draw, choice, own_process=own_process, system=system, demand=demand, premises=premises)
-        plan = draw() if premises is None else await asyncio.to_thread(draw)
-        session = _built(plan, record, Past(changes, past.rows, record.totals, journal.close))
-        await (session.take_up() if parks else session.mend())
-    except BaseException:
-        await journal.close()
-        raise
+    with nullcontext() if premises is not None else preloading(config.provider):
+        journal = await Journal.open(journal_path(config))
+        try:
+            record, past = await journal.resume(config.session, cwd=_directory(config.cwd), create=creates)
+            from zot.past import Past
+
+            changes = past.changes if premises is None else premises.same_prompts(past.changes)
+            choice, system = _going_on(choose, changes)
+            draw = partial(_draw, choice, own_process=own_process, system=system, demand=demand, premises=premises)
+            plan = draw() if premises is None else await asyncio.to_thread(draw)
+            session = _built(plan, record, Past(changes, past.rows, record.totals, journal.close))
+            await (session.take_up() if parks else session.mend())
+        except BaseException:
+            await journal.close()
+            raise
     return session, attend(journal, record)
 
 
@@ -219,16 +235,6 @@ def _going_on(choose: Choose, changes: Sequence[Row]) -> tuple[Choice, str | Non
     # So it did with its system prompt: it is made anew.
     system = None if _PROMPTING.intersection(given) else recorded.system or None
     return msgspec.structs.replace(choice, config=config), system
-
-
-def _with_same_prompts(changes: Sequence[Row], premises: Premises) -> Sequence[Row]:
-    """Return ``changes``, whose system prompts are those that other sessions hold where they are equal."""
-    from zot.store import Configured
-
-    return [
-        msgspec.structs.replace(row, system=premises.same_text(row.system)) if isinstance(row, Configured) else row
-        for row in changes
-    ]
 
 
 def _check_left(cwd: str, given: Collection[str]) -> None:
@@ -259,13 +265,20 @@ async def check_journal(config: Config) -> str:
     return journal.path
 
 
-def open_session(config: Config, store: Store | None = None, *, own_process: bool = False) -> Session:
-    """Return a session that works as ``config`` says. Raise ConfigError if it makes no sense.
+def open_session(
+    config: Config,
+    store: Store | None = None,
+    *,
+    own_process: bool = False,
+    past: Past | None = None,
+    reloadable: bool = False,
+) -> Session:
+    """Return a session that works as ``config`` says and remembers its ``past``. Raise ConfigError.
 
     In a process of our own, commands that tools run are kept out of its memory and environment; an embedding program
     decides that for itself.
     """
-    return _built(_draw(Choice(config), own_process=own_process), store, None)
+    return _built(_draw(Choice(config, reloadable=reloadable), own_process=own_process), store, past)
 
 
 class Blueprint(msgspec.Struct, frozen=True):
@@ -304,12 +317,13 @@ def _draw(
     if system is None:
         system = system_of(config, toolbox, cwd=cwd, date=_clock(config.frozen_time)()[:10], expected=expected)
     left_s = None if demand is None else demand.left_s
+    changing = {"joinable": choice.joinable, "reloadable": choice.reloadable}
     agent = Agent(
         provider_of(config, models, model_id, left_s=left_s, premises=premises),
         models,
         model_id=model_id,
         system=system if premises is None else premises.same_text(system),
-        extensions=open_extensions(config, toolbox, cwd=cwd, model_id=model_id),
+        extensions=open_extensions(config, toolbox, cwd=cwd, model_id=model_id, **changing),
         tools=toolbox.tools,
         cwd=cwd,
         env=_tool_environment(config, premises),
@@ -384,15 +398,3 @@ def _directory(path: str | None) -> str:
     if not os.path.isdir(directory):
         raise ConfigError(f"{directory} is not a directory")
     return directory
-
-
-def checked(settings: Mapping[str, Any], base: Config | None = None) -> Config:
-    """Return ``base`` with ``settings``. Raise ConfigError if one is unknown or of the wrong type."""
-    if not isinstance(base, Config | None):
-        raise ConfigError("the configuration must be a zot.Config; settings are given by name")
-    fields = {} if base is None else msgspec.structs.asdict(base)
-    paths = {name: os.fspath(value) for name, value in settings.items() if isinstance(value, os.PathLike)}
-    try:
-        return msgspec.convert({**fields, **settings, **paths}, Config)
-    except msgspec.ValidationError as problem:
-        raise ConfigError(str(problem)) from None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from zot.config import Config
+from zot.config import Config, checked
 from zot.errors import AgentError, RunCancelled, RuntimeBusy, RuntimeClosed, UserError
 from zot.events import AgentEvent, Done, Error
 from zot.history import Batch
@@ -17,7 +17,7 @@ from zot.job import Job, Wish
 from zot.messages import Counters, ImageBlock, Message
 from zot.outcome import Outcome
 from zot.providers.base import Model
-from zot.runtime import checked, open_recorded, open_session
+from zot.runtime import open_recorded, open_session
 from zot.session import Session, State
 from zot.slash import CommandAnswer, CommandInfo
 

@@ -20,12 +20,12 @@ from zot.errors import RunCancelled, RuntimeBusy, StoreFailed, UserError
 from zot.events import ApprovalRequest
 from zot.history import History, Subscriber
 from zot.job import Edit, Errand, Job, Wish, Words, checked_prompt
-from zot.mending import establish
+from zot.mending import establish, note
 from zot.messages import Counters, ImageBlock, Message, TextBlock, timestamp
 from zot.past import CONCLUSION, Past, concluded, everything, fork_point
 from zot.providers.base import Reasoning
 from zot.slash import CommandAnswer, CommandInfo
-from zot.store import MemoryStore, Spliced, Store
+from zot.store import Allowed, MemoryStore, Spliced, Store
 from zot.worker import Worker
 
 if TYPE_CHECKING:
@@ -233,6 +233,14 @@ class Session:
         """
         self._worker.approve(request_id, decision, by)
 
+    def remembered(self) -> Sequence[Allowed]:
+        """Return what a person allowed for good."""
+        return self.agent.approver.remembered()
+
+    async def forget(self, allowed: Allowed) -> None:
+        """Ask about it again from now on. Raise UserError if it is not remembered, SessionBusy, StoreFailed."""
+        await note(self._history, self._store, self.agent.approver.forget(allowed), begun=self.busy)
+
     def approver_left(self) -> None:
         """Hear that a subscriber can no longer approve. A question that nobody else can answer is over."""
         self._worker.approver_left()
@@ -287,12 +295,7 @@ class Session:
 
         files = self._files()
         errand = Errand(lambda: rewind(self._history, self._store, files, wish, cwd=self.agent.cwd))
-
-        def dropped(reason: str) -> None:
-            errand.fail(job.error or RunCancelled(reason))
-
-        job = Job(None, (), started=lambda: None, dropped=dropped, errand=errand.run)
-        self._worker.accept(job)
+        self._worker.accept(errand.job)
         return errand.over
 
     def start(self) -> None:

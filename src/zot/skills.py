@@ -18,12 +18,13 @@ MAX_DESCRIPTION_CHARACTERS = 1024
 _BUILT_IN = os.path.join(os.path.dirname(__file__), "builtin_skills")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KEY = re.compile(r"([A-Za-z][\w-]*)\s*:(?:\s+(.*))?")
+# The rest is compiled when it is first needed: our own skills do without, and whoever starts waits for it.
 #: Names of tools, some with a pattern of what they may do.
-_TOOL = re.compile(r"[^\s,()\[\]]+(?:\([^)]*\))?")
+_TOOL = r"[^\s,()\[\]]+(?:\([^)]*\))?"
 #: What says that a text follows in the lines below, as they are or folded.
-_BLOCK = re.compile(r"[|>](?:[+-]?[1-9]?|[1-9][+-])")
+_BLOCK = r"[|>](?:[+-]?[1-9]?|[1-9][+-])"
 #: A value that is quoted or not, and the comment behind it.
-_COMMENT = re.compile(r"""^("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^"'].*?)\s+#.*""")
+_COMMENT = r"""^("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^"'].*?)\s+#.*"""
 _ESCAPES = {"n": "\n", "t": "\t"}
 
 
@@ -163,7 +164,7 @@ class _Field(msgspec.Struct):
     @property
     def is_block(self) -> bool:
         """True if all that is indented below is text."""
-        return _BLOCK.fullmatch(self.value) is not None
+        return self.value.startswith(("|", ">")) and re.fullmatch(_BLOCK, self.value) is not None
 
     def text(self) -> str:
         """Return a text: plain, quoted, or folded over several lines."""
@@ -173,7 +174,7 @@ class _Field(msgspec.Struct):
 
     def items(self) -> list[str]:
         """Return a list: ``[a, b]``, or separated by commas or blanks, or one item a line; quoted or not."""
-        found = _TOOL.findall(" ".join([self.value, *(part.removeprefix("- ") for part in self.more)]))
+        found = re.findall(_TOOL, " ".join([self.value, *(part.removeprefix("- ") for part in self.more)]))
         return [item for item in (one.strip("\"'") for one in found) if item]
 
 
@@ -193,8 +194,12 @@ def _fields(lines: Sequence[str], path: str) -> dict[str, _Field]:
             raise ConfigError(f"{path}:{number}: expected `key: value`, not {line.strip()[:80]!r}")
         if match[1] in fields:
             raise ConfigError(f"{path}:{number}: {match[1]!r} stands here a second time")
-        last = fields[match[1]] = _Field(number, _COMMENT.sub(r"\1", match[2] or ""), [])
+        last = fields[match[1]] = _Field(number, _uncommented(match[2] or ""), [])
     return fields
+
+
+def _uncommented(value: str) -> str:
+    return re.sub(_COMMENT, r"\1", value) if "#" in value else value
 
 
 def _required(fields: dict[str, _Field], key: str, path: str) -> str:

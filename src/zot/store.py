@@ -78,11 +78,20 @@ class Wrote(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="wrot
 
 
 class Allowed(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="allowed", tag_field="type"):
-    """A person allowed a ``tool`` for good in this session: for one command or one path, or whatever it is about."""
+    """A person allowed a ``tool`` for good in this session: for one command or one path, or whatever it is about.
+
+    Or has ``revoked`` that.
+    """
 
     tool: str
     command: str | None = None
     path: str | None = None
+    revoked: bool = False
+
+    @property
+    def subject(self) -> str:
+        """What a person calls it: the command or the path; "" if it is allowed whatever it is about."""
+        return self.command or self.path or ""
 
 
 class Began(msgspec.Struct, frozen=True, gc=False, tag="began", tag_field="type"):

@@ -117,7 +117,7 @@ class Toolbox:
     @property
     def _hidden(self) -> tuple[str, ...]:
         """What locked tools are kept from, wherever it is."""
-        return () if self._home is None else (self._home,)
+        return (*(() if self._home is None else (self._home,)), *self._config.private)
 
     def _reachable(self, skills: Sequence[SkillFile]) -> list[str]:
         """Return what locked tools may nevertheless read: the files of skills that they would not reach otherwise."""
@@ -131,7 +131,7 @@ class Toolbox:
         from zot.tools.lock import Lock, LockWithMore
 
         lock = Lock(self._cwd, hidden=self._hidden)
-        spilled = [os.path.join(home, "spill", self._key) for home in self._hidden]
+        spilled = [] if self._home is None else [os.path.join(self._home, "spill", self._key)]
         return lock, LockWithMore(lock, [*self._shown, *spilled])
 
     def processes(self) -> Processes:

@@ -248,3 +248,9 @@ def test_a_session_goes_on_with_an_agent_that_is_named_and_else_with_what_it_had
     assert say("--agent", "poet") == ("low", True)
     assert say("--agent", "poet", "--reasoning", "medium") == ("medium", True)
     assert say() == ("medium", True)
+
+
+def test_a_session_keeps_the_rules_of_its_agent_whoever_goes_on_with_it(configured: Shell) -> None:
+    assert configured.run("-p", "!echo hi", "--agent", "poet", "--session", "s").out == "hi\n"
+    gone_on = configured.run("--json", "!bash echo hi", "--session", "s")
+    assert "not run: the policy of this session denies bash here" in gone_on.out

@@ -86,7 +86,8 @@ def test_status_tells_programs_the_same(operator: Operator) -> None:
     assert 0 <= told.pop("uptime_s") < 60
     assert told == {
         "running": True, "endpoint": operator.path, "data_dir": str(operator.data), "pid": 4242, "version": "9.8.7",
-        "protocol": 1, "active_sessions": 2, "session_ids": ["a", "b\n"], "problem": None,
+        "protocol": 1, "active_sessions": 2, "session_ids": ["a", "b\n"], "listens": [],
+            "problem": None,
     }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import forked
 from gatekeeper import guarding
 from harness import PATIENCE_S, environment
 from zot.providers.vendors import VENDORS
@@ -23,10 +24,7 @@ class Doctor:
     """What it said."""
 
     def __init__(self, home: Path, *words: str, **env: str) -> None:
-        done = subprocess.run(
-            [sys.executable, "-m", "zot", "doctor", "--json", *words], env=environment({"ZOT_HOME": str(home), **env}),
-            capture_output=True, timeout=PATIENCE_S, check=False,
-        )  # fmt: skip
+        done = forked.run(["doctor", "--json", *words], env=environment({"ZOT_HOME": str(home), **env}))
         assert done.stderr == b""
         self.code = done.returncode
         self.said = done.stdout.decode()
@@ -197,8 +195,15 @@ def test_the_proxy_and_the_certificates_are_shown_without_passwords(home: Path) 
 
 @pytest.mark.parametrize("words", [["word"], ["--frobnicate"], ["--json=1"]])
 def test_wrong_usage_is_exit_code_two(home: Path, words: list[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "zot", "doctor", *words], env=environment({"ZOT_HOME": str(home)}), capture_output=True,
-        timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+    done = forked.run(["doctor", *words], env=environment({"ZOT_HOME": str(home)}))
     assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1)
+
+
+def test_a_bubblewrap_that_is_not_permitted_is_told_from_one_that_works(tmp_path: Path) -> None:
+    bwrap = tmp_path / "bin" / "bwrap"
+    bwrap.parent.mkdir()
+    bwrap.write_text("#!/bin/sh\necho not permitted >&2; exit 1\n")
+    bwrap.chmod(0o755)
+    doctor = Doctor(tmp_path, "--provider", "lab", "--offline", PATH=str(bwrap.parent))
+    detail = f"{bwrap}, for --lock and extensions with permissions, does not work here: not permitted"
+    assert (doctor.code, doctor["bubblewrap"]) == (0, ("warn", detail))

@@ -56,7 +56,8 @@ def test_what_there_is_is_listed_with_why_it_does_not_run(ext: Ext) -> None:
         f"off  global  disabled\n    {ext.installed}/off, with full user rights\n"
         "    does not run: it is disabled; zot ext enable off\n"
         f"wrong  global  broken\n    {ext.installed}/wrong\n"
-        f"    does not run: {ext.installed}/wrong/extension.json: Object missing required field `exec`\n",
+        f"    does not run: {ext.installed}/wrong/extension.json: `exec` is missing; "
+        'it must be the program to start, such as "./main.py"\n',
         "",
         0,
     )
@@ -79,6 +80,22 @@ def test_what_there_is_is_listed_with_why_it_does_not_run(ext: Ext) -> None:
     assert ext.listed()[1]["last_problem"] is None
 
 
+def test_those_that_the_settings_name_are_listed_first(ext: Ext) -> None:
+    put(ext.installed, "one")
+    named = put(ext.user / "mine", "one", version="2")
+    (ext.home / "config.toml").write_text(f'[agents.default]\next = ["{named}"]\nno_ext = true\n')
+    said = ext.ext("list", "--json")
+    listed = [json.loads(line) for line in said.out.split("\n")[:-1]]
+    assert [(one["directory"], one["source"], one["standing"]) for one in listed] == [
+        (str(named), "ext", "runs"), (str(ext.installed / "one"), "global", "shadowed"),
+    ]  # fmt: skip
+    assert said.err == "zot: config.toml says no_ext: sessions start only those that are named, whatever is said here\n"
+    (ext.home / "config.toml").write_text("[agents.default]\nlunch = 1\n")
+    said = ext.ext("list")
+    assert said.out.startswith("one  global  runs\n")
+    assert said.err.endswith("; going on without\n")
+
+
 def test_what_one_may_do_is_listed_and_why_it_cannot_be_held_to_it(ext: Ext) -> None:
     one = put(
         ext.installed, "one", permissions={"fs.read": ["~/x\n", "$CWD"], "net": True, "env": False, "tools": ["a"]}
@@ -94,7 +111,19 @@ def test_what_one_may_do_is_listed_and_why_it_cannot_be_held_to_it(ext: Ext) -> 
         f"one  global  refused\n    {one}, may use: fs.read (~/x\\n, $CWD); net; tools (a)\n    does not run: {why}\n"
         f"two  global  refused\n    {two}, with no rights but its own directory\n    does not run: {why}\n"
     )
-    (ext.user / "bin" / "bwrap").symlink_to("/bin/true")
+    bwrap = ext.user / "bin" / "bwrap"
+    bwrap.write_text("#!/bin/sh\necho not permitted >&2; exit 1\n")
+    bwrap.chmod(0o755)
+    forbidden = (
+        "it declares permissions, which take bubblewrap, which does not work here: not permitted; "
+        "--unsandboxed-ext runs it without"
+    )
+    assert [(one["standing"], one["why_not"]) for one in ext.listed()] == [("refused", forbidden)] * 2
+    (ext.home / "config.toml").write_text("[agents.default]\nunsandboxed_ext = true\n")
+    assert ext.standings() == [("one", "global", "runs"), ("two", "global", "runs")]
+    (ext.home / "config.toml").unlink()
+    bwrap.unlink()
+    bwrap.symlink_to("/bin/true")
     assert ext.standings() == [("one", "global", "runs"), ("two", "global", "runs")]
     assert ext.listed()[1]["rights"] == {
         "fs.read": [], "fs.write": [], "net": False, "exec": False, "env": False, "tools": False, "events": False,
@@ -157,7 +186,8 @@ def test_what_cannot_be_installed_leaves_nothing(ext: Ext) -> None:
     around = put(ext.user.parent, f"{ext.user.name}-around")
     wrong = put(ext.user, "wrong")
     (wrong / "extension.json").write_text('{"name": "../up", "exec": "x"}')
-    pattern = "Expected `str` matching regex '^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$(?!\\\\n)' - at `$.name`"
+    rule = "letters, digits, `.`, `_` and `-`, at most 64 of them, the first a letter or a digit"
+    pattern = f'`name` must be {rule}; but it is "../up"'
     for source, reason in [
         (str(pipe), f"{pipe}/fifo is neither a file nor a directory nor a link"),
         (str(empty), f"{empty}/extension.json: No such file or directory"),
@@ -281,7 +311,7 @@ def test_a_switch_changes_one_word_of_the_file(ext: Ext) -> None:
     assert oct(path.stat().st_mode) == "0o100640"
     assert sorted(os.listdir(path.parent)) == ["extension.json", "run"]
     path.write_text("{")
-    assert ext.ext("disable", "one") == ("", f"zot: {path}: Input data was truncated\n", 1)
+    assert ext.ext("disable", "one") == ("", f"zot: {path}: is not JSON: it ends too early, at line 1, column 2\n", 1)
 
 
 def test_one_of_a_project_runs_once_it_is_trusted_and_not_after_it_changed(ext: Ext) -> None:

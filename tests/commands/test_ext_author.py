@@ -157,6 +157,24 @@ def test_one_that_does_not_come_far_is_told_from_the_others(shell: Ext, script: 
     assert (said.err, said.code) == ("zot: one does one thing wrong\n", 1)
 
 
+def test_what_one_leaves_behind_is_told(shell: Ext) -> None:
+    leaving = """
+import subprocess
+say("hello", name="one"); say("ready")
+subprocess.Popen(["sleep", "60"])
+for line in sys.stdin:
+    if "shutdown" in line: say("shutdown_ack"); break
+"""
+    put(shell, leaving)
+    said = shell.ext("test", "one")
+    assert (said.out, said.err, said.code) == (
+        "ok     said hello as one\nwrong  left processes behind, which were ended: sleep 60\n"
+        "ok     acknowledged the shutdown and exited\n",
+        "zot: one does one thing wrong\n",
+        1,
+    )
+
+
 def test_one_that_crashes_is_not_tried_further(shell: Ext) -> None:
     put(shell, 'say("hello", name="one"); say("register_command", name="c"); say("ready")\nsys.stdin.readline()\n'
                'sys.stdin.readline(); print("oops", file=sys.stderr); sys.exit(4)')  # fmt: skip

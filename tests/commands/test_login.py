@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from gatekeeper import Gatekeeper, guarding
 from harness import PATIENCE_S, environment, eventually, read_some
 
@@ -44,11 +45,8 @@ class Home:
         return {name: {key: entry[key] for key in entry if key != "base_url"} for name, entry in found.items()}
 
     def run(self, *words: str, given: str = "", **env: str) -> tuple[int, str, str]:
-        done = subprocess.run(
-            [*ZOT, *words], env={**self.env, **env}, input=given, text=True, capture_output=True, timeout=PATIENCE_S,
-            check=False,
-        )  # fmt: skip
-        return done.returncode, done.stdout, done.stderr
+        done = forked.run(words, env={**self.env, **env}, given=given.encode())
+        return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
 @pytest.fixture

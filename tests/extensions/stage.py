@@ -93,11 +93,11 @@ class Stage:
         await self._deadline.__aexit__(*problem)
 
     async def prompt(self, script: str) -> list[dict[str, Any]]:
-        """Play ``script`` and return the events of that."""
+        """Play ``script`` and return the events of that; without who was waited for, which is up to the machine."""
         start = len(self.events)
         self.session.prompt(f"!script {script}")
         await self.session.finish()
-        return self.events[start:]
+        return [event for event in self.events[start:] if event["type"] != "ext_waiting"]
 
     async def until(self, true: Callable[[], bool]) -> None:
         """Wait until something that comes with an event is so."""
@@ -138,4 +138,5 @@ def results(events: Sequence[dict[str, Any]]) -> list[tuple[str, bool]]:
 
 
 def typed(events: Sequence[dict[str, Any]]) -> list[str]:
-    return [event["type"] for event in events]
+    """What kinds of events these are; without who was waited for, which is up to the machine."""
+    return [event["type"] for event in events if event["type"] != "ext_waiting"]

@@ -357,3 +357,10 @@ async def test_it_can_be_run_without_and_is_held_to_what_zot_can_see(place: Plac
     assert outcome == ["s3cret", "None"]
     assert stage.notices() == [("probe", "notify: its permissions do not include ui")]
     assert f"runs without a sandbox: {NO_BWRAP}" in stage.log("probe")
+
+
+async def test_one_that_runs_without_lacks_nothing(place: Place, tmp_path: Path) -> None:
+    env = without_bwrap(place, tmp_path)
+    async with place.stage(place.probe(script="sys.exit(3)"), env=env, unsandboxed_ext=True) as stage:
+        await stage.prompt("say done")
+    assert stage.notices() == [("probe", "exited with 3 before it said hello")]

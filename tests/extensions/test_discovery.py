@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from zot.errors import ConfigError
+from zot.extensions.complaint import RIGHT, SCOPES
 from zot.extensions.discovery import discover
 from zot.extensions.manifest import Manifest, changeable, load, program
+from zot.extensions.permissions import Permissions
 from zot.trust import TrustStore
 
 from .stage import Extension, Stage, results
@@ -72,27 +75,42 @@ def test_the_first_of_a_name_that_may_run_is_the_one_that_does(tmp_path: Path) -
     assert ("same", "global", "runs") in standings(trusted=False)
 
 
+NAME = "letters, digits, `.`, `_` and `-`, at most 64 of them, the first a letter or a digit"
+EXEC = 'the program to start, such as "./main.py"'
 WRONG = {
-    "{": "truncated",
-    "[]": "Expected `object`",
-    "{}": "missing required field `name`",
-    '{"name": "x"}': "missing required field `exec`",
-    '{"name": "../x", "exec": "./run"}': "$.name",
-    '{"name": "x", "exec": ""}': "$.exec",
-    '{"name": "x", "exec": "./run", "args": "a"}': "$.args",
-    '{"name": "x", "exec": "./run", "enabled": "yes"}': "$.enabled",
-    '{"name": "x", "exec": "./run", "intercept": ["all"]}': "$.intercept",
-    '{"name": "x", "exec": "./run\\u0000"}': "NUL",
+    "": "is empty; it must be an object with at least `name` and `exec`",
+    "{": "is not JSON: it ends too early, at line 1, column 2",
+    '{"name": "x"\n "exec": "./run"}': "is not JSON, at line 2, column 2: Expecting ',' delimiter",
+    "[]": "must be an object with at least `name` and `exec`, but is []",
+    "{}": f"`name` is missing; it must be {NAME}",
+    '{"name": "x"}': f"`exec` is missing; it must be {EXEC}",
+    '{"name": "../x", "exec": "./run"}': f'`name` must be {NAME}; but it is "../x"',
+    '{"name": "x", "exec": ""}': f'`exec` must be {EXEC}; but it is ""',
+    '{"name": "x", "exec": null}': f"`exec` must be {EXEC}; but it is null",
+    '{"name": "x", "exec": "./run", "args": "a"}': (
+        '`args` must be a list of texts, such as ["--quiet"]; but it is "a"'
+    ),
+    '{"name": "x", "exec": "./run", "enabled": "yes"}': '`enabled` must be true or false; but it is "yes"',
+    '{"name": "x", "exec": "./run", "on_failure": "stop"}': '`on_failure` must be "allow" or "block"; but it is "stop"',
+    '{"name": "x", "exec": "./run", "intercept": ["all"]}': (
+        "`intercept` must be a list of what it decides about: tool_call, turn_start, assistant_message; "
+        'but it is ["all"]'
+    ),
+    '{"name": "x", "exec": "./run\\u0000"}': "`exec` and `args` must be without NUL characters",
 }
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_what_is_wrong_with_a_manifest_names_the_file_and_the_field(tmp_path: Path, text: str) -> None:
+def test_what_is_wrong_with_a_manifest_names_the_file_the_field_and_what_is_right(tmp_path: Path, text: str) -> None:
     (tmp_path / "extension.json").write_text(text)
     with pytest.raises(ConfigError) as wrong:
         load(str(tmp_path))
-    assert str(wrong.value).startswith(f"{tmp_path}/extension.json: ")
-    assert WRONG[text] in str(wrong.value)
+    assert str(wrong.value) == f"{tmp_path}/extension.json: {WRONG[text]}"
+
+
+def test_of_every_field_it_is_known_what_it_must_be() -> None:
+    assert RIGHT.keys() == {*Manifest.__struct_fields__}
+    assert SCOPES.keys() == {field.encode_name for field in msgspec.structs.fields(Permissions)}
 
 
 def test_a_program_is_beside_the_manifest_or_on_the_path(tmp_path: Path) -> None:
@@ -182,7 +200,7 @@ async def test_what_a_broken_manifest_was_to_guard_stays_blocked(tmp_path: Path)
     [(name, why)] = stage.notices()
     assert (name, why) == (
         "guard",
-        f"could not be started: {broken}/extension.json: Expected `str`, got `int` - at `$.version`",
+        f'could not be started: {broken}/extension.json: `version` must be a text, such as "1.0.0"; but it is 3',
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from zot.errors import RunCancelled, UserError
+from zot.messages import timestamp
 
 from .stage import WATCHER, Extension, Stage, results, typed
 
@@ -343,3 +344,94 @@ async def test_one_that_crashes_again_and_again_is_given_up(tmp_path: Path, monk
         ("shaky", "is not started again: it has crashed 4 times"),
     ]
     assert stage.log("shaky").count("starting shaky") == 4
+
+
+async def test_while_it_is_started_again_its_tools_stay_and_a_call_waits_for_it(tmp_path: Path) -> None:
+    leave = '    elif frame["type"] == "command_invoked":\n        sys.exit(3)\n'
+    once = TOOL.replace('say("ready")', 'say("register_command", name="leave"); say("ready")') + leave
+    async with Stage(tmp_path, Extension(tmp_path, "shaky", once)) as stage:
+        await stage.prompt("say hi")
+        with pytest.raises(UserError, match="extension shaky exited with 3"):
+            await stage.session.run_command("leave", "")
+        assert [command.name for command in await stage.session.commands()] == ["leave"]
+        assert results(await stage.prompt('call lookup {"q": "it"} ;; --- ;; say done')) == [("found it", False)]
+    assert stage.log("shaky").count("starting shaky") == 2
+
+
+async def test_what_one_had_that_is_given_up_is_not_on_offer_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zot.extensions.extension._PAUSES_S", ())
+    fleeting = TOOL.replace('say("ready")', 'say("register_command", name="greet"); say("ready"); sys.exit(3)')
+    async with Stage(tmp_path, Extension(tmp_path, "fleeting", fleeting)) as stage:
+        await stage.prompt("say hi")
+        await stage.until(lambda: stage.notices() == [("fleeting", "exited with 3")])
+        told = await stage.prompt('call lookup {"q": "it"} ;; --- ;; say done')
+        assert await stage.session.commands() == []
+    assert [text.partition(";")[0] for text, is_error in results(told) if is_error] == [
+        "there is no tool named 'lookup'"
+    ]
+
+
+async def test_whoever_waits_for_an_extension_is_told_for_which_and_since_when(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zot.extensions.waiting.PATIENCE_S", 0.05)
+    slow = """
+time.sleep(0.2)
+hello("tools", "events", "commands")
+say("register_tool", name="lookup", schema={"type": "object"})
+say("register_command", name="greet")
+say("subscribe", intercept=["tool_call"])
+say("ready")
+for frame in frames():
+    if frame["type"] == "event_intercept":
+        time.sleep(0.2)
+        answer(frame)
+    elif frame["type"] == "tool_call":
+        time.sleep(0.2)
+        say("tool_result", id=frame["id"])
+    elif frame["type"] == "command_invoked":
+        time.sleep(0.2)
+        say("command_response", id=frame["id"])
+    elif frame["type"] == "shutdown":
+        break
+"""
+    async with Stage(tmp_path, Extension(tmp_path, "slow", slow), Extension(tmp_path, "quick", WATCHER)) as stage:
+        before = timestamp()
+        await stage.prompt("call lookup {} ;; --- ;; say done")
+        await stage.session.run_command("greet", "")
+        after = timestamp()
+    waits = [event for event in stage.events if event["type"] == "ext_waiting" and event["extension"] == "slow"]
+    assert [event["what"] for event in waits] == ["start", "intercept tool_call", "tool lookup", "command greet"]
+    since = [event["since"] for event in waits]
+    assert [before, *since, after] == sorted([before, *since, after])
+
+
+async def test_what_it_leaves_running_is_ended_and_told(tmp_path: Path) -> None:
+    forking = "import subprocess\nhello(); say('ready'); subprocess.Popen(['sleep', '60'])\n"
+    async with Stage(tmp_path, Extension(tmp_path, "forking", forking + "next(frames()); next(frames())")) as stage:
+        await stage.prompt("say hi")
+    assert "left processes behind, which were ended: sleep 60" in stage.log("forking")
+
+
+async def test_a_long_line_of_one_keeps_the_others_from_nothing(tmp_path: Path) -> None:
+    blocks = """
+hello("tools")
+say("register_tool", name="lookup", schema={"type": "object"})
+say("ready")
+for frame in frames():
+    if frame["type"] == "tool_call":
+        block = '{"type":"t"},' * int(frame["args"]["q"])
+        sys.stdout.write('{"type":"tool_result","id":"%s","content":[%s{"type":"text","text":"%s"}]}\\n'
+            % (frame["id"], block, "\\\\n" * int(frame["args"]["n"])))
+        sys.stdout.flush()
+    elif frame["type"] == "shutdown":
+        break
+"""
+    async with Stage(tmp_path, Extension(tmp_path, "long", blocks)) as stage:
+        many = await stage.prompt('call lookup {"q": 260000, "n": 0} ;; --- ;; say done')
+        escapes = await stage.prompt('call lookup {"q": 0, "n": 1500000} ;; --- ;; say done')
+    assert results(many) == [("extension long wrote a line with more than 20000 values", True)]
+    ((text, is_error),) = results(escapes)
+    assert (text[:2], is_error) == ("\n\n", False)

@@ -35,7 +35,8 @@ from zot.extensions.happenings import (
     ToolAnswered,
     ToolRegistered,
 )
-from zot.extensions.peer import MAX_FAULTS, Peer, State
+from zot.extensions.peer import MAX_FAULTS, Peer
+from zot.extensions.phase import State
 from zot.extensions.registry import MAX_BYTES, MAX_COMMANDS, MAX_TOOLS
 from zot.messages import ImageBlock, TextBlock
 from zot.wire import extension as wire

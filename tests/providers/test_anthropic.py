@@ -603,6 +603,26 @@ def test_images_go_along_and_what_the_api_cannot_take_is_said_in_words() -> None
     )
 
 
+def test_an_error_with_an_image_is_told_as_text_with_one() -> None:
+    failed = ResultBlock("c1", is_error=True, content=(TextBlock("broken"), ImageBlock("image/gif", b"GIF")))
+    conversation = (user("go"), assistant(CallBlock("c1", "read", {"path": "x"})), results(failed))
+    assert body_of(*conversation, tools=TOOLS)["messages"][-1]["content"] == snapshot(
+        [
+            {
+                "type": "tool_result",
+                "tool_use_id": "c1",
+                "content": [
+                    {"type": "text", "text": "[error]"},
+                    {"type": "text", "text": "broken"},
+                    {"type": "image", "source": {"type": "base64", "media_type": "image/gif", "data": "R0lG"}},
+                ],
+                "is_error": False,
+                "cache_control": {"type": "ephemeral"},
+            }
+        ]
+    )
+
+
 def test_calls_and_their_results() -> None:
     conversation = (
         user("go"),

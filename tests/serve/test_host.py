@@ -546,6 +546,16 @@ def test_no_standard_streams_at_all_are_bad_input(hosts: Hosts) -> None:
     assert process.returncode == 2
 
 
+@pytest.mark.parametrize("limit", [5, 6, 7])
+def test_too_few_descriptors_are_a_failure_of_ours(hosts: Hosts, limit: int) -> None:
+    process = hosts.start(prefix=("/bin/sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh"))
+    got = told(process, request("!echo hi"))
+    assert (got.code, failure(got.answer)) == (
+        4,
+        ("INTERNAL", "internal error (OSError: Too many open files); the log has the details"),
+    )
+
+
 def test_what_is_printed_by_accident_is_not_the_answer(hosts: Hosts) -> None:
     got = hosts.say("!bash echo noise >&2; echo noise", "--policy", "*=allow")
     assert (got.answer["ok"], got.errors) == (True, "")

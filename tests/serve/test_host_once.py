@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
+from forked import Forked
 from harness import PATIENCE_S, eventually, serving
 from hosts import Hosts, checked, failure, request
 from zot.providers.lab.script import Script
@@ -102,6 +104,35 @@ def test_fifty_at_once_are_one(hosts: Hosts) -> None:
     assert sorted("replayed" in answer for answer in answers) == [False] + [True] * 49
     [same] = {json.dumps({**one, "request_id": "", "replayed": True}, sort_keys=True) for one in answers}
     assert json.loads(same)["text"] == "the first"
+
+
+def test_processes_have_their_turns_in_the_order_in_which_they_came_and_the_dead_have_none(hosts: Hosts) -> None:
+    running = begun(hosts, "!bash touch begun; until test -e go; do sleep 0.02; done")
+    assert eventually((hosts.directory / "begun").exists)
+    waiting = []
+    for number in range(4):
+        waiting.append(begun(hosts, f"!echo {number}"))
+        assert eventually(lambda: in_line(hosts) == len(waiting))
+    os.kill(waiting[1].pid, signal.SIGKILL)
+    (hosts.directory / "go").touch()
+    ends = [process.communicate()[0] for process in (running, *waiting)]
+    assert [json.loads(said)["ok"] if said else None for said in ends] == [True, True, None, True, True]
+    assert [text for role, text in hosts.transcript() if role == "user"][1:] == [f"!echo {n}" for n in (0, 2, 3)]
+
+
+def begun(hosts: Hosts, prompt: str) -> Forked:
+    """Start a process that is to run a prompt."""
+    process = hosts.fork(*FREE)
+    process.stdin.write(json.dumps(request(prompt, timeout_ms=30_000)).encode() + b"\n")
+    process.stdin.close()
+    return process
+
+
+def in_line(hosts: Hosts) -> int:
+    """Return how many have their places: locks far behind those of the sessions."""
+    file = f":{(hosts.home / 'journal.db.lock').stat().st_ino}"
+    locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    return sum(lock[-3].endswith(file) and int(lock[-2]) >= 1 << 40 for lock in locks)
 
 
 @pytest.mark.parametrize("moment", ["in the journal", "one", "two", "late"])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from harness import PATIENCE_S, command, environment
 
 PING = b'{"type":"ping"}\n'
@@ -20,10 +21,7 @@ def start(
     directory: Path, *argv: str, env: dict[str, str] | None = None, given: bytes = PING
 ) -> subprocess.CompletedProcess[bytes]:
     """Run zot with these arguments to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "zot", *argv], cwd=directory, env=environment({}) if env is None else env, input=given,
-        capture_output=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+    return forked.run(argv, cwd=directory, env=environment({}) if env is None else env, given=given)
 
 
 # What cannot work is said at once.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
+from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong, has_more_values
 
 LIMIT = 12
 #: Rich in what lines are made of: ends, blanks, and lengths around the limit.
@@ -81,3 +82,26 @@ def test_the_beginning_of_a_line_can_be_handed_over() -> None:
 
 def test_the_limit_is_sixteen_mebibytes() -> None:
     assert MAX_LINE_BYTES == 16 * 1024 * 1024
+
+
+JSON = st.recursive(
+    st.none() | st.integers() | st.text(alphabet='a,{["\\\n\u20ac', max_size=6),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(alphabet='b,["\\', max_size=3), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=50)
+@given(value=JSON, size=st.integers(1, 9))
+def test_values_are_counted_outside_of_texts_and_in_pieces(value: object, size: int) -> None:
+    def punctuation(value: object) -> int:
+        if not isinstance(value, list | dict):
+            return 0
+        inner = value.values() if isinstance(value, dict) else value
+        return 1 + max(0, len(value) - 1) + sum(map(punctuation, inner))
+
+    line, count = json.dumps(value, separators=(",", ":")).encode(), punctuation(value)
+    assert not has_more_values(line, count, piece_bytes=size)
+    assert count == 0 or has_more_values(line, count - 1, piece_bytes=size)

@@ -17,6 +17,7 @@ from zot.events import (
     ApprovalRequest,
     Done,
     ExtNotify,
+    ExtWaiting,
     Retry,
     TextDelta,
     ThinkingDelta,
@@ -197,6 +198,7 @@ GATED: list[tuple[str, AgentEvent]] = [
     ("retries", Retry("busy", 1, 500)),
     ("approvals", ApprovalRequest("1", "bash", {}, "run it", "2026-01-01T00:00:00.000Z")),
     ("extensions", ExtNotify("x", "info", "hello")),
+    ("extensions", ExtWaiting("x", "start", "2026-07-14T12:00:00.000Z")),
 ]
 
 

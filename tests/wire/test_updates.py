@@ -21,6 +21,7 @@ from zot.events import (
     Done,
     Error,
     ExtNotify,
+    ExtWaiting,
     PanelClosed,
     PanelOpened,
     PanelRendered,
@@ -106,6 +107,7 @@ HEARD: list[dict[str, Any]] = [
 UNSAID: list[AgentEvent] = [
     CompactDone("s", auto=True),
     ExtNotify("guard", "warn", "careful"),
+    ExtWaiting("guard", "intercept", "2026-01-01T00:00:00.000Z"),
     PanelOpened("todo", "p", "T", ("one",)),
     PanelRendered("todo", "p", "T", ()),
     PanelClosed("todo", "p"),

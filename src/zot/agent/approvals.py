@@ -10,6 +10,7 @@ import msgspec
 from zot.agent.denials import Denials
 from zot.agent.hooks import Question
 from zot.agent.policy import Command, Nothing, Nowhere, Policy, Subject, Target, subject_of
+from zot.errors import UserError
 from zot.messages import CallBlock
 from zot.printable import one_line
 from zot.store import Allowed
@@ -67,8 +68,22 @@ class Approvals:
         return None if has_half(f"{allowed.command}{allowed.path}") else allowed
 
     def recall(self, allowed: Allowed) -> None:
-        """Let what was remembered in an earlier life of the session run from now on."""
-        self._always.add(allowed)
+        """Know again what was remembered, or revoked, in an earlier life of the session."""
+        if allowed.revoked:
+            self._always.discard(msgspec.structs.replace(allowed, revoked=False))
+        else:
+            self._always.add(allowed)
+
+    def remembered(self) -> list[Allowed]:
+        """Return what was allowed for good."""
+        return sorted(self._always, key=lambda one: (one.tool, one.subject))
+
+    def forget(self, allowed: Allowed) -> Allowed:
+        """Ask about it again from now on; return what says so. Raise UserError if it is not remembered."""
+        if allowed not in self._always:
+            raise UserError("that is not remembered")
+        self._always.discard(allowed)
+        return msgspec.structs.replace(allowed, revoked=True)
 
 
 def summarise(tool: str, args: dict[str, Any], subject: Subject) -> str:

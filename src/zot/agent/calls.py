@@ -12,7 +12,7 @@ from zot.agent.hooks import Answer, Approver, Extensions, Question
 from zot.agent.run import Run
 from zot.errors import ToolFailed
 from zot.messages import CallBlock, TextBlock
-from zot.tools.base import Output, Tool, ToolContext
+from zot.tools.base import FailedWith, Output, Tool, ToolContext
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -131,6 +131,8 @@ class CallRunner:
             return (TextBlock(prepared.reason),), True
         try:
             output = await prepared.tool.run(prepared.args, context)
+        except FailedWith as problem:
+            return problem.output, True
         except ToolFailed as problem:
             return (TextBlock(str(problem)),), True
         except OSError as problem:

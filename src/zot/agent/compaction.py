@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from zot.agent.headroom import SUMMARY_TOKENS, size_of
 from zot.agent.pruning import shorten
@@ -59,8 +59,8 @@ async def compact(agent: Agent, run: Run) -> None:
     upto = boundary(messages, KEEP_MESSAGES)
     if upto <= first_new(messages):
         raise UserError(f"nothing to compact: the newest {KEEP_MESSAGES} messages are kept as they are")
-    text = await summarise(agent, run, messages[:upto], window=agent.gauge.window(agent.model))
-    run.compacted(Spliced(0, upto, (summary_of(text, run.now()),), "compaction"), text)
+    summary = await summarise(agent, run, messages[:upto], window=agent.gauge.window(agent.model))
+    run.compacted(Spliced(0, upto, (summary_of(summary, run.now()),), "compaction"), summary.shown)
 
 
 def undo_compaction(transcript: Transcript) -> Spliced:
@@ -83,13 +83,23 @@ def first_new(messages: Sequence[Message]) -> int:
     return 1 if messages and _earlier_notes(messages[0]) else 0
 
 
-def summary_of(text: str, time: str) -> Message:
+class Summary(NamedTuple):
+    """What the model said about a conversation, and what of that clients may see."""
+
+    text: str
+    shown: str
+
+
+def summary_of(summary: Summary, time: str) -> Message:
     """Return the message that stands for what was summarised."""
-    return Message("user", (TextBlock(f"{_HEADING}\n\n{text}"),), time)
+    shown = None if summary.shown == summary.text else f"{_HEADING}\n\n{summary.shown}"
+    return Message("user", (TextBlock(f"{_HEADING}\n\n{summary.text}"),), time, shown_text=shown)
 
 
-async def summarise(agent: Agent, run: Run, messages: Sequence[Message], *, window: int) -> str:
+async def summarise(agent: Agent, run: Run, messages: Sequence[Message], *, window: int) -> Summary:
     """Return what the model says about ``messages``, in a request that fits into ``window`` tokens.
+
+    Extensions that decide about messages decide about what is shown of it, too: it has all that was said in it.
 
     Raise EmptySummary, BudgetExhausted, ProviderError and the like.
     """
@@ -98,7 +108,16 @@ async def summarise(agent: Agent, run: Run, messages: Sequence[Message], *, wind
     text = text_of(reply.content).strip()
     if not text:
         raise EmptySummary("nothing was compacted: the model gave an empty summary")
-    return f"{text}\n\n{_CUT_OFF}" if reply.stop == "length" else text
+    text = f"{text}\n\n{_CUT_OFF}" if reply.stop == "length" else text
+    return Summary(text, await _shown(agent, run, text))
+
+
+async def _shown(agent: Agent, run: Run, text: str) -> str:
+    if not agent.extensions.holds_messages:
+        return text
+    await run.recorder.settled()
+    decision = await agent.extensions.message_written(text)
+    return decision.text if decision.refusal is None else f"(held back: {decision.refusal})"
 
 
 def _budget_bytes(window: int) -> int:

@@ -112,7 +112,13 @@ class Approver(Protocol):
         """A person allowed this for good. Return what is to be recorded of that; None if it cannot be."""
 
     def recall(self, allowed: Allowed) -> None:
-        """A person allowed this for good, in an earlier life of the session."""
+        """A person allowed this for good, or revoked that, in an earlier life of the session."""
+
+    def remembered(self) -> Sequence[Allowed]:
+        """Return what a person allowed for good."""
+
+    def forget(self, allowed: Allowed) -> Allowed:
+        """Ask about it again; return what is to be recorded of that. Raise UserError if it is not remembered."""
 
 
 class NoExtensions:
@@ -174,6 +180,12 @@ class AllowAll:
 
     def recall(self, allowed: Allowed) -> None:
         return
+
+    def remembered(self) -> Sequence[Allowed]:
+        return ()
+
+    def forget(self, allowed: Allowed) -> Allowed:
+        raise UserError("that is not remembered")
 
 
 class Jobs(Protocol):

@@ -120,9 +120,9 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class Private(msgspec.Struct, frozen=True):
-    """A directory that no call about a path gets to, whatever the rules say; some places below it may be read."""
+    """Directories that no call about a path gets to, whatever the rules say; some places below them may be read."""
 
-    directory: str
+    directories: tuple[str, ...]
     readable: tuple[str, ...] = ()
 
     def covers(self, tool: str, subject: Subject) -> bool:
@@ -131,7 +131,7 @@ class Private(msgspec.Struct, frozen=True):
             case Target(real=real, written=written):
                 if tool == "read" and any(_is_below(real, os.path.realpath(place)) for place in self.readable):
                     return False
-                return any(_is_in(path, self.directory) for path in (real, written))
+                return any(_is_in(path, place) for path in (real, written) for place in self.directories)
             case Nowhere():
                 return True
             case _:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from zot.agent.compaction import KEEP_MESSAGES, boundary, first_new, summarise, summary_of
+from zot.agent.compaction import KEEP_MESSAGES, Summary, boundary, first_new, summarise, summary_of
 from zot.agent.pruning import KEEP_RECENT, prune
 from zot.errors import BadRequest, ContextExhausted, ContextTooLong, EmptySummary, ProviderError
 from zot.messages import Message, ToolSpec
@@ -82,32 +82,31 @@ class Relief:
         old = list(self._run.recorder.transcript.messages)
         excess = need - self._weigh(old)
         new, pruned = prune(old, boundary(old, KEEP_RECENT))
-        summary = ""
+        summary: Summary | None = None
         if excess + self._weigh(new) > _GOAL * limit:
             summary, shorter = await self._summarised(old, limit)
-            new, pruned = (shorter, 0) if summary else (new, pruned)
+            new, pruned = (shorter, 0) if summary is not None else (new, pruned)
         if excess + self._weigh(new) > limit:
             new, more = prune(new, len(new))
             pruned += more
         left = excess + self._weigh(new)
         if left > limit and left > (1 - _PROGRESS) * need:
             raise self._exhausted(need)
-        self._run.compacted(_splice(old, new), summary, pruned=pruned)
+        self._run.compacted(_splice(old, new), "" if summary is None else summary.shown, pruned=pruned)
         self._agent.gauge.rebased(self._run.recorder.transcript.messages, left)
 
-    async def _summarised(self, messages: Sequence[Message], limit: int) -> tuple[str, list[Message]]:
-        """Return a summary, and the conversation with it instead of what is old; "" if there is nothing to gain."""
+    async def _summarised(self, messages: Sequence[Message], limit: int) -> tuple[Summary | None, list[Message]]:
+        """Return a summary, and the conversation with it instead of what is old; None if there is nothing to gain."""
         upto = boundary(messages, KEEP_MESSAGES)
         if upto <= first_new(messages) or self._weigh(messages[:upto]) < _PROGRESS * limit:
-            return "", list(messages)
+            return None, list(messages)
         try:
-            text = await summarise(self._agent, self._run, messages[:upto], window=self._window())
+            summary = await summarise(self._agent, self._run, messages[:upto], window=self._window())
         except EmptySummary:
-            return "", list(messages)
+            return None, list(messages)
         except ContextTooLong as refusal:
             raise self._exhausted(self._need()) from refusal
-        summary = summary_of(text, self._run.now())
-        return text, [summary, *self._request(messages, upto, limit), *messages[upto:]]
+        return summary, [summary_of(summary, self._run.now()), *self._request(messages, upto, limit), *messages[upto:]]
 
     def _request(self, messages: Sequence[Message], upto: int, limit: int) -> list[Message]:
         """Return what the user asked for last, if that is about to be summarised: it should stay as it was said."""

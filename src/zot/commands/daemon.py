@@ -12,15 +12,19 @@ from zot import flags
 from zot.commands.daemon_operate import PLACE_FLAGS, SUBCOMMANDS, operate
 from zot.config import AGENT_FLAGS, zot_home
 from zot.endpoint import Place, locate
-from zot.errors import DaemonRunning, UsageError
+from zot.errors import ConfigError, DaemonRunning, UsageError
 
 if TYPE_CHECKING:
+    from zot.daemon_settings import DaemonSettings
+    from zot.listen_address import Tls
     from zot.serve.claim import Claim
 
 _OWN_FLAGS = (
     *PLACE_FLAGS,
     flags.Flag("--ephemeral", "end one second after the last client has gone"),
     flags.Flag("--listen", "be there for WebSockets, too, such as at ws://127.0.0.1:7777", value="URL", many=True),
+    flags.Flag("--tls-cert", "the certificate for wss://, with those that vouch for it", value="FILE"),
+    flags.Flag("--tls-key", "its key, unless it is in the same file", value="FILE"),
     flags.Flag("--replace", "take over from the daemon that runs, without refusing anybody"),
 )
 _OWN = frozenset(flag.key for flag in _OWN_FLAGS)
@@ -52,6 +56,7 @@ def main(argv: Sequence[str]) -> int:
 
     leave_on_signals()
     agents = Agents.load(place.config_dir or zot_home(os.environ))
+    listens = _listens(own, agents.daemon)
     try:
         claim = _claim(place, replaces=bool(own.get("replace")))
     except DaemonRunning as problem:
@@ -63,11 +68,28 @@ def main(argv: Sequence[str]) -> int:
     from zot.commands.daemon_serve import serve
 
     given = {name: value for name, value in settings.items() if name not in _OWN}
-    leave(asyncio.run(serve(place, agents, claim, given, ephemeral=bool(own.get("ephemeral")), listens=_listens(own))))
+    leave(asyncio.run(serve(place, agents, claim, given, ephemeral=bool(own.get("ephemeral")), listens=listens)))
 
 
-def _listens(own: Mapping[str, Any]) -> Sequence[str]:
-    return tuple(own.get("listen", ()))
+def _listens(own: Mapping[str, Any], settings: DaemonSettings) -> Sequence[tuple[str, Tls | None]]:
+    """Return the addresses besides the socket, each once, with the certificate. Raise ConfigError.
+
+    What can be told now is told before anybody connects; what serves there is loaded later.
+    """
+    addresses = tuple(dict.fromkeys((*own.get("listen", ()), *settings.listen)))
+    if not addresses:
+        return ()
+    from importlib.util import find_spec
+
+    from zot.listen_address import Tls, checked
+
+    if missing := [name for name in ("starlette", "uvicorn", "websockets") if find_spec(name) is None]:
+        raise ConfigError(f"--listen needs {' and '.join(missing)}: pip install 'zot[web]'")
+    cert, key = own.get("tls_cert") or settings.tls_cert, own.get("tls_key") or settings.tls_key
+    tls = None if cert is None else Tls(cert, key)
+    for address in addresses:
+        checked(address, tls)
+    return tuple((address, tls) for address in addresses)
 
 
 def _claim(place: Place, *, replaces: bool) -> Claim:
@@ -79,7 +101,7 @@ def _claim(place: Place, *, replaces: bool) -> Claim:
     if passed:
         for more in passed[1:]:
             more.close()
-        return adopt_listener(place.socket, passed[0])
+        return adopt_listener(passed[0].getsockname() or place.socket, passed[0])
     if replaces:
         from zot.serve.handover import take_over
 

@@ -9,7 +9,8 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from zot.agents import Agents
 from zot.endpoint import Place
@@ -26,8 +27,14 @@ from zot.serve.log_handler import LogHandler
 from zot.serve.stdio import leave
 from zot.serve.systemd import Notifier
 
+if TYPE_CHECKING:
+    from zot.listen_address import Tls
+    from zot.web import Listening
+
 log = logging.getLogger("zot")
 
+#: How long one thread may keep the interpreter from another: the journal's, which everybody waits for.
+_SWITCH_S = 0.001
 #: How long everything may take that is done when a daemon ends, beyond the time that runs were given.
 _END_S = 10.0
 
@@ -39,9 +46,10 @@ async def serve(
     given: Mapping[str, Any],
     *,
     ephemeral: bool,
-    listens: Sequence[str],
+    listens: Sequence[tuple[str, Tls | None]],
 ) -> int:
     """Serve until somebody wants an end; return the exit code."""
+    sys.setswitchinterval(_SWITCH_S)
     notifier = Notifier(os.environ)
     handler = _log_to(place, agents)
     journal = await Journal.open(journal_of(place, agents))
@@ -53,21 +61,27 @@ async def serve(
     )
     log.addHandler(daemon.log_feed)
     _heed_signals(daemon, claim, notifier)
-    stop_listening = await listen(daemon, claim.listener)
+    await listen(daemon, claim.listener)
     gc.freeze()
     gc.enable()
     notifier.ready(f"listening at {place.socket}")
     log.info("the daemon %d listens at %s", os.getpid(), place.socket)
     mending = loop.create_task(daemon.mend(), name="zot mending")
     pinging = loop.create_task(_ping(notifier), name="zot watchdog")
+    web: list[Listening] = []
+    is_there = True
     try:
+        is_there = await _listen_elsewhere(daemon, listens, web)
         await daemon.stopped()
         notifier.stopping()
         log.info("the daemon is stopping")
-        stop_listening()
+        for one in web:
+            one.stop()
         mending.cancel()
         async with asyncio.timeout(daemon.grace_s + _END_S):
             await daemon.close()
+            for one in web:
+                await one.close()
             await premises.close()
             await journal.close()
     except TimeoutError:
@@ -78,7 +92,28 @@ async def serve(
     audit.close()
     handler.close()
     await _give_up(claim, daemon, notifier)
-    return 0
+    return 0 if is_there else 1
+
+
+async def _listen_elsewhere(daemon: Daemon, listens: Sequence[tuple[str, Tls | None]], web: list[Listening]) -> bool:
+    """Be there at other addresses, too; one that cannot be had ends the daemon, and this is False.
+
+    What serves there is loaded while the socket answers.
+    """
+    if not listens:
+        return True
+    await asyncio.to_thread(import_module, "zot.web")
+    from zot.web import listen as listen_at
+
+    try:
+        for url, tls in listens:
+            web.append(await listen_at(daemon, url, tls=tls))
+            sys.stderr.write(f"zot: the daemon listens at {web[-1].url}\n")
+    except ConfigError as problem:
+        log.critical("%s", problem)
+        daemon.stop()
+        return False
+    return True
 
 
 async def _give_up(claim: Claim, daemon: Daemon, notifier: Notifier) -> None:

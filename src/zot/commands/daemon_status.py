@@ -35,6 +35,7 @@ class Status(msgspec.Struct, frozen=True):
     uptime_s: float | None = None
     active_sessions: int | None = None
     session_ids: tuple[str, ...] = ()
+    listens: tuple[str, ...] = ()
     problem: str | None = None
 
 
@@ -43,6 +44,7 @@ class _Said(msgspec.Struct, frozen=True, rename="camel"):
 
     active_sessions: int = 0
     session_ids: tuple[str, ...] = ()
+    listens: tuple[str, ...] = ()
 
 
 def place_of(request: Request) -> Place:
@@ -87,6 +89,7 @@ def look(place: Place, *, within_s: float = _ANSWER_S) -> Status:
         uptime_s=None if pid is None else round(max(0.0, time.time() - owned_since(place.socket)), 3),
         active_sessions=said.active_sessions,
         session_ids=said.session_ids,
+        listens=said.listens,
     )
 
 
@@ -172,6 +175,7 @@ def _described(found: Status) -> str:
         [
             ("running", f"process {found.pid or 'unknown'}, version {printable(found.version or 'unknown')}"),
             ("endpoint", found.endpoint),
+            *(("listens", printable(address)) for address in found.listens),
             ("data", found.data_dir),
             ("for", "unknown" if found.uptime_s is None else _spoken(found.uptime_s)),
             ("sessions", f"{found.active_sessions}{': ' if names else ''}{', '.join([*names, *more])}"),

@@ -12,10 +12,10 @@ from zot.commands.asked import Request, directory, remark
 from zot.config import tool_environment, zot_home
 from zot.extensions.bench import Bench
 from zot.extensions.confinement import Confinement
+from zot.extensions.connection import Trace
 from zot.extensions.deadlines import Deadlines
 from zot.extensions.happenings import Happening
 from zot.extensions.manifest import load
-from zot.extensions.process import Trace
 from zot.extensions.surroundings import Start, Surroundings
 from zot.tools.process import open_processes
 from zot.version import __version__

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from zot.commands.asked import directory
-from zot.config import zot_home
+import msgspec
+
+from zot.commands.asked import directory, remark
+from zot.config import Config, resolve, zot_home
 from zot.errors import ConfigError, UserError
-from zot.extensions.confinement import refusal
-from zot.extensions.discovery import Located, Source, discover
-from zot.extensions.manifest import Manifest
+from zot.extension_host import locate_extensions
+from zot.extensions.discovery import Located, Source
 from zot.printable import printable
-from zot.trust import TrustStore
 
 
 def home() -> str:
@@ -23,21 +23,36 @@ def home() -> str:
     return os.path.abspath(found)
 
 
-def found() -> list[Located]:
-    """Return the extensions of the project and of the user, as a session here would find them."""
-    where, cwd = home(), directory(None)
+def configured() -> Config:
+    """Return what sessions here work with; the usual, and a remark, if that makes no sense.
 
-    def refused(manifest: Manifest, place: str) -> str:
-        return refusal(manifest, place, os.environ, cwd=cwd)
+    Extensions are looked for in any case, with a remark if sessions do not.
+    """
+    try:
+        config = resolve({})
+    except ConfigError as problem:
+        remark(f"{problem}; going on without")
+        return Config()
+    if config.no_ext:
+        remark("config.toml says no_ext: sessions start only those that are named, whatever is said here")
+    return msgspec.structs.replace(config, no_ext=False)
 
-    return discover(cwd=cwd, home=where, is_trusted=TrustStore(where).is_trusted, refusal=refused)
+
+def found(config: Config | None = None) -> list[Located]:
+    """Return the extensions of the project and of the user, as a session here would find them.
+
+    Before them, those that are named in ``config``, and as it says otherwise.
+    """
+    config = config or Config()
+    home()  # Without it most would not be found, and nobody would know.
+    return locate_extensions(config, directory(None))
 
 
-def chosen(name: str, sources: Sequence[Source] = ("project", "global")) -> Located:
+def chosen(name: str, sources: Sequence[Source] = ("project", "global"), config: Config | None = None) -> Located:
     """Return the one that ``name`` means: its name, that of its directory, or the directory itself. Raise UserError."""
     # Where they are looked for stands among them if it cannot be read, and is none of them.
     not_theirs = (os.path.join(directory(None), ".zot", "extensions"), os.path.join(home(), "extensions"))
-    known = [one for one in found() if one.source in sources and one.directory not in not_theirs]
+    known = [one for one in found(config) if one.source in sources and one.directory not in not_theirs]
     if "/" in name:
         fits = [one for one in known if os.path.realpath(one.directory) == os.path.realpath(name)]
     else:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from typing import Any
 
 import msgspec
 
-from zot.commands.asked import Request, remark, write, write_json
-from zot.commands.ext_chosen import found, home
+from zot.commands.asked import Request, directory, remark, write, write_json
+from zot.commands.ext_chosen import configured, found, home
+from zot.config import Config, tool_environment
+from zot.extensions.confinement import Confinement
 from zot.extensions.discovery import Located
 from zot.extensions.log import log_path
 from zot.extensions.log_reader import Note, problem
 from zot.extensions.manifest import Manifest
+from zot.extensions.permissions import Permissions
 from zot.printable import printable
+from zot.tools.process import open_processes
 
 FULL_RIGHTS = "full user rights"
 
 
 def list_(request: Request) -> int:
     """Say what there is."""
-    all_of_them = found()
+    config = configured()
+    all_of_them = asyncio.run(_tried(found(config), config))
     for one in all_of_them:
         last = problem(log_path(home(), one.name)) if one.manifest is not None else None
         if request.json:
@@ -29,6 +36,29 @@ def list_(request: Request) -> int:
     if not all_of_them and not request.json:
         remark("there are no extensions here; zot ext install adds one, zot ext new begins one")
     return 0
+
+
+async def _tried(located: list[Located], config: Config) -> list[Located]:
+    """Return them, those refused that no sandbox can hold here: one that is there may be forbidden to work."""
+    if config.unsandboxed_ext or not any(map(_confined, located)):
+        return located
+    processes, env = open_processes(), tool_environment(os.environ)
+    confinement = Confinement(lambda: processes, env, cwd=directory(None), zot_home=home())
+
+    async def tried(one: Located) -> Located:
+        permissions = _confined(one)
+        reason = await confinement.refusal(permissions, one.directory) if permissions else ""
+        return msgspec.structs.replace(one, standing="refused", problem=reason) if reason else one
+
+    try:
+        return [await tried(one) for one in located]
+    finally:
+        await processes.close()
+
+
+def _confined(one: Located) -> Permissions | None:
+    """Return what one that runs is held to, if it is."""
+    return one.manifest.permissions if one.standing == "runs" and one.manifest else None
 
 
 def _described(one: Located, last: Note | None) -> dict[str, Any]:

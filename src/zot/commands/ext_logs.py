@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable
 
 from zot.commands.asked import Request, write_bytes, write_json
-from zot.commands.ext_chosen import chosen, home
+from zot.commands.ext_chosen import chosen, configured, home
 from zot.errors import UserError
 from zot.extensions.log import log_path
 from zot.extensions.log_reader import follow, note_in, read
@@ -41,7 +41,7 @@ def _path(name: str) -> str:
     path = log_path(home(), name)
     if "/" not in name and os.path.exists(path):
         return path
-    manifest = load(name) if "/" in name else chosen(name).manifest
+    manifest = load(name) if "/" in name else chosen(name, ("ext", "project", "global"), configured()).manifest
     return log_path(home(), manifest.name if manifest is not None else name)
 
 

@@ -53,6 +53,7 @@ _HOST_FLAGS = (
     flags.Flag("--max-concurrency", "how many requests run at a time, with --single-request false (8)", value="N",
                parse=flags.positive),
     flags.Flag("--events", "tell every event before the answer, with --single-request false"),
+    flags.Flag("--via-daemon", "let a running daemon answer, and only wait; without one, answer as usual"),
     flags.Flag("--self-test", "look if a request could be answered, without asking a model"),
 )  # fmt: skip
 _OWN = frozenset(flag.key for flag in _HOST_FLAGS)
@@ -85,14 +86,14 @@ def main(argv: Sequence[str]) -> int:
         if sys.stdout is not None:
             sys.stdout.write(flags.usage("zot host", _SUMMARY, _FLAGS) + "\n")
         return 0
-    host.incoming, host.outgoing = claim()  # First of all: what is opened before could become a standard stream.
-    if "--self-test" in argv:  # Also if other flags are wrong: it says so.
-        heed_signals()
-        return host.test()
-    from zot.serve.watchdog import Signals
-
-    signals = Signals()
     try:
+        host.incoming, host.outgoing = claim()  # First of all: what is opened before could become a standard stream.
+        if "--self-test" in argv:  # Also if other flags are wrong: it says so.
+            heed_signals()
+            return host.test()
+        from zot.serve.watchdog import Signals
+
+        signals = Signals()
         if host.serves_many:
             host.answer_many(signals)
         host.answer_one(signals)
@@ -112,6 +113,7 @@ class _Host:
         self.problem: ConfigError | None = None
         self._exit_zero = "--exit-zero" in argv
         self._is_mute = sys.stdout is None
+        self._relays = False
         try:
             given, words = flags.parse(_spelled_out(argv), (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
             self.own = {name: value for name, value in given.items() if name in _OWN or name == "help"}
@@ -120,6 +122,10 @@ class _Host:
                 raise ConfigError(f"zot host takes no words, only flags: {words[0]!r}")
             if self.own.get("events") and self.own.get("single_request") != "false":
                 raise ConfigError("--events needs --single-request false: one request has one line of output")
+            if "via_daemon" in given or "ZOT_HOST_VIA_DAEMON" in os.environ:
+                from zot.commands.host_relay import is_wanted
+
+                self._relays = is_wanted(given, os.environ)
         except ConfigError as problem:
             self.problem = problem
 
@@ -176,6 +182,8 @@ class _Host:
         watchdog.guard(slot)
         watchdog.start()
         try:
+            if self._relays:
+                request = self._relay(request, slot)
             config = self._config(request)
         except AgentError as problem:
             self._conclude(slot, request.ids.failure(code_of(problem), str(problem)), _NOT_SET_UP)
@@ -198,23 +206,49 @@ class _Host:
 
         asyncio.run(answer())
 
+    def _relay(self, request: Request, slot: Slot) -> Request:
+        """Let a daemon answer. If there is none, or it does not get to an answer, return what is to be run here."""
+        from zot.commands.host_relay import Relay, in_its_place
+        from zot.endpoint import locate
+
+        try:
+            place = locate(os.environ, config_dir=self.settings.get("config_dir"))
+        except ConfigError:
+            return request  # There can be no daemon.
+        relay = Relay(place, request, self.began)
+        answered = relay.answer()
+        if answered is None:
+            self.settings.update(in_its_place(place))
+            return relay.request
+        if not slot.take():
+            self._wait_for_the_end()
+        code = self._answer(slot, answered.response, answered.code)
+        if code != _FAILED:
+            relay.delivered()
+        self._leave(code)
+
     def _conclude(self, slot: Slot, response: Response, code: int) -> NoReturn:
         """Answer, unless the watchdog did; then it ends us."""
         if slot.take():
             self._leave(self._answer(slot, response, code))
+        self._wait_for_the_end()
+
+    def _wait_for_the_end(self) -> NoReturn:
+        """The watchdog has answered, and ends us."""
         while True:
             time.sleep(1)
 
     def fail(self, problem: Exception) -> NoReturn:
-        """Say that we failed, if nobody has answered, and leave."""
-        import traceback
-
+        """Say that we failed, if nobody has answered, and leave. Loads nothing: that may be what failed."""
         slot = self._slot
+        if self.outgoing < 0:
+            self.outgoing = 1  # It was not even claimed.
         if slot is None or slot.take():
             ids = Ids() if slot is None else slot.ids
-            message = f"internal error ({type(problem).__name__}); the log has the details"
+            reason = f": {problem.strerror}" if isinstance(problem, OSError) else ""
+            message = f"internal error ({type(problem).__name__}{reason}); the log has the details"
             self._write_or_fail(ids.failure("INTERNAL", message), _FAILED)
-        traceback.print_exception(problem)
+        sys.excepthook(type(problem), problem, problem.__traceback__)
         self._leave(_FAILED)
 
     # Many requests.

@@ -39,7 +39,8 @@ _FLAGS = (
 )  # fmt: skip
 _SUMMARY = """\
 Answer one prompt and leave. Words that are no flags are the prompt; what is piped in follows it, or is the prompt. The
-word `-` says that standard input must be waited for. The exit code is 0 only if there is an answer."""
+word `-` says that standard input must be waited for. `/name args` runs a command of an extension. The exit code is 0
+only if there is an answer."""
 _STDIN_WAIT_S = 3.0
 
 
@@ -132,7 +133,9 @@ async def _answer(
     if output.problem is not None:
         return unwritten(output.problem)
     if problem is not None:
-        sys.stderr.write(f"zot: {problem}\n")
+        from zot.serve.notices import complain
+
+        complain(f"zot: {problem}")
     return lifetime.exit_code if not finished else _exit_code(problem)
 
 

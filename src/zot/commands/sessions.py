@@ -75,6 +75,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     ), alone=True),
     "export": Subcommand(export, (1, 1), "ID", "the session as a file that can be read elsewhere", (
         Flag("--output", "where to, instead of standard output; must not exist", value="FILE", short="-o"),
+        Flag("--html", "as one page for people, which needs nothing else"),
     )),
     "import": Subcommand(import_, (1, 1), "FILE", "a session that was exported; - is standard input", (
         _AS,

@@ -7,7 +7,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
 from zot.commands.asked import Request, chosen, directory, remark, write, write_bytes, write_json
@@ -15,24 +15,28 @@ from zot.errors import UserError
 from zot.journal.journal import Journal
 from zot.journal.look import Look
 from zot.journal.portable import MAX_LINE_BYTES, Header, checked
-from zot.journal.tables import SessionRecord
+from zot.journal.tables import SessionRecord, rows_after
 from zot.journal.transfer import exported, imported
-from zot.messages import timestamp
+from zot.messages import show, timestamp
+from zot.past import everything
 from zot.readable import one_line
 from zot.session import new_session_id
+from zot.store import Configured, Said, Spliced
 
 _PIECE = 1 << 20
+_ALL = 1 << 60
 _MAX_PROBLEM = 400
 
 
 async def export(journal: Look, request: Request) -> int:
-    """Write a session, as it is at this moment."""
+    """Write a session, as it is at this moment; or a page for people to read it."""
     session = await chosen(journal, request.words[0])
     path = request.settings.get("output")
+    lines = _page if request.settings.get("html") else _lines_of
     if path is None:
-        await journal.reading(lambda connection: _write(connection, session, write_bytes))
+        await journal.reading(lambda connection: _write(lines(connection, session), write_bytes))
         return 0
-    await journal.reading(lambda connection: _write_file(connection, session, path))
+    await journal.reading(lambda connection: _write_file(lines(connection, session), path))
     if request.json:
         write_json({"id": session.id, "file": path})
     else:
@@ -40,17 +44,32 @@ async def export(journal: Look, request: Request) -> int:
     return 0
 
 
-def _write(connection: sqlite3.Connection, session: SessionRecord, put: Callable[[bytes], object]) -> None:
-    for line in exported(connection, session, home=_home()):
+def _lines_of(connection: sqlite3.Connection, session: SessionRecord) -> Iterator[bytes]:
+    return exported(connection, session, home=_home())
+
+
+def _page(connection: sqlite3.Connection, session: SessionRecord) -> Iterator[bytes]:
+    """Yield a page with everything that was said, also what was compacted or cleared since."""
+    from zot.html_page import page
+
+    rows = [row for _, row in rows_after(connection, session.number, 0, _ALL)]
+    said = [show(message) for message in everything([row for row in rows if isinstance(row, Said | Spliced)])]
+    models = [row.model for row in rows if isinstance(row, Configured)]
+    title = session.title or session.id
+    yield page(title, said, model=models[-1] if models else "", usage=session.totals).encode("utf-8", "replace")
+
+
+def _write(lines: Iterable[bytes], put: Callable[[bytes], object]) -> None:
+    for line in lines:
         put(line)
 
 
-def _write_file(connection: sqlite3.Connection, session: SessionRecord, path: str) -> None:
+def _write_file(lines: Iterable[bytes], path: str) -> None:
     """Write a new file, for its owner's eyes only; it does not stay if it is not complete."""
     try:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
             try:
-                _write(connection, session, file.write)
+                _write(lines, file.write)
                 file.flush()
             except BaseException:
                 os.unlink(path)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from zot.extensions.connection import Connection, Trace
 from zot.extensions.happenings import (
     Broken,
     CommandAnswered,
@@ -16,7 +17,6 @@ from zot.extensions.happenings import (
     Settled,
     ToolAnswered,
 )
-from zot.extensions.process import ExtensionProcess, Trace
 from zot.extensions.surroundings import Start
 from zot.wire import extension as wire
 
@@ -44,8 +44,8 @@ class Bench:
         self._settled = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self.peer = start.peer(start.guarded(), now=self._loop.time())
-        self._process = ExtensionProcess(self.peer, self._happened, terminate_s=self.deadlines.terminate_s, trace=trace)
-        running = self._process.run(lambda streams: start.spawn(streams, note), errors)
+        self._talk = Connection(self.peer, self._happened, trace=trace)
+        running = self._talk.run(lambda deaf: start.open(errors, note, deaf))
         self._running = self._loop.create_task(running, name="zot extension")
 
     def now(self) -> float:
@@ -62,31 +62,31 @@ class Bench:
 
     async def call_tool(self, tool: str, args: dict[str, Any]) -> ToolAnswered:
         """Run one of its tools."""
-        answered: ToolAnswered = await self._process.answer(self.peer.call_tool(tool, args, self._loop.time()))
+        answered: ToolAnswered = await self._talk.answer(self.peer.call_tool(tool, args, self._loop.time()))
         return answered
 
     async def run_command(self, command: str, args: str) -> CommandAnswered:
         """Run one of its commands."""
         asked = self.peer.invoke_command(command, args, self._loop.time())
-        answered: CommandAnswered = await self._process.answer(asked)
+        answered: CommandAnswered = await self._talk.answer(asked)
         return answered
 
     async def decide(self, event: wire.Intercepted, **about: Any) -> Decision:
         """Let it decide about an event."""
-        decided = await self._process.answer(self.peer.ask(event, self._loop.time(), **about))
+        decided = await self._talk.answer(self.peer.ask(event, self._loop.time(), **about))
         return decided.decision if isinstance(decided, Decided) else decided
 
     def tell(self, event: wire.Event) -> None:
         """Let it hear of an event, if it wants to."""
-        self._process.say(self.peer.tell(event))
+        self._talk.say(self.peer.tell(event))
 
     def press(self, panel_id: str, key: wire.Key) -> None:
         """Press a key in one of its panels."""
-        self._process.say(self.peer.press(panel_id, key))
+        self._talk.say(self.peer.press(panel_id, key))
 
     async def close(self) -> None:
         """End it: asked, then told, then made to. Returns when nothing of it runs; any number of times."""
-        self._process.shut_down()
+        self._talk.shut_down()
         try:
             await asyncio.shield(self._running)
         except asyncio.CancelledError:

@@ -14,7 +14,7 @@ from zot.extensions.manifest import Manifest
 from zot.extensions.permissions import Permissions, allows
 from zot.extensions.reach import Ground, reach, written
 from zot.tools.process import Processes
-from zot.tools.sandbox import failure, find_bwrap, sandboxed, why_no_bwrap
+from zot.tools.sandbox import find_bwrap, sandboxed, trial, why_no_bwrap
 
 #: What every program needs to find others, its user's language and a place for what is temporary.
 _ALWAYS = frozenset({"PATH", "HOME", "LANG", "TZ", "TMPDIR"})
@@ -40,7 +40,7 @@ class Confinement:
         self._trying = asyncio.Lock()
 
     async def confine(
-        self, argv: Sequence[str], directory: str, manifest: Manifest, permissions: Permissions
+        self, argv: Sequence[str | bytes], directory: str, manifest: Manifest, permissions: Permissions
     ) -> list[str | bytes]:
         """Return the command line that runs an extension confined.
 
@@ -58,19 +58,30 @@ class Confinement:
         bwrap = find_bwrap(env.get("PATH"), outside=[self._cwd, directory, *seen.writable])
         if bwrap is None:
             raise UserError(_over_bwrap(env, seen.writable))
-        options = ("--die-with-parent", *(() if permissions.net else ("--unshare-net",)))
-        await self._try(bwrap, options)
+        await self._try(bwrap, options := _options(permissions))
         return sandboxed(argv, bwrap=bwrap, cwd=directory, mounts=seen.mounts, options=options)
+
+    async def refusal(self, permissions: Permissions, directory: str) -> str:
+        """Return why the bubblewrap that there is confines nothing; "" if it does, or there is none."""
+        bwrap = find_bwrap(self._env.get("PATH"), outside=[self._cwd, directory])
+        try:
+            if bwrap is not None:
+                await self._try(bwrap, _options(permissions))
+        except NoSandbox as problem:
+            return str(problem)
+        return ""
 
     async def _try(self, bwrap: str, options: tuple[str, ...]) -> None:
         async with self._trying:
             if (bwrap, *options) in self._works:
                 return
-            everything = [("--ro-bind", "/", "/"), ("--dev", "/dev"), ("--proc", "/proc")]
-            argv = sandboxed(["/bin/sh", "-c", ":"], bwrap=bwrap, cwd="/", mounts=everything, options=options)
-            if reason := await failure(argv, self._processes(), cwd="/", env=self._env):
+            if reason := await trial(bwrap, self._processes(), self._env, options):
                 raise NoSandbox(f"{_NEEDED}, which {reason}{_ADVICE}")
             self._works.add((bwrap, *options))
+
+
+def _options(permissions: Permissions) -> tuple[str, ...]:
+    return ("--die-with-parent", *(() if permissions.net else ("--unshare-net",)))
 
 
 def environment(env: Mapping[str, str], permissions: Permissions | None) -> Mapping[str, str]:

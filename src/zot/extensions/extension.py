@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Literal, Protocol, TypeAlias
 
-from zot.errors import UserError
-from zot.extensions.discovery import Located
+from zot.extensions.carrier import Carrier, Deaf
+from zot.extensions.connection import Connection
 from zot.extensions.happenings import (
+    Awaited,
     Broken,
     CommandAnswered,
     Complained,
     Decided,
     Decision,
     Ended,
+    GivenUp,
     Greeted,
     Happening,
     Late,
@@ -23,11 +26,9 @@ from zot.extensions.happenings import (
     ToolAnswered,
 )
 from zot.extensions.log import Log
-from zot.extensions.manifest import Manifest
 from zot.extensions.peer import Peer
-from zot.extensions.process import ExtensionProcess
-from zot.extensions.surroundings import Start, Surroundings
-from zot.tools.process import Child, Streams
+from zot.extensions.surroundings import Surroundings
+from zot.extensions.waiting import Wait
 from zot.wire import extension as wire
 
 #: How often one that crashes is started again within `_WINDOW_S`, and after which pauses.
@@ -48,14 +49,49 @@ class Audience(Protocol):
         """Something came of it."""
 
 
-class Extension:
-    """Keeps one extension running. ``manifest`` and ``directory`` say which."""
+class Origin(Protocol):
+    """Where an extension comes from: a program that can be started (`Start`), or a connection it has made (`Caller`).
 
-    def __init__(self, located: Located, around: Surroundings, audience: Audience) -> None:
-        assert located.manifest is not None
-        self.manifest: Manifest = located.manifest
-        self.name = located.manifest.name
-        self.directory = located.directory
+    ``returns`` if it can be opened again after its end.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> str: ...
+
+    @property
+    def returns(self) -> bool: ...
+
+    def guarded(self) -> frozenset[wire.Intercepted]:
+        """Return what is blocked before it has said anything."""
+
+    def peer(self, closed: frozenset[wire.Intercepted], *, now: float) -> Peer:
+        """Return a new connection to it; ``closed`` is what is blocked until it has subscribed."""
+
+    async def open(self, errors: int, note: Callable[[str], None], deaf: Deaf) -> Carrier:
+        """Return what carries its lines; it complains to ``errors``. Raise OSError, ValueError or UserError."""
+
+
+class Offer:
+    """What an extension has for others: commands and tools, by name."""
+
+    def __init__(self) -> None:
+        self.commands: dict[str, wire.RegisterCommand] = {}
+        self.tools: dict[str, wire.RegisterTool] = {}
+
+    def add(self, peer: Peer) -> None:
+        """Put what ``peer`` has registered over what was there."""
+        self.commands |= {command.name: command for command in peer.commands}
+        self.tools |= {tool.name: tool for tool in peer.tools}
+
+
+class Extension:
+    """Keeps the extension that comes from ``origin`` running."""
+
+    def __init__(self, origin: Origin, around: Surroundings, audience: Audience) -> None:
+        self.name = origin.name
         self.condition: Condition = "starting"
         #: Why it does not run, if it does not.
         self.problem = ""
@@ -66,49 +102,82 @@ class Extension:
         self._closing = asyncio.Event()
         self._greeted = False
         self._restarts: deque[float] = deque(maxlen=len(_PAUSES_S))
-        self._broken = located.problem if located.standing == "broken" else ""
-        self._start = Start(self.manifest, self.directory, around)
-        self._process = self._next_process(self._start.guarded())
+        self._origin = origin
+        self._talk = self._next_talk(origin.guarded())
+        #: What it had before it crashed, until it has had the time to say so again.
+        self._earlier = Offer()
+        #: Cleared while it is being started again.
+        self._back = asyncio.Event()
+        self._back.set()
         self._living = asyncio.get_running_loop().create_task(self._live(), name=f"zot extension {self.name}")
 
     @property
     def peer(self) -> Peer:
         """What it has said it is and wants."""
-        return self._process.peer
+        return self._talk.peer
+
+    @property
+    def returns(self) -> bool:
+        """True if zot starts it; False if it has come by itself."""
+        return self._origin.returns
+
+    @property
+    def is_over(self) -> bool:
+        """True if it does not run, and will not run again."""
+        return self.condition in ("failed", "stopped")
+
+    @property
+    def offer(self) -> Offer:
+        """What it has for others now: nothing once it is over, and while it is being started again what it had."""
+        offer = Offer()
+        if not self.is_over:
+            offer.commands |= self._earlier.commands
+            offer.tools |= self._earlier.tools
+            offer.add(self.peer)
+        return offer
+
+    async def over(self) -> None:
+        """Wait until it does not run and will not run again."""
+        await asyncio.wait({self._living})
 
     async def settled(self) -> None:
         """Wait until a prompt need not wait for it: it is ready, or took too long, or failed."""
         await self._settled.wait()
 
     async def call_tool(self, tool: str, args: dict[str, Any]) -> ToolAnswered:
-        """Run one of its tools."""
-        process = self._process
-        answered: ToolAnswered = await process.answer(process.peer.call_tool(tool, args, _now()))
-        return answered
+        """Run one of its tools. If it is being started again, that is waited for."""
+        with self._wait(f"tool {tool}"):
+            await self._back.wait()
+            talk = self._talk
+            answered: ToolAnswered = await talk.answer(talk.peer.call_tool(tool, args, _now()))
+            return answered
 
     async def run_command(self, command: str, args: str) -> wire.CommandResponse:
-        """Run one of its commands."""
-        process = self._process
-        answered: CommandAnswered = await process.answer(process.peer.invoke_command(command, args, _now()))
-        return answered.response
+        """Run one of its commands. If it is being started again, that is waited for."""
+        with self._wait(f"command {command}"):
+            await self._back.wait()
+            talk = self._talk
+            answered: CommandAnswered = await talk.answer(talk.peer.invoke_command(command, args, _now()))
+            return answered.response
 
     async def decide(self, event: wire.Intercepted, **about: Any) -> Decision:
         """Let it decide about an event. If it cannot, that is a decision, too."""
-        process = self._process
-        decided = await process.answer(process.peer.ask(event, _now(), **about))
-        return decided.decision if isinstance(decided, Decided) else decided
+        with self._wait(f"intercept {event}"):
+            talk = self._talk
+            decided = await talk.answer(talk.peer.ask(event, _now(), **about))
+            return decided.decision if isinstance(decided, Decided) else decided
 
     def tell(self, event: wire.Event) -> None:
         """Let it hear of an event, if it wants to."""
-        self._process.say(self.peer.tell(event))
+        self._talk.say(self.peer.tell(event))
 
     def press(self, panel_id: str, key: wire.Key, text: str) -> None:
         """Let it have a key that was pressed in one of its panels."""
-        self._process.say(self.peer.press(panel_id, key, text))
+        self._talk.say(self.peer.press(panel_id, key, text))
 
     def close_panel(self, panel_id: str) -> None:
         """Let it know that a person has closed one of its panels."""
-        self._process.say(self.peer.close_panel(panel_id))
+        self._talk.say(self.peer.close_panel(panel_id))
 
     def note(self, text: str) -> None:
         """Write something into its log."""
@@ -117,7 +186,7 @@ class Extension:
     async def close(self) -> None:
         """End it: asked, then told, then made to. Any number of times."""
         self._closing.set()
-        self._process.shut_down()
+        self._talk.shut_down()
         deadlines = self._around.deadlines
         bound_s = deadlines.shutdown_s + 2 * deadlines.terminate_s + _SLACK_S
         await asyncio.wait({self._living}, timeout=bound_s)
@@ -127,22 +196,23 @@ class Extension:
         self.condition = "stopped"
 
     async def _live(self) -> None:
-        """Run one process after the other, until there shall be no other."""
+        """Live one life after the other, until there shall be no other."""
         try:
             while True:
-                await self._run_process()
+                await self._live_once()
                 if self._closing.is_set() or not await self._may_restart():
                     return
-                self._process = self._next_process(self.peer.closed)
+                self._talk = self._next_talk(self.peer.closed)
         finally:
             self._settled.set()
+            self._back.set()
 
-    async def _run_process(self) -> None:
-        self._log.note(f"starting {self.name} {self.manifest.version}".rstrip())
+    async def _live_once(self) -> None:
+        self._log.note(f"starting {self.name} {self._origin.version}".rstrip())
         errors = self._log.open()
         watching = asyncio.get_running_loop().create_task(self._watch_log(), name=f"zot extension log {self.name}")
         try:
-            await self._process.run(self._spawn, errors)
+            await self._talk.run(lambda deaf: self._origin.open(errors, self._log.note, deaf))
         finally:
             watching.cancel()
             os.close(errors)
@@ -153,21 +223,17 @@ class Extension:
             await asyncio.sleep(_LOG_S)
             self._log.keep_short()
 
-    async def _spawn(self, streams: Streams) -> Child:
-        if self._broken:
-            raise UserError(self._broken)
-        return await self._start.spawn(streams, self._log.note)
-
     async def _may_restart(self) -> bool:
         """Wait until it may be started again. False if it never may."""
         now = _now()
         recent = [at for at in self._restarts if now - at < _WINDOW_S]
-        if not self._greeted or len(recent) == len(_PAUSES_S):
+        if not self._greeted or not self.returns or len(recent) == len(_PAUSES_S):
             self.condition = "failed"
-            if recent:
-                again = f"is not started again: it has crashed {len(recent) + 1} times"
-                self._happened(Complained(again, notice=True))
+            again = f"is not started again: it has crashed {len(recent) + 1} times" if recent else ""
+            self._happened(GivenUp(again))
             return False
+        self._earlier = self.offer
+        self._back.clear()
         self._restarts.append(now)
         self.condition = "restarting"
         try:
@@ -177,9 +243,11 @@ class Extension:
             return True
         return False
 
-    def _next_process(self, closed: frozenset[wire.Intercepted]) -> ExtensionProcess:
-        peer = self._start.peer(closed, now=_now())
-        return ExtensionProcess(peer, self._happened, terminate_s=self._around.deadlines.terminate_s)
+    def _next_talk(self, closed: frozenset[wire.Intercepted]) -> Connection:
+        return Connection(self._origin.peer(closed, now=_now()), self._happened)
+
+    def _wait(self, what: str) -> Wait:
+        return Wait(lambda since: self._happened(Awaited(what, since)))
 
     def _happened(self, happening: Happening) -> None:
         match happening:
@@ -188,6 +256,10 @@ class Extension:
                 self.condition, self.problem = "running", ""
             case Settled():
                 self._settled.set()
+                self._earlier = Offer()
+                self._back.set()
+            case GivenUp(reason=reason) if reason:
+                self._log.note(reason)
             case Complained(reason=reason) | Late(reason=reason):
                 self._log.note(reason)
             case Broken(reason=reason):

@@ -130,6 +130,19 @@ class Late(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Awaited(msgspec.Struct, frozen=True):
+    """Somebody has waited for it for a while: for what, such as "tool weather", and since when."""
+
+    what: str
+    since: str
+
+
+class GivenUp(msgspec.Struct, frozen=True):
+    """It will not be started again, and has nothing to offer any more. ``reason`` is "" if that was told before."""
+
+    reason: str
+
+
 class Acknowledged(msgspec.Struct, frozen=True):
     """It has heard that it shall end."""
 
@@ -169,6 +182,8 @@ Happening: TypeAlias = (
     | PanelClosed
     | Complained
     | Late
+    | Awaited
+    | GivenUp
     | Acknowledged
     | Broken
     | Terminate

@@ -18,15 +18,15 @@ class Listener:
 
     def __init__(self, extension: Extension) -> None:
         self.name = extension.name
-        self._extension = extension
+        self.extension = extension
         self._waiting: deque[tuple[Event, str]] = deque()
         self._asked: set[tuple[str, str]] = set()
 
     async def decide(self, event: Intercepted, **about: Any) -> Decision:
         """Ask it. Cancelling ends the wait at once."""
-        if not self._extension.peer.decides(event):
+        if not self.extension.peer.decides(event):
             return Decision()
-        return await self._extension.decide(event, **about)
+        return await self.extension.decide(event, **about)
 
     def tell(self, event: Event, about: str) -> None:
         """Let it hear of ``event``, after what came before; ``about`` says which question is about the same."""
@@ -41,7 +41,7 @@ class Listener:
     def release_all(self) -> None:
         """A run is over: what nobody asked about will not be asked about."""
         for event, _ in self._waiting:
-            self._extension.tell(event)
+            self.extension.tell(event)
         self._waiting.clear()
         self._asked.clear()
 
@@ -52,11 +52,11 @@ class Listener:
                 return
             self._waiting.popleft()
             self._asked.discard((event.event, about))
-            self._extension.tell(event)
+            self.extension.tell(event)
 
     def _must_be_asked_first(self, event: Event) -> bool:
         match event.event:
             case "turn_start" | "tool_call":
-                return self._extension.peer.decides(event.event)
+                return self.extension.peer.decides(event.event)
             case _:
                 return False

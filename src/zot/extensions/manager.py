@@ -14,30 +14,37 @@ from zot.events import (
     AssistantMessage,
     Done,
     ExtNotify,
+    ExtWaiting,
     ToolCall,
     ToolResult,
     TurnEnd,
     TurnStart,
 )
+from zot.extensions.caller import Caller
+from zot.extensions.carrier import Carrier
 from zot.extensions.discovery import Located
 from zot.extensions.extension import Extension
 from zot.extensions.happenings import (
+    Awaited,
     Broken,
     CommandRegistered,
     Complained,
     Ended,
+    GivenUp,
     Happening,
     Late,
     Notified,
     PanelClosed,
     PanelOpened,
     PanelRendered,
+    Settled,
     Subscribed,
     ToolRegistered,
 )
 from zot.extensions.listener import Listener
-from zot.extensions.surroundings import Surroundings
+from zot.extensions.surroundings import Start, Surroundings
 from zot.extensions.tool import ExtensionTool
+from zot.extensions.waiting import Wait
 from zot.messages import CallBlock, TextBlock
 from zot.slash import CommandAnswer, CommandInfo
 from zot.tools.base import Tool
@@ -47,7 +54,7 @@ _KEYS: Final[tuple[wire.Key, ...]] = get_args(wire.Key)
 
 
 class Manager:
-    """What `agent.hooks.Extensions` promises, for the extensions in ``located``, in their order.
+    """What `agent.hooks.Extensions` promises, for the extensions in ``located``, in their order, and those that `join`.
 
     They are started side by side. ``taken`` are names of tools that are not theirs to have; ``offered`` says
     which others the model may see.
@@ -67,11 +74,14 @@ class Manager:
         self._show: Callable[[Sequence[AgentEvent]], None] = lambda shown: None
         self._taken = frozenset(taken)
         self._offered = offered
+        self._started = False
         self._begun = False
         self._clashes: set[tuple[str, str]] = set()
         self._closed = False
         self._panels: dict[str, Extension] = {}
         self._tools: list[Tool] | None = None
+        #: Those of which everybody knows that their start takes long.
+        self._slow: set[str] = set()
         self.extensions: list[Extension] = []
         self._listeners: list[Listener] = []
 
@@ -81,19 +91,41 @@ class Manager:
         self._show = show
 
     def start(self) -> None:
-        if not self.extensions and not self._closed:
-            self.extensions = [Extension(one, self._around, self) for one in self._located]
+        if not self._started and not self._closed:
+            self._started = True
+            self.extensions = [Extension(start, self._around, self) for start in map(self._start, self._located)]
             self._listeners = [Listener(extension) for extension in self.extensions]
 
     async def close(self) -> None:
         self._closed = True
         await asyncio.gather(*(extension.close() for extension in self.extensions))
 
+    def join(self, name: str, carrier: Carrier) -> Extension:
+        """Let an extension take part that has connected by itself; `Extension.over` tells when it has gone again.
+
+        It comes after those that are there. One that was there before under its name takes its place again, and finds
+        blocked what it left blocked. Raise UserError if the name is taken or is none, or if the session is over.
+        """
+        if self._closed:
+            raise UserError("the session is over")
+        self.start()
+        earlier = next((one for one in self.extensions if one.name == name), None)
+        if earlier is not None and (earlier.returns or not earlier.is_over):
+            raise UserError(f"the session has an extension named {name!r} already")
+        caller = Caller(name, carrier, self._around, frozenset() if earlier is None else earlier.peer.closed)
+        # Those that have gone and block nothing leave no trace.
+        self.extensions = [one for one in self.extensions if one is not earlier and not _is_gone(one)]
+        extension = Extension(caller, self._around, self)
+        self.extensions.append(extension)
+        kept = {listener.extension: listener for listener in self._listeners}
+        self._listeners = [kept.get(one) or Listener(one) for one in self.extensions]
+        return extension
+
     # What the agent asks.
 
     @property
     def attentive(self) -> bool:
-        return bool(self._located)
+        return bool(self._located or self.extensions)
 
     @property
     def holds_messages(self) -> bool:
@@ -103,7 +135,7 @@ class Manager:
         if self._tools is None:
             found: dict[str, Tool] = {}
             for extension in self.extensions:
-                for tool in extension.peer.tools:
+                for tool in extension.offer.tools.values():
                     if tool.name not in self._taken and self._offered(tool.name):
                         found.setdefault(tool.name, ExtensionTool(extension, tool))
             self._tools = list(found.values())
@@ -111,7 +143,7 @@ class Manager:
 
     async def ready(self) -> None:
         self.start()
-        await asyncio.gather(*(extension.settled() for extension in self.extensions))
+        await asyncio.gather(*(self._settled(extension) for extension in self.extensions))
         if not self._begun:
             self._begun = True
             for extension in self.extensions:
@@ -181,6 +213,7 @@ class Manager:
         ]
 
     async def run_command(self, name: str, args: str) -> CommandAnswer:
+        name = name.removeprefix("/")  # As people type it; no name has one.
         found = self._commands().get(name)
         if found is None:
             known = ", ".join(self._commands()) or "none"
@@ -221,6 +254,8 @@ class Manager:
                 self._tools = None
                 if self._begun:
                     self._report_clashes(extension)
+            case Settled():
+                self._tools = None  # What it had before it crashed, and has not registered again, is gone.
             case Subscribed() if self._begun:
                 # It was slow to start, or has been started again: for it, the session begins now.
                 extension.tell(wire.Event("session_start"))
@@ -237,6 +272,12 @@ class Manager:
                 )
             case PanelClosed(panel_id=panel_id):
                 self._panel_closed(extension, panel_id)
+            case Awaited(what=what, since=since):
+                self._show([ExtWaiting(extension.name, what, since)])
+            case GivenUp(reason=reason):
+                self._tools = None
+                if reason:
+                    self._show([ExtNotify(extension.name, "warn", reason)])
             case Broken(reason=reason):
                 self._show([ExtNotify(extension.name, "error", reason)])
             case Ended(reason=reason, wanted=False):
@@ -246,11 +287,27 @@ class Manager:
             case _:
                 pass
 
+    def _start(self, one: Located) -> Start:
+        assert one.manifest is not None  # What counts has one.
+        return Start(one.manifest, one.directory, self._around, one.problem if one.standing == "broken" else "")
+
+    async def _settled(self, extension: Extension) -> None:
+        """Wait until a prompt need not wait for it; that this takes long is told once."""
+
+        def tell(since: str) -> None:
+            if extension.name not in self._slow:
+                self._slow.add(extension.name)
+                self._show([ExtWaiting(extension.name, "start", since)])
+
+        with Wait(tell):
+            await extension.settled()
+        self._slow.discard(extension.name)
+
     def _commands(self) -> Mapping[str, tuple[Extension, wire.RegisterCommand]]:
         """Return the commands by name, each with whose it is: the first in order has a name that several want."""
         found: dict[str, tuple[Extension, wire.RegisterCommand]] = {}
         for extension in self.extensions:
-            for command in extension.peer.commands:
+            for command in extension.offer.commands.values():
                 found.setdefault(command.name, (extension, command))
         return found
 
@@ -294,6 +351,11 @@ class Manager:
         if self._panels.get(panel_id) is extension:
             del self._panels[panel_id]
             self._show([events.PanelClosed(extension.name, panel_id)])
+
+
+def _is_gone(extension: Extension) -> bool:
+    """Tell if one that had come by itself has gone, and left nothing blocked."""
+    return not extension.returns and extension.is_over and not extension.peer.closed
 
 
 def _note(name: str, reason: str, *, changed: bool) -> str:

@@ -59,16 +59,22 @@ def parse(data: bytes, path: str) -> Manifest:
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
-        raise ConfigError(f"{path}: {problem}") from None
+        raise ConfigError(f"{path}: {_explained(data) or problem}") from None
     for word in (manifest.exec, *manifest.args):
         if "\0" in word:
-            raise ConfigError(f"{path}: a NUL character in `exec` or `args`")
+            raise ConfigError(f"{path}: `exec` and `args` must be without NUL characters")
     fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     _check_spelling(fields, path)
     if manifest.permissions is None and "permissions" in fields:
         # Whoever writes this hardly wants to allow everything.
-        raise ConfigError(f"{path}: Expected `object`, got `null` - at `$.permissions`")
+        raise ConfigError(f"{path}: {_explained(data)}")
     return manifest
+
+
+def _explained(data: bytes) -> str:
+    from zot.extensions.complaint import complaint  # Nearly all are right.
+
+    return complaint(data, Manifest, Permissions)
 
 
 def _check_spelling(fields: Iterable[str], path: str) -> None:

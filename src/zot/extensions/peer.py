@@ -4,7 +4,8 @@ No clock either: every time is seconds of whatever clock the shell uses, given a
 
 - **Bytes in.** `receive(data, now)` for what the extension wrote, `end(reason, now)` when that is over (it exited, was
   killed, closed its output), `expire(now)` when a deadline has come. Each returns *happenings* (`happenings.py`), to be
-  acted upon in their order.
+  acted upon in their order. A shell that reads long lines elsewhere cuts them with `lines` and `last_lines`, and hands
+  what was `said.read` to `take`.
 - **Bytes out.** `call_tool`, `invoke_command`, `ask`, `tell`, `press`, `close_panel`, `shut_down` return bytes to
   write, in the order of the calls; b"" if there is nothing to say. The three that have an answer return `Asked`, with
   its id, or the answer itself if there is no asking. `Greeted.reply` is to be written, too.
@@ -30,8 +31,9 @@ What holds:
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Any, Final
+
+import msgspec
 
 from zot.errors import ProtocolError
 from zot.extensions import answers
@@ -56,28 +58,18 @@ from zot.extensions.happenings import (
     ToolRegistered,
 )
 from zot.extensions.panels import Panels
-from zot.extensions.permissions import Permissions, admit, hint
+from zot.extensions.permissions import Permissions, admit
+from zot.extensions.phase import Phase, State
 from zot.extensions.questions import Questions
-from zot.extensions.quotes import clipped, with_line
+from zot.extensions.quotes import with_line
 from zot.extensions.registry import Registry
+from zot.extensions.said import Framed, Said, Unfit, read
 from zot.printable import printable
 from zot.wire import extension as wire
 from zot.wire.lines import LineSplitter, TooLong
 
 #: So many lines that are no frames are the end of it.
 MAX_FAULTS: Final = 100
-#: What asks for no more than this can be used before it is complete.
-_UNHURRIED: Final = frozenset({"commands", "panels"})
-
-
-class State(Enum):
-    """How far a connection has come."""
-
-    GREETING = "greeting"
-    REGISTERING = "registering"
-    READY = "ready"
-    CLOSING = "closing"
-    CLOSED = "closed"
 
 
 class Peer:
@@ -96,8 +88,9 @@ class Peer:
         max_line_bytes: int = wire.MAX_LINE_BYTES,
     ) -> None:
         self.name = name
-        self.state = State.GREETING
         self.hello: wire.Hello | None = None
+        #: What may be the reason if it does not get to say hello; begins with a separator.
+        self.advice = ""
         self._ack = ack
         self._deadlines = deadlines or Deadlines()
         self._fails_closed = fails_closed
@@ -107,18 +100,19 @@ class Peer:
         self._questions = Questions(name, self._deadlines, closed)
         self._panels = Panels()
         self._faults = 0
-        self._wanted = False
-        # What the state waits for, in the end: hello, ready, or that it stops.
-        self._until: float | None = now + self._deadlines.hello_s
-        self._settle_at = 0.0
-        self._kill_next = False
+        self._phase = Phase(self._deadlines, now)
 
     # What is known of it.
 
     @property
+    def state(self) -> State:
+        """How far it has come."""
+        return self._phase.state
+
+    @property
     def running(self) -> bool:
         """True while it can be talked to."""
-        return self.state in (State.REGISTERING, State.READY)
+        return self._phase.running
 
     @property
     def closed(self) -> frozenset[wire.Intercepted]:
@@ -150,7 +144,7 @@ class Peer:
 
     def next_deadline(self) -> float | None:
         """Return when `expire` has something to do; None if nothing is waited for."""
-        times = (self._until, self._questions.next_deadline())
+        times = (self._phase.until, self._questions.next_deadline())
         return min((time for time in times if time is not None), default=None)
 
     # What it is told.
@@ -212,83 +206,82 @@ class Peer:
 
     def shut_down(self, now: float) -> bytes:
         """Let it end. What it was asked may still be answered meanwhile."""
-        if self.state in (State.CLOSING, State.CLOSED):
+        if self._phase.ending:
             return b""
-        self.state, self._wanted = State.CLOSING, True
-        self._until, self._kill_next = now + self._deadlines.shutdown_s, False
+        self._phase.shut_down(now)
         return wire.encode_frame(wire.Shutdown())
 
     # What comes of it.
 
     def receive(self, data: bytes, now: float) -> list[Happening]:
         """Take what it wrote, in chunks of any size."""
-        return [] if self._deaf else self._take_all(self._lines.feed(data), now)
+        return self._take_all(self.lines(data), now)
+
+    def lines(self, data: bytes) -> list[bytes | TooLong]:
+        """Return the lines that are complete with ``data``."""
+        return [] if self._phase.deaf else self._lines.feed(data)
+
+    def last_lines(self) -> list[bytes | TooLong]:
+        """Return the last line, which has no end, if there is one: nothing more comes."""
+        return [] if self._phase.deaf else self._lines.finish()
+
+    def take(self, said: Said, now: float) -> list[Happening]:
+        """Take what was read of one line, in their order."""
+        if self._phase.deaf:
+            return []
+        if isinstance(said, Unfit):
+            return self._unknown(said, now) if said.later else self._fault(said, now)
+        self._phase.spoke(now)
+        try:
+            return self._admit(said, now)
+        except ProtocolError as problem:
+            return self._complain(str(problem), now)
 
     def end(self, reason: str, now: float, *, began: bool = True) -> list[Happening]:
         """It is over, or never ``began``, for a reason to be shown, such as "exited with 1": nothing more comes."""
         if self.state is State.CLOSED:
             return []
-        happenings = [] if self._deaf else self._take_all(self._lines.finish(), now)
+        happenings = self._take_all(self.last_lines(), now)
         if self.state is State.GREETING and began:
-            reason = f"{reason} before it said hello{hint(self._permissions)}"
+            reason = f"{reason} before it said hello{self.advice}"
         happenings += self._questions.fail_all(reason)
         happenings += self._panels.close_all()
-        self.state, self._until = State.CLOSED, None
-        return [*happenings, Ended(reason, self._wanted)]
+        self._phase.ended()
+        return [*happenings, Ended(reason, self._phase.wanted)]
 
     def expire(self, now: float) -> list[Happening]:
         """Draw the consequences of the time. Any number of times."""
         happenings = self._questions.expire(now)
-        if self._until is not None and self._until <= now:
-            happenings += self._state_expired(now)
+        if self._phase.until is not None and self._phase.until <= now:
+            happenings += self._phase_expired(now)
         return happenings
 
-    @property
-    def _deaf(self) -> bool:
-        """True once it does not matter what it says."""
-        return self.state is State.CLOSED or (self.state is State.CLOSING and not self._wanted)
-
-    def _state_expired(self, now: float) -> list[Happening]:
+    def _phase_expired(self, now: float) -> list[Happening]:
         match self.state:
             case State.GREETING:
                 late = f"did not say hello within {self._deadlines.hello_s:g} s"
-                return self.lose(late + hint(self._permissions), now)
+                return self.lose(late + self.advice, now)
             case State.REGISTERING:
                 return self._settle(said=False)
-            case State.CLOSING if self._kill_next:
-                self._until = None
+            case State.CLOSING if self._phase.kill_next:
+                self._phase.killed()
                 return [Kill()]
             case State.CLOSING:
-                self._until, self._kill_next = now + self._deadlines.terminate_s, True
+                self._phase.terminated(now)
                 return [Terminate()]
             case State.READY | State.CLOSED:
                 return []
 
     def _take_all(self, lines: list[bytes | TooLong], now: float) -> list[Happening]:
-        happenings: list[Happening] = []
-        for line in lines:
-            if self._deaf:
-                break
-            happenings += self._take(line, now)
-        return happenings
+        return [happening for line in lines for happening in self.take(read(line), now)]
 
-    def _take(self, line: bytes | TooLong, now: float) -> list[Happening]:
-        if isinstance(line, TooLong):
-            return self._fault(f"wrote a line of more than {line.limit} bytes", now)
-        try:
-            frame = wire.decode_from_extension(line)
-        except wire.UnknownFrame as problem:
-            return self._unknown(problem, line, now)
-        except ProtocolError as problem:
-            return self._fault(f"wrote a line that is no frame: {clipped(str(problem))}", now, problem, line)
-        if self.state is State.REGISTERING:
-            self._wait_for_more(now)
-        try:
-            frame, refused = (frame, "") if self.state is State.GREETING else admit(frame, self._permissions)
-            happenings = self._act(frame, len(line), now)
-            return [Complained(refused, notice=True), *happenings] if refused else happenings
-        except ProtocolError as problem:
-            return self._complain(str(problem), now)
+    def _admit(self, said: Framed, now: float) -> list[Happening]:
+        """Take what its permissions leave of a frame. Raise ProtocolError if nothing is left, or it is not allowed."""
+        frame, refused = said.frame, ""
+        if self.state is not State.GREETING:
+            frame, refused = admit(frame, self._permissions)
+        happenings = self._act(frame, said.size, now)
+        return [Complained(refused, notice=True), *happenings] if refused else happenings
 
     def _act(self, frame: wire.AnyFromExtension, size: int, now: float) -> list[Happening]:
         """Take one frame. Raise ProtocolError if it is not allowed here and now."""
@@ -315,7 +308,9 @@ class Peer:
             case wire.Notify(message=message, level=level):
                 return [Notified(next((known for known in wire.LEVELS if known == level), "info"), message)]
             case wire.ShutdownAck():
-                return [Acknowledged()] if self._wanted else [Complained("acknowledged a shutdown nobody asked for")]
+                return (
+                    [Acknowledged()] if self._phase.wanted else [Complained("acknowledged a shutdown nobody asked for")]
+                )
 
     def _greet(self, hello: wire.Hello, now: float) -> list[Happening]:
         if self.state is State.CLOSING:
@@ -324,19 +319,12 @@ class Peer:
             raise ProtocolError("said hello again")
         if hello.name != self.name:
             return self.lose(f"says it is {hello.name!r}, but its manifest says {self.name!r}", now)
-        self.hello, self.state = hello, State.REGISTERING
-        self._settle_at = now + self._deadlines.ready_s
-        self._wait_for_more(now)
+        self.hello = hello
+        self._phase.greeted(hello, now)
         return [Greeted(hello, wire.encode_frame(self._ack))]
 
-    def _wait_for_more(self, now: float) -> None:
-        """Wait for ready; if it has nothing a prompt needs, no longer than it is silent for a moment."""
-        self._until = self._settle_at
-        if self.hello is not None and self.hello.capabilities and _UNHURRIED.issuperset(self.hello.capabilities):
-            self._until = min(self._until, now + self._deadlines.silence_s)
-
     def _settle(self, *, said: bool) -> list[Happening]:
-        self.state, self._until = State.READY, None
+        self._phase.settled()
         return [Settled(said)]
 
     def _subscribe(self, wanted: wire.Subscribe) -> list[Happening]:
@@ -354,20 +342,19 @@ class Peer:
 
     # What goes wrong.
 
-    def _unknown(self, problem: wire.UnknownFrame, line: bytes, now: float) -> list[Happening]:
+    def _unknown(self, said: Unfit, now: float) -> list[Happening]:
         """A frame of a later version harms nobody; one that answers a question was meant as an answer."""
-        if self.state is State.GREETING or self._questions.meant(problem.frame_id) is not None:
-            return self._fault(f"wrote an {clipped(str(problem))}", now, problem, line)
-        return self._complain(clipped(str(problem)), now)
+        if self.state is State.GREETING or self._questions.meant(said.frame_id) is not None:
+            return self._fault(msgspec.structs.replace(said, reason=f"wrote an {said.reason}"), now)
+        return self._complain(said.reason, now)
 
-    def _fault(
-        self, reason: str, now: float, problem: ProtocolError | None = None, line: bytes = b""
-    ) -> list[Happening]:
+    def _fault(self, said: Unfit, now: float) -> list[Happening]:
         """A line is no frame: fail what it answers, or else all that waits."""
+        reason, line = said.reason, said.line
         if self.state is State.GREETING:
             advice = "" if line[:1] in (b"", b"{") else "; what it prints belongs on standard error"
             return self.lose(f"did not say hello first, but {with_line(reason, line)}{advice}", now)
-        meant = self._questions.meant(problem.frame_id) if problem is not None else None
+        meant = self._questions.meant(said.frame_id)
         failed = [self._questions.fail(meant, reason)] if meant else self._questions.fail_all(reason)
         complaint = Complained(with_line(reason, line), notice=bool(failed) or not self._faults)
         return [complaint, *failed, *self._count_fault(now)]
@@ -382,11 +369,10 @@ class Peer:
 
     def lose(self, reason: str, now: float) -> list[Happening]:
         """It cannot be talked to any more although it runs: it speaks nonsense, does not read, has closed a pipe."""
-        if self.state in (State.CLOSING, State.CLOSED):
+        if self._phase.ending:
             return []  # Its end has been arranged for.
         failed = self._questions.fail_all(reason)
-        self.state = State.CLOSING
-        self._until, self._kill_next = now + self._deadlines.terminate_s, True
+        self._phase.terminated(now)
         return [*failed, Broken(reason), Terminate()]
 
     def _why_not(self, kind: str, name: str, known: dict[str, Any]) -> str | None:

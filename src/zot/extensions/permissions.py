@@ -17,6 +17,8 @@ from zot.wire import extension as wire
 
 #: The directory that the session works in, at the beginning of a path.
 CWD = "$CWD"
+#: What may be the reason if a confined extension does not get to say anything; begins with a separator.
+LACKING = "; its permissions show it no programs but those in exec, and no files but those in fs.read"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 Names: TypeAlias = bool | tuple[str, ...]
@@ -57,13 +59,6 @@ class Permissions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def allows(scope: bool | tuple[str, ...], name: str) -> bool:
     """Tell if a scope includes ``name``."""
     return name in scope if isinstance(scope, tuple) else scope
-
-
-def hint(permissions: Permissions | None) -> str:
-    """Return what may be the reason if an extension does not get to say anything; begins with a separator."""
-    if permissions is None:
-        return ""
-    return "; its permissions show it no programs but those in exec, and no files but those in fs.read"
 
 
 def admit(frame: wire.AnyFromExtension, permissions: Permissions | None) -> tuple[wire.AnyFromExtension, str]:

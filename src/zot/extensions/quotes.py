@@ -7,11 +7,13 @@ from typing import Final
 from zot.printable import printable
 
 _CLIP: Final = 200
+#: More of a line is never quoted.
+QUOTED_BYTES: Final = 4 * _CLIP
 
 
 def with_line(reason: str, line: bytes) -> str:
     """Return a reason with the line that it is about, if there is one."""
-    return f"{reason}: {clipped(line[: 4 * _CLIP].decode('utf-8', 'replace'))}" if line else reason
+    return f"{reason}: {clipped(line[:QUOTED_BYTES].decode('utf-8', 'replace'))}" if line else reason
 
 
 def clipped(text: str) -> str:

@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from zot.errors import UserError
+from zot.extensions.carrier import Deaf
 from zot.extensions.confinement import Confinement, NoSandbox, environment
 from zot.extensions.deadlines import Deadlines
 from zot.extensions.manifest import Manifest, data_directories, program
 from zot.extensions.peer import Peer
-from zot.extensions.permissions import Permissions
+from zot.extensions.permissions import LACKING
+from zot.extensions.process import ExtensionProcess, spawned
 from zot.tools.process import Child, Processes, Streams
 from zot.wire import extension as wire
 
@@ -33,12 +35,35 @@ class Surroundings(NamedTuple):
     unsandboxed: bool
 
 
+def acknowledgement(around: Surroundings, *, directory: str, data: str) -> wire.HelloAck:
+    """Return what an extension is told first: where it runs, and where it keeps what is its own."""
+    return wire.HelloAck(
+        wire.PROTOCOL_VERSION, around.zot_version, around.provider, around.model, around.cwd, directory, data
+    )
+
+
 class Start(NamedTuple):
-    """How the extension that ``manifest`` in ``directory`` describes is started in ``around``."""
+    """How the extension that ``manifest`` in ``directory`` describes is started in ``around``.
+
+    If it is ``broken``, it cannot be, and that is said when it would.
+    """
 
     manifest: Manifest
     directory: str
     around: Surroundings
+    broken: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.manifest.name
+
+    @property
+    def version(self) -> str:
+        return self.manifest.version
+
+    @property
+    def returns(self) -> bool:
+        return True
 
     def guarded(self) -> frozenset[wire.Intercepted]:
         """Return what is blocked before it has said anything."""
@@ -46,48 +71,42 @@ class Start(NamedTuple):
 
     def peer(self, closed: frozenset[wire.Intercepted], *, now: float) -> Peer:
         """Return a new connection to it; ``closed`` is what is blocked until it has subscribed."""
-        around = self.around
-        ack = wire.HelloAck(
-            wire.PROTOCOL_VERSION,
-            around.zot_version,
-            around.provider,
-            around.model,
-            around.cwd,
-            self.directory,
-            self._data_directory(),
-        )
+        ack = acknowledgement(self.around, directory=self.directory, data=self._data_directory())
         return Peer(
             self.manifest.name,
             ack,
             now=now,
-            deadlines=around.deadlines,
+            deadlines=self.around.deadlines,
             closed=closed,
             fails_closed=self.manifest.on_failure == "block",
             permissions=self.manifest.permissions,
         )
 
-    async def spawn(self, streams: Streams, note: Callable[[str], None]) -> Child:
+    async def open(self, errors: int, note: Callable[[str], None], deaf: Deaf) -> ExtensionProcess:
         """Start it, held to its permissions. Raise ValueError or UserError; ``note`` hears what is odd."""
-        around, permissions = self.around, self.manifest.permissions
-        argv = [program(self.manifest, self.directory), *self.manifest.args]
-        command = argv if permissions is None else await self._confined(argv, permissions, note)
-        env = environment(around.env, permissions)
-        try:
-            return await around.processes().spawn(command, cwd=self.directory, env=env, streams=streams)
-        except OSError as problem:
-            raise UserError(f"{problem}{self._advice(argv[0], problem)}") from None
+        if self.broken:
+            raise UserError(self.broken)
+        permissions = self.manifest.permissions
+        argv: Sequence[str | bytes] = [program(self.manifest, self.directory), *self.manifest.args]
+        advice = ""
+        if permissions is not None:
+            try:
+                confinement = self.around.confinement
+                argv = await confinement.confine(argv, self.directory, self.manifest, permissions)
+                advice = LACKING
+            except NoSandbox as problem:
+                if not self.around.unsandboxed:
+                    raise
+                note(f"runs without a sandbox: {problem}")
+        grace_s = self.around.deadlines.terminate_s
+        return await spawned(lambda streams: self._spawn(argv, streams), errors, deaf, grace_s=grace_s, advice=advice)
 
-    async def _confined(
-        self, argv: list[str], permissions: Permissions, note: Callable[[str], None]
-    ) -> Sequence[str | bytes]:
-        """Return the command line that runs it in its sandbox; without one, if that may be. Raise UserError."""
+    async def _spawn(self, argv: Sequence[str | bytes], streams: Streams) -> Child:
+        env = environment(self.around.env, self.manifest.permissions)
         try:
-            return await self.around.confinement.confine(argv, self.directory, self.manifest, permissions)
-        except NoSandbox as problem:
-            if not self.around.unsandboxed:
-                raise
-            note(f"runs without a sandbox: {problem}")
-            return argv
+            return await self.around.processes().spawn(argv, cwd=self.directory, env=env, streams=streams)
+        except OSError as problem:
+            raise UserError(f"{problem}{self._advice(program(self.manifest, self.directory), problem)}") from None
 
     def _advice(self, itself: str, problem: OSError) -> str:
         """Return what would help, "" if we do not know; begins with a separator."""

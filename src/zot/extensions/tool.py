@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from zot.errors import ToolFailed
 from zot.extensions.extension import Extension
 from zot.messages import TextBlock, ToolSpec
-from zot.tools.base import Output, ToolContext
+from zot.tools.base import FailedWith, Output, ToolContext
 from zot.tools.excerpt import Excerpt
 from zot.wire.extension import RegisterTool
 
@@ -26,7 +25,7 @@ class ExtensionTool:
         answered = await self.extension.call_tool(self.spec.name, args)
         content = _within_budget(answered.content)
         if answered.is_error:
-            raise ToolFailed("\n".join(block.text for block in content if isinstance(block, TextBlock)))
+            raise FailedWith(content)
         return content
 
 

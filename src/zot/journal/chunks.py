@@ -6,7 +6,6 @@ In a stored row the data of an image, or of a file, is its SHA-256; the bytes ar
 from __future__ import annotations
 
 import enum
-import hashlib
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -209,6 +208,8 @@ def _stowed(row: Row, blobs: dict[bytes, bytes]) -> Row:
         return msgspec.structs.replace(row, contents={})
 
     def stow(block: ImageBlock) -> ImageBlock:
+        import hashlib  # Who opens a session waits for what is loaded.
+
         digest = hashlib.sha256(block.data).digest()
         blobs[digest] = block.data
         return ImageBlock(block.mime_type, digest)

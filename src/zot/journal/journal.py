@@ -9,6 +9,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -65,9 +66,13 @@ class Journal(Look):
 
         Raise StoreFailed.
         """
-        opening = asyncio.ensure_future(asyncio.to_thread(_shared, os.fspath(path)))
+        if (shared := _open_already(os.fspath(path))) is not None:
+            return shared
+        opening: Future[Journal] = Future()
+        # A thread of its own: who opens the first journal of a process waits for what a pool of them has to load.
+        threading.Thread(target=_open_for, args=(os.fspath(path), opening), name="zot journal opening").start()
         try:
-            return await asyncio.shield(opening)
+            return await asyncio.shield(asyncio.wrap_future(opening))
         except asyncio.CancelledError:
             opening.add_done_callback(_give_back)
             raise
@@ -218,23 +223,29 @@ class Journal(Look):
         try:
             self._finish_salvage()
             try:
-                self._look()
+                connection = self._look()
             except sqlite3.Error as problem:
                 raise explained(problem, self.path) from problem
-            self._check_unsuspected()
         except JournalDamaged as problem:
             self._salvage(problem)
-            self._look()
+            connection = self._look()
         self._readers = Readers(self.path)
-        self.writer = Writer(self.path, mark=self.leases.mark)
+        self.writer = Writer(self.path, connection, mark=self.leases.mark)
 
-    def _look(self) -> None:
+    def _look(self) -> sqlite3.Connection:
+        """Return the writer's connection to the file, which is of our version by now and looks whole.
+
+        Raise sqlite3.Error, StoreFailed, JournalDamaged.
+        """
         connection = connect(self.path)
         try:
             migrate(connection, self.path)
             tables.listed(connection, limit=1)
-        finally:
+            self._check_unsuspected()
+        except BaseException:
             connection.close()
+            raise
+        return connection
 
     def _finish_salvage(self) -> None:
         """Somebody may have died while the file was replaced. Raise StoreFailed if others use it."""
@@ -317,7 +328,27 @@ def _shared(path: str) -> Journal:
         return journal
 
 
-def _give_back(opening: asyncio.Future[Journal]) -> None:
+def _open_already(path: str) -> Journal | None:
+    """Return a journal that this process has open, if that can be told without waiting."""
+    if not _opening.acquire(blocking=False):
+        return None
+    try:
+        journal = _open.get(path)
+        if journal is not None:
+            journal._users += 1
+        return journal
+    finally:
+        _opening.release()
+
+
+def _open_for(path: str, opening: Future[Journal]) -> None:
+    try:
+        opening.set_result(_shared(path))
+    except BaseException as problem:  # the thread's outermost boundary: whoever waits must hear of it
+        opening.set_exception(problem)
+
+
+def _give_back(opening: Future[Journal]) -> None:
     """Nobody waits for what was opened."""
     if not opening.cancelled() and opening.exception() is None:
         journal = opening.result()

@@ -38,7 +38,7 @@ def host_name() -> str:
 def boot_id() -> str:
     """Return what differs between two starts of the machine; "" where nobody can tell."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:  # as text it would need a codec that must be loaded
+            return file.read().decode().strip()
     except OSError:
         return ""

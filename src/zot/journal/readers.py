@@ -6,12 +6,14 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from zot.errors import StoreFailed
 from zot.journal.database import connect, explained
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 T = TypeVar("T")
 
@@ -24,7 +26,7 @@ class Readers:
     def __init__(self, path: str, opened: Callable[[str], sqlite3.Connection] = connect) -> None:
         self._path = path
         self._opened = opened
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="zot journal reader")
+        self._pool: ThreadPoolExecutor | None = None
         self._own = threading.local()
         self._guard = threading.Lock()
         self._closed = False
@@ -32,17 +34,16 @@ class Readers:
 
     async def run(self, action: Callable[[sqlite3.Connection], T]) -> T:
         """Do something with a connection, in one of the threads. It sees one state of the file. Raise StoreFailed."""
-        if self._closed:
-            raise StoreFailed(f"the journal {self._path} is closed")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self._perform, action)
+        return await asyncio.get_running_loop().run_in_executor(self._started(), self._perform, action)
 
     def close(self) -> None:
         """Interrupt those who read, and close the connections."""
-        self._closed = True
         with self._guard:
+            self._closed = True
             for connection in self._connections:
                 connection.interrupt()
-        self._pool.shutdown(cancel_futures=True)
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
         while self._connections:
             connection = self._connections.pop()
             # The interruption lasts until the next statement, and would keep the file from being tidied up on closing.
@@ -50,6 +51,17 @@ class Readers:
             with suppress(sqlite3.OperationalError):
                 connection.execute("PRAGMA query_only").fetchall()
             connection.close()
+
+    def _started(self) -> ThreadPoolExecutor:
+        """Return the threads. What they need is loaded with the first: a new session has nothing to read."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        with self._guard:
+            if self._closed:
+                raise StoreFailed(f"the journal {self._path} is closed")
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="zot journal reader")
+            return self._pool
 
     def _perform(self, action: Callable[[sqlite3.Connection], T]) -> T:
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
@@ -104,7 +103,9 @@ class Record:
         if self._owner is not None:
             raise SessionBusy(f"session {self.id!r} is running here already", pid=owner.pid, host=owner.host)
         taken: list[Owner] = []
-        taking = self._files.writer.run(lambda connection: self._take(connection, owner, taken), durable=True)
+        taking = self._files.writer.run(
+            lambda connection: self._take(connection, owner, taken), durable=True, session=self.number
+        )
         heard = asyncio.wrap_future(taking)
         try:
             async with asyncio.timeout(self._patience_s):
@@ -159,7 +160,7 @@ class Record:
             connection.execute(query, (mark, number, msgspec.json.encode(owner)))
 
         try:
-            leaving = self._files.writer.run(leave, durable=parked)
+            leaving = self._files.writer.run(leave, durable=parked, session=number)
         except StoreFailed:
             leases.let_go(number)  # nothing is on its way any more
         else:
@@ -267,6 +268,8 @@ class Record:
 
     async def newest(self) -> Sequence[Row]:
         """Return the rows of the newest run, whoever wrote them. Raise JournalDamaged."""
+        if self._owner is not None and self.last_seq == 0:
+            return []  # nobody has written anything, and nobody else can
 
         def look(connection: sqlite3.Connection) -> list[Row]:
             _, first = last_run(connection, self.number)
@@ -289,9 +292,12 @@ class Record:
 
     async def past(self) -> Past:
         """Return what the session needs in order to go on, as far as `last_seq`. Raise JournalDamaged."""
-        upto = self.last_seq
+        if (upto := self.last_seq) == 0:
+            return Past((), 0, ())
 
         def look(connection: sqlite3.Connection) -> Past:
+            from bisect import bisect_right  # Who opens a new session waits for what is loaded.
+
             numbers, changes = self._own(*all_changes(connection, self.number))
             run, first = last_run(connection, self.number)
             rows = rows_after(connection, self.number, first - 1, _ALL) if first else []

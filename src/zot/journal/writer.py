@@ -8,16 +8,17 @@ import os
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from itertools import groupby
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from zot.errors import StoreFailed
 from zot.journal.chunks import Chunk, join
-from zot.journal.database import connect, explained
+from zot.journal.database import explained
 from zot.journal.tables import summed_up, used
 
 log = logging.getLogger("zot")
@@ -56,33 +57,38 @@ class Parcel(msgspec.Struct):
 
 
 class Task(msgspec.Struct):
-    """Something else to be done with the file, in order with the appends and in a transaction of its own.
+    """Something else to be done with the file, in order with the appends: all of it or nothing.
 
     ``durable``: it is not done before the disk has it, whatever happens to the machine. ``bare``: it must not be in a
-    transaction.
+    transaction. Of two about the same ``session``,
+    whoever waits for the one hears that it is done before the other is begun.
     """
 
     action: Callable[[sqlite3.Connection], Any]
     future: Future[Any]
     durable: bool = False
     bare: bool = False
+    session: int = 0
 
 
 class Writer:
     """Writes to one file, from one thread, in the order in which things were given to it."""
 
-    def __init__(self, path: str, *, mark: Callable[[int, int], None]) -> None:
-        """``mark`` is told, in this thread, up to which row a session is safe, before anybody else is."""
+    def __init__(self, path: str, connection: sqlite3.Connection, *, mark: Callable[[int, int], None]) -> None:
+        """``connection`` is the writer's from now on.
+
+        ``mark`` is told, in this thread, up to which row a session is safe, before anybody else is.
+        """
         self._path = path
         self._mark = mark
-        self._connection = connect(path)
+        self._connection = connection
         self._file = os.stat(path)
         self._queue: deque[Parcel | Task] = deque()
         self._wake = threading.Semaphore(0)
         self._guard = threading.Lock()
         self._closing = False
         self._dead: StoreFailed | None = None
-        self._work_in_hand: list[Parcel] | Task = []
+        self._work_in_hand: list[Parcel | Task] = []
         self._waking: set[asyncio.AbstractEventLoop] = set()
         self._thread = threading.Thread(target=self._live, name="zot journal", daemon=True)
         self._thread.start()
@@ -97,12 +103,19 @@ class Writer:
             self._waking.add(loop)
             loop.call_soon(self._wake_up, loop)
 
-    def run(self, action: Callable[[sqlite3.Connection], T], *, durable: bool = False, bare: bool = False) -> Future[T]:
+    def run(
+        self,
+        action: Callable[[sqlite3.Connection], T],
+        *,
+        durable: bool = False,
+        bare: bool = False,
+        session: int = 0,
+    ) -> Future[T]:
         """Do something in the writer's thread, behind what was given before. The future has what it returns."""
         future: Future[T] = Future()
         with self._guard:
             self._check()
-            self._queue.append(Task(action, future, durable, bare))
+            self._queue.append(Task(action, future, durable, bare, session))
         self._wake.release()
         return future
 
@@ -143,35 +156,30 @@ class Writer:
             log.exception("the journal's writer failed")
             self._die(StoreFailed(f"{self._path} cannot be written any more ({problem}): restart zot and resume"))
 
-    def _take(self) -> list[Parcel] | Task:
-        """Return what comes next: a task, or all the appends before the next one."""
-        if isinstance(first := self._queue.popleft(), Task):
-            return first
-        group = [first]
-        while self._queue and len(group) < _MAX_GROUP and isinstance(self._queue[0], Parcel):
-            following = self._queue.popleft()
-            assert isinstance(following, Parcel)
-            group.append(following)
+    def _take(self) -> list[Parcel | Task]:
+        """Return what comes next and is done together: many, or something that must be done by itself."""
+        group, about = [self._queue.popleft()], set[int]()
+        if _joins(group[0], about):
+            while self._queue and len(group) < _MAX_GROUP and _joins(self._queue[0], about):
+                group.append(self._queue.popleft())
         return group
 
-    def _work(self, work: list[Parcel] | Task) -> None:
-        if isinstance(work, Task):
-            self._perform(work)
+    def _work(self, group: Sequence[Parcel | Task]) -> None:
+        tasks = [one for one in group if isinstance(one, Task)]
+        if len(group) == len(tasks) == 1:
+            self._perform(tasks[0])
+        elif tasks:
+            self._work_together(group)
         else:
-            self._commit([parcel for parcel in work if parcel.sender.broken is None])
+            parcels = [one for one in group if isinstance(one, Parcel)]
+            self._commit([parcel for parcel in parcels if parcel.sender.broken is None])
 
     def _perform(self, task: Task) -> None:
         if not task.future.set_running_or_notify_cancel():
             return
         try:
-            if task.durable:
-                self._connection.execute("PRAGMA synchronous = FULL")
-            try:
-                with nullcontext() if task.bare else _Transaction(self._connection):
-                    result = task.action(self._connection)
-            finally:
-                if task.durable:
-                    self._connection.execute("PRAGMA synchronous = NORMAL")
+            with self._durably(task.durable), nullcontext() if task.bare else _Transaction(self._connection):
+                result = task.action(self._connection)
         except sqlite3.Error as problem:
             task.future.set_exception(explained(problem, self._path))
         except Exception as problem:  # whoever asked for it hears it
@@ -179,31 +187,94 @@ class Writer:
         else:
             task.future.set_result(result)
 
+    def _work_together(self, group: Sequence[Parcel | Task]) -> None:
+        """Do everything in one transaction, in order: with many sessions, the disk is waited for once for all.
+
+        What a task cannot do costs that task alone; if the file cannot be written, nothing of it has happened.
+        """
+        written: list[Parcel] = []
+        done: list[tuple[Task, Any, Exception | None]] = []
+        durable = any(isinstance(one, Task) and one.durable for one in group)
+        try:
+            with self._durably(durable), _Transaction(self._connection):
+                for is_task, some in groupby(group, lambda one: isinstance(one, Task)):
+                    if is_task:
+                        done += [self._attempt(task) for task in some if isinstance(task, Task) and _starts(task)]
+                    else:
+                        parcels = [one for one in some if isinstance(one, Parcel) and one.sender.broken is None]
+                        written += parcels
+                        self._insert(parcels)
+            self._written(written)
+        except (sqlite3.Error, StoreFailed) as problem:
+            failure = problem if isinstance(problem, StoreFailed) else explained(problem, self._path)
+            self._fail(written, failure)
+            for task in group:
+                if isinstance(task, Task) and not task.future.done():
+                    task.future.set_exception(failure)
+        else:
+            _tell_safe(written)
+            for task, result, refusal in done:
+                if refusal is None:
+                    task.future.set_result(result)
+                else:
+                    task.future.set_exception(refusal)
+
+    def _attempt(self, task: Task) -> tuple[Task, Any, Exception | None]:
+        """Do a task inside a transaction: all of it, or nothing. Raise sqlite3.Error if the transaction is lost."""
+        self._connection.execute("SAVEPOINT task")
+        try:
+            outcome: tuple[Task, Any, Exception | None] = task, task.action(self._connection), None
+        except Exception as problem:  # whoever asked for it hears it
+            self._connection.execute("ROLLBACK TO task")
+            refusal = explained(problem, self._path) if isinstance(problem, sqlite3.Error) else problem
+            outcome = task, None, refusal
+        self._connection.execute("RELEASE task")
+        return outcome
+
+    @contextmanager
+    def _durably(self, durable: bool) -> Iterator[None]:
+        """Let a transaction end only when the disk has it, whatever happens to the machine."""
+        if not durable:
+            yield
+            return
+        self._connection.execute("PRAGMA synchronous = FULL")
+        try:
+            yield
+        finally:
+            self._connection.execute("PRAGMA synchronous = NORMAL")
+
     def _commit(self, parcels: Sequence[Parcel]) -> None:
         if not parcels:
             return
         try:
-            self._write(parcels)
+            chunk = parcels[0].chunks[0] if len(parcels) == 1 else None
+            if chunk is not None and len(parcels[0].chunks) == 1 and not parcels[0].blobs and not parcels[0].summary:
+                # The usual case, in one call: each one that lets go of the interpreter may wait for it afterwards.
+                self._connection.execute(_INSERT, _row(chunk))
+            else:
+                with _Transaction(self._connection):
+                    self._insert(parcels)
+            self._written(parcels)
         except (sqlite3.Error, StoreFailed) as problem:
-            failure = problem if isinstance(problem, StoreFailed) else explained(problem, self._path)
-            for parcel in parcels:
-                parcel.sender.broken = failure
-            _tell(parcels, lambda sender, _: sender.on_failed(failure))
+            self._fail(parcels, problem if isinstance(problem, StoreFailed) else explained(problem, self._path))
         else:
-            _tell(parcels, lambda sender, own: sender.on_safe(own[-1].last, sum(parcel.size for parcel in own)))
+            _tell_safe(parcels)
 
-    def _write(self, parcels: Sequence[Parcel]) -> None:
+    def _fail(self, parcels: Sequence[Parcel], failure: StoreFailed) -> None:
+        for parcel in parcels:
+            parcel.sender.broken = failure
+        _tell(parcels, lambda sender, _: sender.on_failed(failure))
+
+    def _insert(self, parcels: Sequence[Parcel]) -> None:
+        """Write rows, inside a transaction."""
         chunks = join([chunk for parcel in parcels for chunk in parcel.chunks])
-        rows = [(c.session, c.kind, c.first, c.count, c.run, c.crc, c.body) for c in chunks]
-        extra = [parcel for parcel in parcels if parcel.blobs or parcel.summary]
-        if len(rows) == 1 and not extra:
-            # The usual case, in one call: each one that lets go of the interpreter may wait for it afterwards.
-            self._connection.execute(_INSERT, rows[0])
-        else:
-            with _Transaction(self._connection):
-                self._connection.executemany(_INSERT, rows)
-                for parcel in extra:
-                    _write_extra(self._connection, parcel)
+        self._connection.executemany(_INSERT, map(_row, chunks))
+        for parcel in parcels:
+            if parcel.blobs or parcel.summary:
+                _write_extra(self._connection, parcel)
+
+    def _written(self, parcels: Sequence[Parcel]) -> None:
+        """What was written is safe, if it is where it can be found. Raise StoreFailed."""
         self.check_file()
         for number, last in {parcel.sender.number: parcel.last for parcel in parcels}.items():
             try:
@@ -224,8 +295,7 @@ class Writer:
         """Nothing more will be written: say so to everybody who waits."""
         with self._guard:
             self._dead = problem
-            hand = self._work_in_hand
-            left = [*(hand if isinstance(hand, list) else [hand]), *self._queue]
+            left = [*self._work_in_hand, *self._queue]
             self._queue.clear()
         for task in left:
             # One that was in hand may be done meanwhile, and is running in any case.
@@ -251,6 +321,30 @@ class _Transaction:
             # SQLite has rolled back already where it could not go on at all.
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
+
+
+def _joins(work: Parcel | Task, about: set[int]) -> bool:
+    """True if it can be done together with tasks that are ``about`` some sessions; then it is about its own, too."""
+    if not isinstance(work, Task):
+        return True
+    if work.bare or work.session in about:
+        return False
+    if work.session:
+        about.add(work.session)
+    return True
+
+
+def _starts(task: Task) -> bool:
+    """False if nobody wants it any more."""
+    return task.future.set_running_or_notify_cancel()
+
+
+def _row(chunk: Chunk) -> tuple[Any, ...]:
+    return chunk.session, chunk.kind, chunk.first, chunk.count, chunk.run, chunk.crc, chunk.body
+
+
+def _tell_safe(parcels: Sequence[Parcel]) -> None:
+    _tell(parcels, lambda sender, own: sender.on_safe(own[-1].last, sum(parcel.size for parcel in own)))
 
 
 def _write_extra(connection: sqlite3.Connection, parcel: Parcel) -> None:

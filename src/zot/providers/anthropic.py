@@ -160,6 +160,9 @@ def _block(block: TranscriptBlock) -> dict[str, Any] | None:
             return {"type": "tool_use", "id": acceptable_id(id_), "name": acceptable_name(name), "input": args or {}}
         case ResultBlock(call_id=call_id, is_error=is_error, content=content):
             parts = [part for item in content if (part := _block(item)) is not None]
+            if is_error and any(part["type"] == "image" for part in parts):
+                # The API takes nothing but text in what it is told is an error.
+                parts, is_error = [{"type": "text", "text": "[error]"}, *parts], False
             return {
                 "type": "tool_result",
                 "tool_use_id": acceptable_id(call_id),

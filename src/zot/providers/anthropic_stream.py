@@ -13,7 +13,6 @@ from zot.messages import Counters, Stop, TextBlock, ThinkingBlock, TranscriptBlo
 from zot.providers.base import Reply, StreamEvent
 from zot.providers.calls import CallIds, finished_call
 from zot.providers.decoding import StreamDecoder
-from zot.providers.failures import in_stream
 from zot.providers.payload import EventReader
 
 _STOPS: Mapping[str, Stop] = {
@@ -222,6 +221,8 @@ class AnthropicDecoder(StreamDecoder):
                 self._count(usage)
                 self._stop_reason = ending.stop_reason or self._stop_reason
             case _ErrorEvent(error=fault):
+                from zot.providers.failures import in_stream  # Who asks for the first time waits for what is loaded.
+
                 raise in_stream(fault.type, fault.message)
             case _:
                 pass

@@ -14,7 +14,6 @@ from zot.messages import CallBlock, Counters, Stop, TextBlock, ThinkingBlock, Tr
 from zot.providers.base import Reply, StreamEvent
 from zot.providers.calls import CallIds, finished_call
 from zot.providers.decoding import StreamDecoder
-from zot.providers.failures import in_stream
 from zot.providers.payload import EventReader
 
 _STOPS: Mapping[str, Stop] = {"MAX_TOKENS": "length"}
@@ -238,6 +237,8 @@ class GeminiDecoder(StreamDecoder):
 def _check(chunk: _Chunk) -> None:
     """Raise what a chunk reports instead of an answer."""
     if (fault := chunk.error) is not None:
+        from zot.providers.failures import in_stream  # Who asks for the first time waits for what is loaded.
+
         raise in_stream(fault.status or str(fault.code or ""), fault.message or "")
     feedback = chunk.prompt_feedback
     if feedback is not None and feedback.block_reason:

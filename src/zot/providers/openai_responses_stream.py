@@ -11,7 +11,6 @@ from zot.providers import openai_responses_frames as f
 from zot.providers.base import Reply, StreamEvent
 from zot.providers.calls import CallIds
 from zot.providers.decoding import StreamDecoder
-from zot.providers.failures import in_stream
 from zot.providers.openai_responses_items import OpenCall, OpenMessage, OpenThought, Part
 
 _Open: TypeAlias = OpenMessage | OpenThought | OpenCall
@@ -205,5 +204,7 @@ def _counters(usage: f.Usage) -> Counters:
 
 
 def _failure(fault: f.Fault) -> ProviderError:
+    from zot.providers.failures import in_stream  # Who asks for the first time waits for what is loaded.
+
     code = str(fault.code or fault.type or "server_error")
     return in_stream(code, fault.message or "the service gave no reason")

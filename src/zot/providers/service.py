@@ -24,7 +24,6 @@ from zot.providers.base import (
     StreamEvent,
     Transport,
 )
-from zot.providers.failures import not_a_stream, refusal, sign
 from zot.providers.mask import Mask
 from zot.providers.retry import IN_PASSING, retry_delay
 
@@ -184,6 +183,8 @@ class _Call:
 
     def _sign(self, error: ProviderError) -> None:
         """Say whose error it is, without keys and in few words."""
+        from zot.providers.failures import sign  # Who asks for the first time waits for what is loaded.
+
         sign(error, provider=self._name, mask=self._mask)
 
     def _advise(self, error: ProviderError) -> None:
@@ -220,6 +221,8 @@ class _Call:
             body = await self._error_body(response)
         finally:
             response.close()
+        from zot.providers.failures import refusal  # Who asks for the first time waits for what is loaded.
+
         raise refusal(response.status, response.headers, body, now=self._clock())
 
     async def _begin(self, http: HttpRequest) -> None:
@@ -241,6 +244,8 @@ class _Call:
         kind = response.headers.get("content-type", "").partition(";")[0].strip()
         if not isinstance(problem, StreamBroken) or self._decoder.progress or kind.lower() in ("", _EVENTS):
             return problem
+        from zot.providers.failures import not_a_stream  # Who asks for the first time waits for what is loaded.
+
         return not_a_stream(kind, self._opening, self._mask)
 
     async def _next_events(self, response: HttpResponse) -> list[StreamEvent]:

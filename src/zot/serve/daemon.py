@@ -19,12 +19,13 @@ from zot.serve.feed import Feed
 from zot.serve.kept_methods import KeptMethods
 from zot.serve.local import LocalWire
 from zot.serve.log_feed import LogFeed
+from zot.serve.metrics import Metrics, rss_bytes, size_of_database
 from zot.serve.peer import admits, identify
 from zot.serve.server_methods import ServerMethods
 from zot.serve.session_methods import SessionMethods
 from zot.serve.shelf import Shelf
 from zot.version import __version__
-from zot.wire.daemon import FEATURES, PROTOCOL_VERSION, capabilities, check_version
+from zot.wire.daemon import FEATURES, LOOKS, PROTOCOL_VERSION, capabilities, check_version
 from zot.wire.daemon_server import Initialize, Initialized
 from zot.wire.host import Request
 from zot.wire.jsonrpc import RpcError
@@ -45,26 +46,6 @@ _EPHEMERAL_S = 1.0
 #: How long those who have just come may take to say something when the daemon ends, and all others to read the rest.
 _GREET_S = 0.2
 _FLUSH_S = 1.0
-#: What only looks.
-_LOOKS = frozenset(
-    {
-        "status",
-        "health",
-        "agents/list",
-        "agents/status",
-        "tui/list",
-        "cost/query",
-        "config/list",
-        "config/sections",
-        "config/templates",
-        "session/list",
-        "session/list-acp",
-        "session/messages",
-        "session/state",
-        "session/git_branch",
-        "session/commands",
-    }
-)
 
 
 class Parts(Protocol):
@@ -74,6 +55,8 @@ class Parts(Protocol):
     agents: Agents
     journal: Journal
     audit: Audit
+    #: Whether extensions may connect to the sessions that are opened from now on.
+    joinable: bool
 
     @property
     def settings(self) -> DaemonSettings:
@@ -99,6 +82,9 @@ class Daemon:
         self.place = parts.place
         self.server_version = parts.settings.server_version or __version__
         self.shelf = Shelf(parts.journal)
+        self.metrics = Metrics()
+        #: The addresses at which it is reached besides its socket.
+        self.listens: list[str] = []
         self.hub = Hub(parts.opening, self._new_feed, limit=parts.settings.max_sessions, idle_s=parts.settings.idle_s)
         self.log_feed = LogFeed()
         self._respondent: Respondent | None = None
@@ -146,6 +132,18 @@ class Daemon:
         """Return the names of all agents, each with its provider and model."""
         return [(name, *self.parts.describe(name)) for name in self.agents.names]
 
+    def gauges(self) -> Mapping[str, float]:
+        """Return how much there is at this moment, for `Metrics.told`."""
+        sessions = [session for one in self.hub.ids if (session := self.hub.session(one)) is not None]
+        return {
+            "clients": len(self._connections),
+            "sessions": len(sessions),
+            "running": sum(session.busy for session in sessions),
+            "journal_bytes": size_of_database(self.parts.journal.path),
+            "rss_bytes": rss_bytes(),
+            "uptime_seconds": round(self.uptime_s, 3),
+        }
+
     # Who comes and goes.
 
     def accept(self, wire: LocalWire) -> Connection | None:
@@ -154,9 +152,10 @@ class Daemon:
             peer = identify(wire.transport.get_extra_info("socket"))
         except OSError:
             return None
-        if not admits(peer):
-            return None
         who = Who("unix", uid=peer.uid, pid=peer.pid)
+        if not admits(peer):
+            self.parts.audit.note("refused", who)
+            return None
         return self.connect(Connection(self, wire, who, label=peer.label))
 
     def connect(self, connection: Connection) -> Connection | None:
@@ -165,6 +164,8 @@ class Daemon:
             log.warning("refused a connection of %s: there are %d already", connection.label, MAX_CLIENTS)
             return None
         self._connections[connection] = None
+        self.metrics.connections += 1
+        self.parts.audit.note("connected", connection.who)
         if self._leaving is not None:
             self._leaving.cancel()
             self._leaving = None
@@ -194,7 +195,9 @@ class Daemon:
 
     def note(self, connection: Connection, method: str, params: Any, problem: RpcError | None) -> None:
         """Write down who did what; that somebody looked is not worth a line."""
-        if method not in _LOOKS or problem is not None:
+        self.metrics.errors += problem is not None
+        if method not in LOOKS or problem is not None:
+            self.metrics.calls += 1
             outcome = "ok" if problem is None else str(problem.code)
             session_id = getattr(params, "session_id", None) or ""
             self.parts.audit.call(connection.who, method, session=session_id, outcome=outcome)
@@ -208,7 +211,7 @@ class Daemon:
         return channel
 
     def _new_feed(self, session_id: str) -> Feed:
-        return Feed(session_id, self.shelf.past(session_id))
+        return Feed(session_id, self.shelf.past(session_id), self.metrics)
 
     async def respond(self, request: Request, *, age_s: float = 0.0) -> Answered:
         """Answer a request of the host protocol."""
@@ -216,7 +219,9 @@ class Daemon:
             from zot.serve.respond import Respondent  # Few daemons ever need it.
 
             self._respondent = Respondent(self.parts.opening_by)
-        return await self._respondent.answer(request, age_s=age_s)
+        answered = await self._respondent.answer(request, age_s=age_s)
+        self.metrics.responses += 1
+        return answered
 
     def reload(self) -> None:
         """Read the configuration again. Raise ConfigError; then everything stays as it was."""
@@ -282,7 +287,7 @@ class Daemon:
 
 
 async def listen(daemon: Daemon, listener: socket.socket) -> Callable[[], None]:
-    """Accept clients at the local socket; return what ends that. Those who wait stay in the backlog."""
+    """Accept clients at the local socket until the daemon stops; return what ends that before. Others wait in line."""
     loop = asyncio.get_running_loop()
     listener.setblocking(False)
     server = await loop.create_unix_server(lambda: LocalWire(daemon.accept), sock=listener, backlog=BACKLOG)

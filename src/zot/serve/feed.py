@@ -10,6 +10,7 @@ from typing import Protocol
 from zot.errors import AgentError
 from zot.events import AgentEvent, Done
 from zot.history import Batch
+from zot.serve.metrics import Metrics
 from zot.wire.updates import Dialect, Updates
 
 log = logging.getLogger("zot")
@@ -101,6 +102,7 @@ class Follower:
         """Take what happened."""
         self.wire.send(data)
         if self.wire.unread > MAX_UNREAD_BYTES:
+            self._feed.metrics.cut_off += 1
             self.wire.cut(f"it has not read {self.wire.unread} bytes of what happened")
 
     async def _read(self) -> None:
@@ -123,7 +125,9 @@ class Follower:
                 found = [(seq, event) for seq, event in found if seq <= self._feed.seq]
             if found:
                 for first, events in _together(found):
-                    self.wire.send(updates.lines(first, events))
+                    data = updates.lines(first, events)
+                    self._feed.count(data, 1)
+                    self.wire.send(data)
                     self._see(first + len(events) - 1)
                     if self.wire.unread > _PIECE_BYTES:
                         await self.wire.room()
@@ -148,9 +152,10 @@ class Feed:
     can_approve = True
     full = False
 
-    def __init__(self, session_id: str, past: Past) -> None:
+    def __init__(self, session_id: str, past: Past, metrics: Metrics | None = None) -> None:
         self.session_id = session_id
         self.past = past
+        self.metrics = metrics or Metrics()
         #: The number of the newest event that was shown here.
         self.seq = 0
         self.is_loaded = False
@@ -239,12 +244,20 @@ class Feed:
         if batch.seq:
             self.seq = batch.seq + len(batch.events) - 1
             self._in_run = not isinstance(batch.events[-1], Done)
+            self.metrics.runs += not self._in_run
         for dialect, updates in self._updates.items():
             data = updates.lines(batch.seq, batch.events)
-            for follower in [one for one in self._followers if one.is_live and one.dialect is dialect]:
+            followers = [one for one in self._followers if one.is_live and one.dialect is dialect]
+            self.count(data, len(followers))
+            for follower in followers:
                 follower.cursor = self.seq
                 if data:
                     follower.hear(data)
+
+    def count(self, data: bytes, clients: int) -> None:
+        """Count lines that so many clients are told."""
+        self.metrics.updates += data.count(b"\n") * clients
+        self.metrics.update_bytes += len(data) * clients
 
     async def room(self) -> None:
         """There always is."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -22,12 +22,14 @@ from zot.errors import (
     Unforeseen,
 )
 from zot.events import AgentEvent
-from zot.history import Batch
 from zot.outcome import Outcome
 from zot.serve.host_line import Place
 from zot.serve.notices import show_notices
-from zot.session import Session
 from zot.wire.host import Request, Response, Usage, code_of
+
+if TYPE_CHECKING:
+    from zot.history import Batch
+    from zot.session import Session
 
 log = logging.getLogger("zot")
 
@@ -39,7 +41,7 @@ FAILED = 4
 _RECORD_S = 3.0
 _CLOSE_S = 1.0
 
-Opening: TypeAlias = Callable[[Request], Awaitable[tuple[Session, Once]]]
+Opening: TypeAlias = "Callable[[Request], Awaitable[tuple[Session, Once]]]"
 
 
 class Reply(NamedTuple):

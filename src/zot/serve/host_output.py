@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import threading
 from typing import NamedTuple
@@ -31,7 +32,7 @@ class LineThread:
         self._size = 0
         self._changed = threading.Condition()
         self._waiters: list[asyncio.Future[None]] = []
-        threading.Thread(target=self._write, name="zot output", daemon=True).start()
+        _thread.start_new_thread(self._write, ())  # Nobody waits for it: who started it has more to do.
 
     def answer(self, slot: Slot, data: bytes) -> None:
         """Write the answer to a request. Whoever calls this has its slot."""

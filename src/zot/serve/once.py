@@ -8,13 +8,14 @@ import stat
 from collections.abc import Callable
 from typing import Protocol
 
-from zot.errors import NoAnswer, RunCancelled, UserError
+from zot.errors import AgentError, NoAnswer, RunCancelled, UserError
 from zot.events import Done, Error
 from zot.history import Batch
 from zot.outcome import Outcome
 from zot.serve.notices import show_notices
 from zot.serve.streams import Writer, read_chunks
 from zot.session import Session
+from zot.slash import CommandAnswer
 from zot.wire.rpc_events import EventEncoder
 
 MAX_INPUT_BYTES = 10 * 1024 * 1024
@@ -25,6 +26,9 @@ class Face(Protocol):
 
     def show(self, batch: Batch) -> None:
         """Something happened."""
+
+    def answer(self, name: str, args: str, answer: CommandAnswer) -> None:
+        """A command of an extension was run, and wants this. If that is a prompt, its run follows."""
 
     def finish(self, outcome: Outcome) -> None:
         """The run went well."""
@@ -44,6 +48,13 @@ class EventLines:
     def show(self, batch: Batch) -> None:
         self._output.write(self._events.lines(batch.events, self._features, run=batch.run))
 
+    def answer(self, name: str, args: str, answer: CommandAnswer) -> None:
+        from zot.wire import rpc  # Few prompts are commands.
+
+        self._output.write(rpc.succeed(rpc.RunCommand(name=name, args=args), answer))
+        if not answer.prompt:
+            self._output.write(self._events.lines([Done()], self._features, run=0))
+
     def finish(self, outcome: Outcome) -> None:
         pass
 
@@ -61,12 +72,19 @@ class LastWords:
     def show(self, batch: Batch) -> None:
         pass
 
+    def answer(self, name: str, args: str, answer: CommandAnswer) -> None:
+        if text := answer.display or answer.insert:
+            self._print(text)
+
     def finish(self, outcome: Outcome) -> None:
-        text = self._form(outcome.text).encode("utf-8", "replace")
-        self._output.write(text if text.endswith(b"\n") else text + b"\n")
+        self._print(self._form(outcome.text))
 
     def refuse(self, reason: str) -> None:
         pass
+
+    def _print(self, text: str) -> None:
+        data = text.encode("utf-8", "replace")
+        self._output.write(data if data.endswith(b"\n") else data + b"\n")
 
 
 class OneRun:
@@ -83,7 +101,29 @@ class OneRun:
         session.subscribe(self)
 
     async def run(self, prompt: str) -> None:
-        """Run it to its end. Raise AgentError if it did not come to an answer."""
+        """Run it to its end, as a command if it is one. Raise AgentError if it did not come to an answer."""
+        answer = await self._command(prompt)
+        if answer is not None and not answer.prompt:
+            return
+        await self._ask(prompt if answer is None else answer.prompt)
+
+    async def _command(self, prompt: str) -> CommandAnswer | None:
+        """Run the command that a prompt is, such as "/name args"; return what it wants done, None if it is none."""
+        name, args = _command_in(prompt)
+        if not name or name not in [command.name for command in await self._session.commands()]:
+            return None
+        try:
+            answer = await self._session.run_command(name, args)
+            if answer.panel_id:
+                self._session.close_panel(answer.panel_id)
+                raise UserError(f"/{name} opens a panel, and there is nobody to look at it")
+        except AgentError as problem:
+            self._face.refuse(str(problem))
+            raise
+        self._face.answer(name, args, answer)
+        return answer
+
+    async def _ask(self, prompt: str) -> None:
         job = self._session.prompt(prompt, dropped=self._drop)
         await self._session.finish()
         if self._dropped:
@@ -111,6 +151,14 @@ class OneRun:
     def _drop(self, reason: str) -> None:
         self._dropped = reason
         self._face.refuse(reason)
+
+
+def _command_in(prompt: str) -> tuple[str, str]:
+    """Return the name of the command that a prompt may be, and what follows it; "" if it cannot be one."""
+    if not prompt.startswith("/") or prompt[1:2].isspace():
+        return "", ""
+    name, *rest = prompt[1:].split(maxsplit=1) or [""]
+    return name, "".join(rest)
 
 
 async def read_piped(descriptor: int, *, patience_s: float | None) -> str | None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import struct
 from typing import Protocol
 
 import msgspec
-
-log = logging.getLogger("zot")
 
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred of Linux: pid, uid, gid
 # What macOS has instead: struct xucred, which begins with a version and the uid; and the pid by itself.
@@ -54,5 +51,9 @@ def admits(peer: Peer, *, us: int | None = None) -> bool:
     us = os.geteuid() if us is None else us
     if peer.uid == us:
         return True
-    log.warning("refused a connection of %s: this daemon serves uid %d and nobody else", peer.label, us)
+    import logging  # Whoever only connects has nothing to log, and must start quickly.
+
+    logging.getLogger("zot").warning(
+        "refused a connection of %s: this daemon serves uid %d and nobody else", peer.label, us
+    )
     return False

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from zot.errors import UserError
 from zot.messages import timestamp
 from zot.serve.connection import Connection, Handler, Later, Told
+from zot.serve.metrics import rss_bytes
 from zot.wire import daemon_server as said
 from zot.wire.daemon import PROTOCOL_VERSION
 from zot.wire.host import Refused, Request, check
@@ -31,6 +33,8 @@ class ServerMethods:
         self._daemon = daemon
         #: Answers of which we have not heard if they got out.
         self._undelivered: dict[tuple[int, str], Answered] = {}
+        #: Who waits for an answer, and what makes it.
+        self._responding: set[tuple[Connection, asyncio.Task[Any]]] = set()
 
     @property
     def table(self) -> Mapping[str, Handler]:
@@ -53,8 +57,11 @@ class ServerMethods:
         }
 
     def left(self, connection: Connection) -> None:
-        """A client has gone: what it has not said that it gave on did not get out."""
+        """A client has gone: what it has not said that it gave on did not get out, and what it waits for is ended."""
         self._daemon.log_feed.leave(connection.wire)
+        for waiting, task in list(self._responding):
+            if waiting is connection:
+                task.cancel()
         for place in [place for place in self._undelivered if place[0] == id(connection)]:
             self._undelivered.pop(place).delivered(False)
 
@@ -74,12 +81,13 @@ class ServerMethods:
             config_file=os.path.join(config_dir, "config.toml") if config_dir else msgspec.UNSET,
             config_kind="default" if daemon.place.config_dir is None else "custom",
             local_ipc_endpoint=daemon.place.socket,
+            listens=tuple(daemon.listens),
         )
 
     async def _health(self, connection: Connection, asked: said.Nothing) -> said.Health:
         now = timestamp()
         ok = said.Component(status="ok", updated_at=now, last_ok=now)
-        process = said.Process(rss_bytes=_rss(), system_ram_total_bytes=_ram(), num_cpus=os.cpu_count() or 1)
+        process = said.Process(rss_bytes=rss_bytes(), system_ram_total_bytes=_ram(), num_cpus=os.cpu_count() or 1)
         return said.Health(
             pid=os.getpid(),
             updated_at=now,
@@ -159,7 +167,13 @@ class ServerMethods:
         _check_run(asked)
 
         async def respond() -> said.HostAnswered:
-            answered = await self._daemon.respond(asked, age_s=(asked.age_ms or 0) / 1000)
+            task = asyncio.current_task()
+            assert task is not None
+            self._responding.add((connection, task))
+            try:
+                answered = await self._daemon.respond(asked, age_s=(asked.age_ms or 0) / 1000)
+            finally:
+                self._responding.discard((connection, task))
             self._undelivered[id(connection), asked.ids.request_id] = answered
             return said.HostAnswered(answered.reply.response, answered.reply.code)
 
@@ -185,16 +199,6 @@ def _check_run(request: Request) -> None:
         raise UserError(str(problem)) from None
     if (request.type or "run") != "run":
         raise UserError(f"type: a {request.type!r} needs no daemon; only a 'run' is answered here")
-
-
-def _rss() -> int:
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _ram() -> int:

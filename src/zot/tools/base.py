@@ -7,10 +7,19 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
+from zot.errors import ToolFailed
 from zot.messages import ImageBlock, TextBlock, ToolSpec
 from zot.store import Wrote
 
 Output: TypeAlias = tuple[TextBlock | ImageBlock, ...]
+
+
+class FailedWith(ToolFailed):
+    """A tool could not do what the model asked; the model hears, and sees, this ``output``."""
+
+    def __init__(self, output: Output) -> None:
+        super().__init__("\n".join(block.text for block in output if isinstance(block, TextBlock)))
+        self.output = output
 
 
 class ToolContext(msgspec.Struct, frozen=True):
@@ -40,4 +49,7 @@ class Tool(Protocol):
         """True when a call changes nothing, so that several may run at once."""
 
     async def run(self, args: dict[str, Any], context: ToolContext) -> Output:
-        """Do it. Raise ToolFailed with what the model should hear. When cancelled, leave nothing running."""
+        """Do it. Raise ToolFailed with what the model should hear, FailedWith with what it should see, too.
+
+        When cancelled, leave nothing running.
+        """

@@ -64,6 +64,13 @@ class Sandbox:
         self._works = True
 
 
+async def trial(bwrap: str, processes: Processes, env: Mapping[str, str], options: Sequence[str] = ()) -> str:
+    """Return why this bubblewrap cannot confine anything here, with these ``options``; "" if it can."""
+    everything = [("--ro-bind", "/", "/"), ("--dev", "/dev"), ("--proc", "/proc")]
+    argv = sandboxed(["/bin/sh", "-c", ":"], bwrap=bwrap, cwd="/", mounts=everything, options=options)
+    return await failure(argv, processes, cwd="/", env=env)
+
+
 async def failure(
     argv: Sequence[str | bytes], processes: Processes, *, cwd: str, env: Mapping[str, str], owners: Sequence[str] = ()
 ) -> str:

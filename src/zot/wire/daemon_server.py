@@ -48,6 +48,8 @@ class Initialized(Spelled, frozen=True, kw_only=True):
 
 
 class Status(Spelled, frozen=True, kw_only=True):
+    """``listens`` are the addresses besides the local endpoint."""
+
     server_version: str
     protocol_version: int
     active_sessions: int
@@ -59,6 +61,7 @@ class Status(Spelled, frozen=True, kw_only=True):
     config_file: str | Absent = ABSENT
     config_kind: Literal["default", "custom", "temporary"] | Absent = ABSENT
     local_ipc_endpoint: str | Absent = ABSENT
+    listens: tuple[str, ...] | Absent = ABSENT
 
 
 class Component(Spelled, frozen=True, kw_only=True):

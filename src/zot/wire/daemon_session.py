@@ -32,6 +32,12 @@ class Used(Spelled, frozen=True):
         used = counters
         return Used(used.input, used.output, used.cache_read, used.cache_write, used.cost, used.reasoning)
 
+    @property
+    def counters(self) -> Counters:
+        """The same as counters."""
+        cost, known = self.cost_usd or 0.0, self.cost_usd is not None
+        return Counters(self.input, self.output, self.cache_read, self.cache_write, cost, known, self.reasoning)
+
 
 class OfSession(Spelled, frozen=True):
     """What takes nothing but the session."""

@@ -19,6 +19,8 @@ from zot.wire.lines import may_repeat_type, not_an_object, refuse_repeated_type
 PROTOCOL_VERSION: Final = 1
 #: Longest line that an extension may write, without its LF.
 MAX_LINE_BYTES: Final = 4 * 1024 * 1024
+#: So many values may stand in a line: elements, fields and what they are in.
+MAX_VALUES: Final = 20_000
 #: Longest line that registers or subscribes: what goes into every request to the model has to be short.
 MAX_REGISTRATION_BYTES: Final = 256 * 1024
 
@@ -86,7 +88,7 @@ class Ready(FromExtension, tag="ready", frozen=True):
     """It has registered what it has for a start."""
 
 
-class ContentBlock(msgspec.Struct, frozen=True, omit_defaults=True):
+class ContentBlock(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A piece of a tool's result: ``text``, or an ``image`` with base64 ``data``."""
 
     type: str

@@ -20,6 +20,7 @@ from zot.events import (
     Done,
     Error,
     ExtNotify,
+    ExtWaiting,
     PanelClosed,
     PanelOpened,
     PanelRendered,
@@ -209,7 +210,7 @@ class Updates:
                 return None  # The chunks, the call and the end of the whole say it.
             case Error() | CompactDone() | Retry():
                 return None
-            case ExtNotify() | PanelOpened() | PanelRendered() | PanelClosed():
+            case ExtNotify() | ExtWaiting() | PanelOpened() | PanelRendered() | PanelClosed():
                 return None
         assert_never(event)
 

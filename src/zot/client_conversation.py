@@ -1,0 +1,197 @@
+"""A conversation in the daemon: what faces need, over a `ClientSession`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, NoReturn
+
+from zot.client import Client
+from zot.client_session import ClientSession
+from zot.conversation import Aside, Decision, ModelInfo, Remembered, Snapshot
+from zot.errors import AgentError, ConnectionLost, PromptLost, UserError
+from zot.events import AgentEvent, Done, Error
+from zot.history import Batch, Subscriber
+from zot.messages import ImageBlock, ShownMessage
+from zot.slash import CommandAnswer, CommandInfo
+from zot.wire.daemon_session import Configured
+from zot.wire.jsonrpc import SESSION_NOT_FOUND, RpcError
+
+
+class ClientConversation:
+    """A `Conversation` over a session of the daemon, which goes on when nobody follows it."""
+
+    def __init__(self, client: Client, session: ClientSession) -> None:
+        self._client = client
+        self._session = session
+        self._followers: dict[Subscriber, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def follow(self, subscriber: Subscriber) -> Callable[[], None]:
+        task = asyncio.create_task(self._deliver(subscriber), name="zot following")
+        self._followers[subscriber] = task
+
+        def stop() -> None:
+            if self._followers.pop(subscriber, None) is not None:
+                task.cancel()
+
+        return stop
+
+    async def state(self) -> Snapshot:
+        async with _plainly():
+            state = await self._session.state()
+        used = state.usage.counters
+        return Snapshot(
+            self._session.id, state.provider, state.model, state.cwd, state.state != "idle", state.message_count, used
+        )
+
+    async def messages(self) -> Sequence[ShownMessage]:
+        async with _plainly():
+            return [ShownMessage(one.role, one.blocks, one.time) for one in await self._session.messages()]
+
+    async def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
+        turn = self._session.prompt(text, images)
+
+        async def hear() -> None:
+            async for _ in turn:
+                pass
+
+        self._begin(hear())
+
+    async def steer(self, text: str) -> None:
+        async with _plainly():
+            await self._session.steer(text)
+
+    async def retry(self) -> None:
+        self._refuse("a prompt is not tried again there")
+
+    async def abort(self) -> None:
+        try:
+            await self._session.cancel()
+        except RpcError as problem:
+            if problem.code != SESSION_NOT_FOUND:  # Then nothing runs.
+                raise UserError(problem.message) from None
+
+    async def approve(self, request: str, decision: Decision) -> None:
+        async with _plainly():
+            await self._session.approve(request, decision)
+
+    async def remembered(self) -> Sequence[Remembered]:
+        self._refuse("what was allowed for good is not told")
+
+    async def forget(self, one: Remembered) -> None:
+        self._refuse("what was allowed for good stays so")
+
+    async def commands(self) -> Sequence[CommandInfo]:
+        async with _plainly():
+            found = await self._session.commands()
+        return [CommandInfo(one.name, one.description, one.extension) for one in found]
+
+    async def run_command(self, name: str, args: str) -> CommandAnswer:
+        async with _plainly():
+            ran = await self._session.run_command(name, args)
+        if ran.action == "prompt":  # The daemon runs it.
+            return CommandAnswer(ran.extension, "noop")
+        return CommandAnswer(ran.extension, ran.action, "", ran.insert, ran.display, ran.panel_id)
+
+    async def press(self, panel_id: str, key: str, text: str = "") -> None:
+        async with _plainly():
+            await self._session.press(panel_id, key, text)
+
+    async def close_panel(self, panel_id: str) -> None:
+        async with _plainly():
+            await self._session.close_panel(panel_id)
+
+    async def reload_extensions(self) -> Sequence[str]:
+        self._refuse("extensions are not reloaded there")
+
+    async def models(self) -> Sequence[ModelInfo]:
+        state = await self.state()
+        return [ModelInfo(state.provider, state.model)]
+
+    async def use_model(self, model: ModelInfo) -> None:
+        async with _plainly():
+            wanted = {"sessionId": self._session.id, "overrides": {"model": model.id}}
+            await self._client.ask("session/configure", wanted, Configured)
+
+    async def lock(self, *, locked: bool) -> None:
+        self._refuse("its agent says whether it is locked")
+
+    async def compact(self) -> None:
+        async def compact() -> None:
+            await self._session.compact()
+
+        self._begin(compact())
+
+    async def clear(self) -> None:
+        async with _plainly():
+            await self._session.clear()
+
+    async def fork(self, messages: int | None = None) -> str:
+        async with _plainly():
+            return (await self._session.fork(messages=messages)).id
+
+    async def aside(self, question: str) -> Aside:
+        self._refuse("questions beside the conversation are not answered there")
+
+    async def close(self) -> None:
+        tasks = {*self._followers.values(), *self._tasks}
+        self._followers.clear()
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _deliver(self, subscriber: Subscriber) -> None:
+        opened = self._session.opened
+        after = self._session.opened_at if opened.state == "waiting_approval" else None
+        try:
+            async with aclosing(self._session.follow(after)) as events:
+                async for seq, event in events:
+                    subscriber.deliver(Batch(seq, 0, [event]))
+                    if subscriber.full:
+                        await subscriber.room()
+        except AgentError as problem:
+            subscriber.deliver(Batch(0, 0, _over(problem)))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Let something run. What happens is told to those who follow; that it never will be, too."""
+
+        async def attend() -> None:
+            try:
+                await work
+            except AgentError as problem:
+                for subscriber in self._followers if _is_news(problem) else ():
+                    subscriber.deliver(Batch(0, 0, _over(problem)))
+
+        task = asyncio.create_task(attend(), name="zot turn")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise UserError(f"this session runs in the daemon: {why}")
+
+
+@asynccontextmanager
+async def _plainly() -> AsyncIterator[None]:
+    """Let what the daemon refuses be the fault of who asked."""
+    try:
+        yield
+    except RpcError as problem:
+        raise UserError(problem.message) from None
+
+
+def _is_news(problem: AgentError) -> bool:
+    """False for what those who follow hear anyway: that a turn failed, or that the daemon is gone."""
+    match problem:
+        case RpcError(data={"stopReason": _}):
+            return False
+        case ConnectionLost():
+            return isinstance(problem, PromptLost)
+        case _:
+            return True
+
+
+def _over(problem: AgentError) -> list[AgentEvent]:
+    return [Error(str(problem)), Done()]

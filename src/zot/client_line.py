@@ -1,0 +1,113 @@
+"""The way from a client to the daemon: a local socket, or a WebSocket."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+from zot.errors import ConfigError, ConnectionLost
+from zot.serve.dial import dial
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+
+_READ_BYTES = 1 << 18
+#: One message may be as long as what a tool said.
+_MAX_MESSAGE_BYTES = 64 << 20
+
+
+class Line(Protocol):
+    """One connection. Raises OSError when it breaks."""
+
+    async def send(self, data: bytes) -> None:
+        """Write lines."""
+
+    async def receive(self) -> bytes:
+        """Return what came; b"" at the end."""
+
+    def close(self) -> None:
+        """End it at once."""
+
+
+class LocalLine:
+    """A connection to a local socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @staticmethod
+    async def open(path: str, within_s: float) -> LocalLine:
+        """Connect. Raise OSError."""
+        connection = await asyncio.to_thread(dial, path, within_s)
+        connection.setblocking(False)
+        return LocalLine(*await asyncio.open_unix_connection(sock=connection))
+
+    async def send(self, data: bytes) -> None:
+        """Write lines."""
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def receive(self) -> bytes:
+        """Return what came; b"" at the end."""
+        return await self._reader.read(_READ_BYTES)
+
+    def close(self) -> None:
+        """End it at once."""
+        self._writer.transport.abort()
+
+
+class WebLine:
+    """A connection to a WebSocket: each line is a message there, without its end."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self._connection = connection
+
+    @staticmethod
+    async def open(url: str, token: str | None, within_s: float) -> WebLine:
+        """Connect. Raise OSError; ConnectionLost if it was refused, ConfigError if that cannot work at all."""
+        try:
+            from websockets.asyncio.client import connect
+            from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
+        except ImportError:
+            raise ConfigError("a WebSocket needs the package websockets: install zot with the extra web") from None
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        try:
+            return WebLine(
+                await connect(
+                    url, additional_headers=headers, max_size=_MAX_MESSAGE_BYTES, open_timeout=within_s, proxy=None
+                )
+            )
+        except InvalidURI as problem:
+            raise ConfigError(f"{url}: {problem}") from None
+        except InvalidStatus as problem:
+            status = problem.response.status_code
+            if status in (401, 403):
+                raise ConnectionLost(f"{url}: the daemon refused the token ({status})") from None
+            raise ConnectionRefusedError(f"{url}: {problem}") from None
+        except InvalidHandshake as problem:
+            raise ConnectionRefusedError(f"{url}: {problem}") from None
+
+    async def send(self, data: bytes) -> None:
+        """Write lines."""
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            for line in data.split(b"\n")[:-1]:
+                await self._connection.send(line.decode())
+        except ConnectionClosed as problem:
+            raise ConnectionResetError(str(problem)) from None
+
+    async def receive(self) -> bytes:
+        """Return what came; b"" at the end."""
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            message = await self._connection.recv(decode=False)
+        except ConnectionClosed:
+            return b""
+        return message + b"\n"
+
+    def close(self) -> None:
+        """End it at once."""
+        self._connection.transport.abort()

@@ -1,0 +1,223 @@
+"""`zot attach`: follow a session of the daemon, and type into it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from zot import flags
+from zot.client import Client
+from zot.client_session import ClientSession
+from zot.commands.asked import directory, remark, write
+from zot.commands.attach_lines import Lines
+from zot.commands.daemon_operate import PLACE_FLAGS
+from zot.errors import AgentError, ConnectionLost, UsageError, UserError
+from zot.events import ApprovalAnswer, ApprovalRequest
+from zot.printable import printable
+from zot.serve.streams import read_chunks
+from zot.wire.lines import LineSplitter
+
+if TYPE_CHECKING:
+    from zot.conversation import Conversation, Home
+
+_FLAGS = (
+    flags.Flag("--new", "a new session, in the current directory"),
+    flags.Flag("--agent", "of which agent a new one is (default)", value="NAME"),
+    flags.Flag("--plain", "lines, also on a terminal that could show more"),
+    flags.Flag("--after", "show first what happened above this number; 0 is everything", value="N", parse=int),
+    *PLACE_FLAGS,
+)
+_SUMMARY = """\
+Follow a session of the running daemon (the newest, if none is named; the beginning of its id is enough), and say
+something to it: each line is a prompt. When the input ends, what was asked is waited for.
+
+  /cancel             end the running turn
+  /approve [always]   let the call run that the session asks about
+  /reject             do not
+  /quit               leave; what runs goes on
+  /NAME WORDS         run a command of an extension
+  //WORDS             a prompt that begins with a slash"""
+_FAILED, _NOT_RUNNING = 1, 3
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit code."""
+    settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
+    if settings.get("help"):
+        sys.stdout.write(flags.usage("zot attach [SESSION]", _SUMMARY, _FLAGS) + "\n")
+        return 0
+    if len(words) > 1 or (words and settings.get("new")):
+        raise UsageError("zot attach takes one session, or --new")
+    return asyncio.run(_attach(words[0] if words else None, settings))
+
+
+async def _attach(name: str | None, settings: dict[str, Any]) -> int:
+    client = Client.connect(socket=settings.get("socket"), config_dir=settings.get("config_dir"))
+    try:
+        await client.__aenter__()
+    except ConnectionLost as problem:
+        remark(str(problem))
+        return _NOT_RUNNING
+    try:
+        session = await _chosen(client, name, settings)
+        if _has_screen(settings):
+            return await _on_screen(client, session)
+        await Attachment(session).serve(settings.get("after"))
+    except ConnectionLost as problem:
+        remark(str(problem))
+        return _FAILED
+    finally:
+        await client.close()
+    return 0
+
+
+async def _chosen(client: Client, name: str | None, settings: dict[str, Any]) -> ClientSession:
+    """Return the session that is meant. Raise UserError if there is none, or more than one."""
+    if settings.get("new"):
+        return await client.session(agent=settings.get("agent", "default"), cwd=directory(None))
+    ids = [entry.session_id for entry in await client.sessions()]
+    if name is None:
+        if not ids:
+            raise UserError("there is no session yet; zot attach --new makes one")
+        return await client.attach(ids[0])
+    found = [one for one in ids if one == name] or [one for one in ids if name and one.startswith(name)]
+    if len(found) != 1:
+        what = f"the beginning of {len(found)} sessions" if found else "no session"
+        raise UserError(f"{name!r} is {what}; zot call session/list tells which there are")
+    return await client.attach(found[0])
+
+
+def _has_screen(settings: dict[str, Any]) -> bool:
+    """True if there is a terminal that can show more than lines. What happened before some number is told in lines."""
+    if settings.get("plain") or "after" in settings or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return False
+    from zot.commands.terminal import has_screen
+
+    return has_screen(os.environ)
+
+
+async def _on_screen(client: Client, session: ClientSession) -> int:
+    """Open the session in the terminal that `zot` alone has."""
+    from zot.client_home import ClientHome
+    from zot.commands.terminal import run_app
+    from zot.tui.app import ZotApp
+
+    home = ClientHome(client, cwd=directory(None))
+
+    async def begin() -> Home:
+        return home
+
+    async def first(_: Home) -> Conversation:
+        return home.conversation(session)
+
+    return await run_app(ZotApp(begin, first))
+
+
+class Attachment:
+    """A person, or a program, at a session."""
+
+    def __init__(self, session: ClientSession) -> None:
+        self._session = session
+        #: The question that waits for an answer.
+        pending = session.opened.pending_approval
+        self._question = pending.request_id if pending else ""
+        self._turns: set[asyncio.Task[None]] = set()
+        #: The number of the last event that was shown, and of the last one that must be before the end.
+        self._shown = self._due = 0
+        self._moved = asyncio.Event()
+
+    async def serve(self, after: int | None) -> None:
+        """Show what happens and do what is typed, until /quit, or until the input and what it asked for are over."""
+        remark(f"attached to {printable(self._session.id)}; /quit leaves, /cancel ends a turn")
+        begin = self._session.opened_at if after is None else after
+        showing = asyncio.create_task(self._show(begin), name="zot showing")
+        typing = asyncio.create_task(self._obey(), name="zot typing")
+        await asyncio.wait({showing, typing}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (showing, typing, *self._turns):
+            task.cancel()
+        await asyncio.wait({showing, typing, *self._turns})
+        for task in (showing, typing):
+            if not task.cancelled():
+                task.result()
+
+    async def _show(self, after: int) -> None:
+        lines = Lines()
+        async with aclosing(self._session.follow(after)) as events:
+            async for seq, event in events:
+                if isinstance(event, ApprovalRequest):
+                    self._question = event.id
+                elif isinstance(event, ApprovalAnswer):
+                    self._question = ""
+                if text := lines.shown(event):
+                    write(text)
+                    sys.stdout.flush()
+                self._shown = seq or self._shown
+                self._moved.set()
+
+    async def _obey(self) -> None:
+        lines = LineSplitter()
+        async for data in read_chunks(0):
+            for line in lines.feed(data):
+                if not await self._take(line.decode("utf-8", "replace") if isinstance(line, bytes) else ""):
+                    return
+        for line in lines.finish():
+            await self._take(line.decode("utf-8", "replace") if isinstance(line, bytes) else "")
+        if self._turns:
+            await asyncio.wait(self._turns)
+        while self._shown < self._due:
+            self._moved.clear()
+            await self._moved.wait()
+
+    async def _take(self, line: str) -> bool:
+        """Do what was typed. False if that was to leave."""
+        word, _, rest = line.strip().partition(" ")
+        try:
+            match word:
+                case "":
+                    pass
+                case "/quit":
+                    return False
+                case "/cancel":
+                    await self._session.cancel()
+                case "/approve" | "/reject":
+                    await self._decide(word, rest.strip())
+                case _ if word.startswith("/") and not word.startswith("//"):
+                    await self._command(word[1:], rest)
+                case _:
+                    self._prompt(line.strip().removeprefix("/") if word.startswith("//") else line)
+        except ConnectionLost:
+            raise
+        except AgentError as problem:
+            remark(str(problem))
+        return True
+
+    async def _decide(self, word: str, how: str) -> None:
+        if not self._question:
+            raise UserError("nothing is asked")
+        allowed = "allow_always" if how == "always" else "allow_once"
+        await self._session.approve(self._question, allowed if word == "/approve" else "reject")
+
+    async def _command(self, name: str, args: str) -> None:
+        answer = await self._session.run_command(name, args)
+        for text in filter(None, (answer.display, answer.insert)):
+            write(f"{printable(text)}\n")
+
+    def _prompt(self, text: str) -> None:
+        turn = self._session.prompt(text)
+
+        async def hear() -> None:
+            try:
+                async for _ in turn:
+                    pass
+            except AgentError as problem:
+                remark(str(problem))
+            else:
+                self._due = max(self._due, turn.last_seq)
+
+        task = asyncio.create_task(hear(), name="zot turn")
+        self._turns.add(task)
+        task.add_done_callback(self._turns.discard)

@@ -1,0 +1,73 @@
+"""What happens in a session as lines for people, also on a terminal that can do nothing but lines."""
+
+from __future__ import annotations
+
+from zot.events import (
+    AgentEvent,
+    ApprovalAnswer,
+    ApprovalRequest,
+    CompactDone,
+    Done,
+    Error,
+    ExtNotify,
+    Retry,
+    TextDelta,
+    ToolCall,
+    ToolResult,
+    TurnEnd,
+    UserMessage,
+    encode,
+)
+from zot.messages import text_of
+from zot.printable import one_line, printable
+from zot.readable import escaped
+
+_WIDTH = 200
+
+
+class Lines:
+    """Turns events into text. What the model says comes as it is said; all else has lines of its own."""
+
+    def __init__(self) -> None:
+        self._in_text = False
+
+    def shown(self, event: AgentEvent) -> str:
+        """Return what is written for an event; "" if nothing is."""
+        if isinstance(event, TextDelta):
+            self._in_text = not event.delta.endswith("\n")
+            return escaped(event.delta)
+        said = _said(event)
+        if said is None:
+            return ""
+        before = "\n" if self._in_text else ""
+        self._in_text = False
+        return f"{before}{said}\n"
+
+
+def _said(event: AgentEvent) -> str | None:
+    """Return the line for an event; None for what needs no words."""
+    match event:
+        case UserMessage(content=content):
+            return f"> {escaped(text_of(content))}"
+        case ToolCall(name=name, args=args):
+            return f"* {printable(name)} {one_line(encode(args).decode(), _WIDTH)}"
+        case ToolResult(content=content, is_error=is_error):
+            return f"  {'failed' if is_error else 'done'}: {one_line(text_of(content), _WIDTH)}"
+        case ApprovalRequest(summary=summary, deadline=deadline):
+            return f"? {one_line(summary, _WIDTH)} -- /approve or /reject, until {deadline}"
+        case ApprovalAnswer(decision=decision, by=by):
+            return f"? {decision}{f' by {printable(by)}' if by else ''}"
+        case Error(message=message):
+            return f"! {one_line(message, _WIDTH)}"
+        case Retry(reason=reason, attempt=attempt):
+            return f"! {one_line(reason, _WIDTH)}; attempt {attempt} follows"
+        case TurnEnd(stop="aborted"):
+            return "! cancelled"
+        case CompactDone():
+            return "! the conversation was made shorter"
+        case ExtNotify(extension=extension, message=message):
+            return f"! {printable(extension)}: {one_line(message, _WIDTH)}"
+        case Done():
+            return ""
+        case _:
+            return None

@@ -1,0 +1,89 @@
+"""`zot call`: one request to the daemon, and its answer."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from zot import flags
+from zot.commands.asked import remark, write_bytes
+from zot.commands.daemon_line import DaemonLine, Refused
+from zot.commands.daemon_operate import PLACE_FLAGS
+from zot.endpoint import find_socket
+from zot.errors import UsageError
+from zot.printable import printable
+
+_FLAGS = (
+    flags.Flag("--updates", "print what the daemon says until it answers, one JSON object a line"),
+    flags.Flag("--timeout", "how long the answer may take (600)", value="SECONDS", parse=flags.seconds),
+    *PLACE_FLAGS,
+)
+_SUMMARY = """\
+Call a method of the running daemon and print the result. JSON, an object, has the parameters; `-` reads standard
+input. The exit code is 0 for a result, 1 for an error, 2 for wrong usage, 3 if there is no daemon."""
+_TIMEOUT_S = 600.0
+_GREETING_S = 5.0
+_FAILED, _NOT_RUNNING = 1, 3
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit code."""
+    settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
+    if settings.get("help"):
+        sys.stdout.write(flags.usage("zot call METHOD [JSON]", _SUMMARY, _FLAGS) + "\n")
+        return 0
+    if not 1 <= len(words) <= 2:
+        raise UsageError("say one method, and its parameters as one JSON object: zot call METHOD [JSON]")
+    params = _params(words[1] if len(words) > 1 else "{}")
+    path = find_socket(os.environ, socket=settings.get("socket"), config_dir=settings.get("config_dir"))
+    try:
+        line = DaemonLine(path, within_s=_GREETING_S)
+    except (FileNotFoundError, ConnectionRefusedError):
+        remark(f"no daemon is running at {path}")
+        return _NOT_RUNNING
+    except (OSError, Refused, msgspec.ValidationError) as problem:
+        remark(f"the daemon at {path} does not answer: {problem}")
+        return _FAILED
+    with line:
+        return _call(line, words[0], params, settings)
+
+
+def _call(line: DaemonLine, method: str, params: dict[str, Any], settings: dict[str, Any]) -> int:
+    within_s: float = settings.get("timeout", _TIMEOUT_S)
+    heard = _write_update if settings.get("updates") else _ignore
+    try:
+        result = line.ask(method, params, within_s=within_s, heard=heard)
+    except Refused as problem:
+        data = "" if problem.data is None else f" {msgspec.json.encode(problem.data).decode()}"
+        remark(f"{printable(method)}: error {problem.code}: {printable(str(problem))}{data}")
+        return _FAILED
+    except TimeoutError:
+        remark(f"{printable(method)}: no answer within {within_s:g} s")
+        return _FAILED
+    except OSError as problem:
+        remark(f"{printable(method)}: {problem}")
+        return _FAILED
+    encoded = msgspec.json.encode(result)
+    write_bytes((msgspec.json.format(encoded, indent=2) if sys.stdout.isatty() else encoded) + b"\n")
+    return 0
+
+
+def _params(text: str) -> dict[str, Any]:
+    """Read parameters. Raise UsageError if they are none."""
+    try:
+        return msgspec.json.decode(sys.stdin.buffer.read() if text == "-" else text, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
+        raise UsageError(f"the parameters are no JSON object: {problem}") from None
+
+
+def _write_update(line: bytes) -> None:
+    write_bytes(line + b"\n")
+    sys.stdout.flush()
+
+
+def _ignore(line: bytes) -> None:
+    del line

@@ -1,0 +1,105 @@
+"""A request of the host protocol, handed to a daemon: this process only waits for the answer."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Mapping
+
+import msgspec
+
+from zot.commands.daemon_line import DaemonLine, Refused
+from zot.endpoint import Place
+from zot.errors import ConfigError
+from zot.wire.host import Request, Response
+
+#: How long a daemon may take to greet us. One that takes longer is none.
+_GREETING_S = 2.0
+#: How long it may take to hear that the answer got out.
+_HEARD_S = 1.0
+#: What is about the request, its way in and its way out, or says where the daemon is. All else is the daemon's.
+_OURS = frozenset(
+    {
+        "via_daemon",
+        "config_dir",
+        "single_request",
+        "bridge_compat",
+        "protocol",
+        "max_input_bytes",
+        "stdin_timeout_ms",
+        "exit_zero",
+        "self_test",
+        "help",
+    }
+)
+_VARIABLE = "ZOT_HOST_VIA_DAEMON"
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """What the daemon answers, and the exit code that goes with it."""
+
+    response: Response
+    code: int = 0
+
+
+def is_wanted(given: Mapping[str, object], env: Mapping[str, str]) -> bool:
+    """True if requests are to be handed to a daemon. Raise ConfigError if that cannot be with these flags.
+
+    The variable is for command lines that are not ours: with flags that a daemon would know nothing of, it is void.
+    """
+    if not given.get("via_daemon"):
+        return env.get(_VARIABLE) == "1" and not _not_ours(given)
+    if foreign := _not_ours(given):
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in foreign)
+        raise ConfigError(f"{names}: with --via-daemon, what the daemon was started with counts, and config.toml")
+    return True
+
+
+class Relay:
+    """One request on its way through the daemon at ``place``. ``began`` is when its time began to run."""
+
+    def __init__(self, place: Place, request: Request, began: float) -> None:
+        #: What is to be run here if there is no answer: once it is handed over, it has a key, so that it goes on.
+        self.request = request
+        self._place = place
+        self._began = began
+        self._line: DaemonLine | None = None
+
+    def answer(self) -> Answered | None:
+        """Return the daemon's answer, however long that takes; None if there will be none."""
+        try:
+            self._line = DaemonLine(self._place.socket, within_s=_GREETING_S)
+            self.request = _keyed(self.request)
+            given = {name: value for name, value in msgspec.to_builtins(self.request).items() if value is not None}
+            given["ageMs"] = max(0.0, time.monotonic() - self._began) * 1000
+            return msgspec.convert(self._line.ask("host/respond", given, within_s=math.inf), Answered)
+        except (OSError, Refused, msgspec.ValidationError):
+            return None
+
+    def delivered(self) -> None:
+        """Tell the daemon that the answer got out. If it does not hear it, it only keeps the answer for longer."""
+        assert self._line is not None
+        try:
+            self._line.tell("host/delivered", {"requestId": self.request.ids.request_id}, within_s=_HEARD_S)
+        except OSError:
+            return
+
+
+def in_its_place(place: Place) -> dict[str, str]:
+    """Return the settings with which a request is run here as the daemon would: with its files, in its journal."""
+    named = {"config_dir": place.config_dir, "journal": place.journal}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _not_ours(given: Mapping[str, object]) -> list[str]:
+    """Return the flags that the daemon would have to hear of."""
+    many = ["single_request"] if given.get("single_request") == "false" else []
+    return [name for name in given if name not in _OURS] + many
+
+
+def _keyed(request: Request) -> Request:
+    """Return a request that is known again if it is run by somebody else: one without a key gets one of its own."""
+    if request.key is not None:
+        return request
+    return msgspec.structs.replace(request, idempotency_key=f"relayed:{os.urandom(16).hex()}")

@@ -1,0 +1,143 @@
+"""`zot` alone, on a terminal: a conversation with a person."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from zot import flags
+from zot.config import AGENT_FLAGS, RESUME_FLAGS, Config, resolve
+from zot.errors import UsageError
+from zot.runtime import check
+
+if TYPE_CHECKING:
+    from zot.conversation import Conversation, Home
+    from zot.local_home import LocalHome
+    from zot.tui.app import ZotApp
+
+_FLAGS = (
+    flags.Flag("--plain", "lines instead of a screen, as on a terminal that can do no more"),
+    *RESUME_FLAGS,
+    *AGENT_FLAGS,
+)
+_SUMMARY = "Talk to the agent in a terminal. /help tells what can be done there."
+_NO_SCREEN = ("", "dumb", "unknown")
+#: How long it may take to let go of a session: when somebody leaves, and when a signal ends us.
+_OWN_TIME_S = 8.0
+_SIGNAL_S = 2.0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit code."""
+    settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
+    if settings.pop("help", False):
+        sys.stdout.write(flags.usage("zot", _SUMMARY, _FLAGS) + "\n")
+        return 0
+    if words:
+        raise UsageError(f"say what to do with {words[0]!r}: zot -p PROMPT answers a prompt")
+    is_plain = settings.pop("plain", False)
+    earlier = _earlier(settings)
+    keep = "no_session" not in settings
+    config = resolve(settings)
+    if config.session is None and earlier is None:
+        check(config)  # What one that is there works with is known only when it has been opened.
+    opening = Opening(config, settings, earlier, keep=keep)
+    if is_plain or not has_screen(os.environ):
+        return _plain(opening)
+    return _screen(opening)
+
+
+def _earlier(settings: dict[str, Any]) -> str | None:
+    """Take away the flags that ask for an earlier session; return its id, "" for the newest, None without them."""
+    asked = [name for name in ("session", "continue", "resume", "no_session") if name in settings]
+    if len(asked) > 1:
+        first, second = (f"--{name.replace('_', '-')}" for name in asked[:2])
+        raise UsageError(f"{first} and {second} exclude each other")
+    newest = "" if settings.pop("continue", False) else None
+    named: str | None = settings.pop("resume", newest)
+    return named
+
+
+class Opening:
+    """How a terminal gets its home and its first session. Nothing is loaded before it is wanted."""
+
+    def __init__(self, config: Config, given: Mapping[str, Any], earlier: str | None, *, keep: bool) -> None:
+        self._config = config
+        self._given = given
+        self._earlier = earlier
+        self._keep = keep
+        self._home: LocalHome | None = None
+
+    async def home(self) -> Home:
+        """Return the home."""
+        from zot.local_home import LocalHome
+
+        self._home = LocalHome(self._config, self._given, keep=self._keep)
+        return self._home
+
+    async def session(self, home: Home) -> Conversation:
+        """Return the session that was asked for."""
+        assert self._home is not None
+        name = await self._home.newest() if self._earlier == "" else self._earlier
+        return await self._home.open(name)
+
+
+def has_screen(env: Mapping[str, str]) -> bool:
+    """True if the terminal can show more than lines, and we have what is needed for that."""
+    if env.get("TERM", "") in _NO_SCREEN:
+        return False
+    from importlib.util import find_spec
+
+    return find_spec("textual") is not None
+
+
+def _screen(opening: Opening) -> int:
+    import asyncio
+
+    from zot.tui.app import ZotApp
+
+    return asyncio.run(run_app(ZotApp(opening.home, opening.session)))
+
+
+async def run_app(app: ZotApp) -> int:
+    """Run the app until somebody leaves it, or a signal comes; the terminal is then as it was."""
+    import asyncio
+
+    from zot.serve.stdio import SIGNALS
+    from zot.tui.log import noted
+
+    if isinstance(sys.__stderr__, io.TextIOWrapper):  # It is what the screen is drawn with.
+        sys.__stderr__.reconfigure(errors="replace")
+    loop, code = asyncio.get_running_loop(), None
+    for number in SIGNALS:
+        loop.add_signal_handler(number, app.exit, 128 + number)
+    try:
+        with noted(app.note):
+            code = await app.run_async()
+    finally:
+        await _closed(app, within_s=_OWN_TIME_S if code == 0 else _SIGNAL_S)
+    return (app.return_code or 0) if code is None else code
+
+
+async def _closed(app: ZotApp, *, within_s: float) -> None:
+    """Let go of the conversation, in time. The terminal is as it was by now, so a second signal may leave at once."""
+    import asyncio
+    from contextlib import suppress
+
+    from zot.serve.stdio import SIGNALS, leave
+
+    for number in SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, leave, 128 + number)
+    with suppress(TimeoutError):
+        await asyncio.wait_for(app.close(), within_s)
+
+
+def _plain(opening: Opening) -> int:
+    import asyncio
+
+    from zot.tui.plain import PlainTerminal
+
+    return asyncio.run(PlainTerminal(opening.home, opening.session).run())

@@ -1,0 +1,52 @@
+"""An extension that has connected by itself: who it says it is, and the one connection there is to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from zot.errors import UserError
+from zot.extensions.carrier import Carrier, Deaf
+from zot.extensions.peer import Peer
+from zot.extensions.surroundings import Surroundings, acknowledgement
+from zot.printable import printable
+from zot.wire import extension as wire
+
+
+class Caller:
+    """An `Origin` with a carrier instead of a program: when that is over, it has to call again.
+
+    Raise UserError if ``name`` is not the name of an extension. ``closed`` is what an earlier connection of that name
+    left blocked.
+    """
+
+    version = ""
+    returns = False
+
+    def __init__(
+        self,
+        name: str,
+        carrier: Carrier,
+        around: Surroundings,
+        closed: frozenset[wire.Intercepted] = frozenset(),
+    ) -> None:
+        try:
+            self.name: str = msgspec.convert(name, wire.ExtensionName)
+        except msgspec.ValidationError:
+            rule = "letters, digits, `.`, `_` and `-`, at most 64, and a letter or digit first"
+            raise UserError(f"{printable(name)!r} is no name for an extension: {rule}") from None
+        self._carrier = carrier
+        self._around = around
+        self._closed = closed
+
+    def guarded(self) -> frozenset[wire.Intercepted]:
+        return self._closed
+
+    def peer(self, closed: frozenset[wire.Intercepted], *, now: float) -> Peer:
+        # It may run on another machine: what is where here is not its business, and it has no directory of ours.
+        ack = acknowledgement(self._around, directory="", data="")
+        return Peer(self.name, ack, now=now, deadlines=self._around.deadlines, closed=closed)
+
+    async def open(self, errors: int, note: Callable[[str], None], deaf: Deaf) -> Carrier:
+        return self._carrier

@@ -1,0 +1,246 @@
+"""A conversation in this process: what faces need, over a `Session`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from zot.config import Config
+from zot.conversation import Aside, Decision, ModelInfo, Remembered, Snapshot
+from zot.errors import ConfigError, RunCancelled, RuntimeBusy, UserError
+from zot.events import Done, Error
+from zot.history import Batch, Subscriber
+from zot.messages import ImageBlock, ShownMessage, show, text_of
+from zot.outcome import Outcome
+from zot.past import Past
+from zot.runtime import open_recorded, open_session
+from zot.session import Session
+from zot.slash import CommandAnswer, CommandInfo
+from zot.store import Spliced
+
+if TYPE_CHECKING:
+    from zot.providers.models import Model
+
+
+class LocalConversation:
+    """A `Conversation` over a session of this process, which it opens anew where settings need that."""
+
+    def __init__(
+        self, session: Session, config: Config, *, unused: Callable[[str], Awaitable[None]] | None = None
+    ) -> None:
+        """``config`` is what the session was opened with; ``config.session`` is None if it is not kept.
+
+        ``unused`` hears the name of one that is let go of with nothing in it.
+        """
+        self._session = session
+        self._unused = unused
+        self._config = config
+        self._followers: dict[Subscriber, Callable[[], None]] = {}
+        session.start()
+
+    def follow(self, subscriber: Subscriber) -> Callable[[], None]:
+        self._followers[subscriber] = self._session.subscribe(subscriber)
+
+        def stop() -> None:
+            self._followers.pop(subscriber)()
+
+        return stop
+
+    async def state(self) -> Snapshot:
+        session, agent = self._session, self._session.agent
+        messages = session.transcript.messages
+        return Snapshot(
+            self._config.session or "",
+            agent.provider.name,
+            agent.model.id,
+            agent.cwd,
+            session.busy,
+            len(messages),
+            session.totals,
+            agent.gauge.need(agent.system, (), messages) if messages else 0,
+            agent.model.context_window,
+            self._config.lock,
+            session.pending,
+        )
+
+    async def messages(self) -> Sequence[ShownMessage]:
+        return [show(message) for message in self._session.transcript.messages]
+
+    async def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
+        self._session.prompt(text, images, dropped=self._dropped)
+
+    async def steer(self, text: str) -> None:
+        self._session.steer(text, dropped=self._dropped)
+
+    async def retry(self) -> None:
+        asked = [message for message in self._session.transcript.messages if message.role == "user"]
+        if not asked:
+            raise UserError("nothing has been asked yet")
+        self._session.request(text_of(asked[-1].content) or "go on", lambda messages: None)
+
+    async def abort(self) -> None:
+        self._session.abort()
+
+    async def approve(self, request: str, decision: Decision) -> None:
+        self._session.approve(request, decision)
+
+    async def remembered(self) -> Sequence[Remembered]:
+        return [Remembered(one.tool, one.subject) for one in self._session.remembered()]
+
+    async def forget(self, one: Remembered) -> None:
+        for known in self._session.remembered():
+            if (known.tool, known.subject) == (one.tool, one.subject):
+                await self._session.forget(known)
+                return
+        raise UserError("that is not remembered")
+
+    async def commands(self) -> Sequence[CommandInfo]:
+        return await self._session.commands()
+
+    async def run_command(self, name: str, args: str) -> CommandAnswer:
+        return await self._session.run_command(name, args)
+
+    async def press(self, panel_id: str, key: str, text: str = "") -> None:
+        self._session.press(panel_id, key, text)
+
+    async def close_panel(self, panel_id: str) -> None:
+        self._session.close_panel(panel_id)
+
+    async def reload_extensions(self) -> Sequence[str]:
+        from zot.reloadable import Reloadable
+
+        extensions = self._session.agent.extensions
+        if not isinstance(extensions, Reloadable):
+            raise UserError("extensions cannot be reloaded here")
+        self._check_idle("extensions cannot be reloaded")
+        return await extensions.reload()
+
+    async def models(self) -> Sequence[ModelInfo]:
+        known = [_info(model) for model in self._session.agent.catalogue.models]
+        return [*known, *self._elsewhere()]
+
+    async def use_model(self, model: ModelInfo) -> None:
+        if model.provider == self._session.agent.provider.name:
+            self._session.use_model(model.id)
+            return
+        self._check_idle("another provider cannot be used")
+        await self._reopen(
+            provider=model.provider, model=model.id, base_url=None, api=None, api_key=None, script=None, replay=None
+        )
+
+    async def lock(self, *, locked: bool) -> None:
+        if locked != self._config.lock:
+            self._check_idle("the lock cannot be changed")
+            await self._reopen(lock=locked)
+
+    async def compact(self) -> None:
+        self._session.compact(dropped=self._dropped)
+
+    async def clear(self) -> None:
+        over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._session.clear(started=lambda: over.set_result(""), dropped=over.set_result)
+        if reason := await over:
+            raise UserError(reason)
+
+    async def fork(self, messages: int | None = None) -> str:
+        return await self._session.fork(messages=messages)
+
+    async def aside(self, question: str) -> Aside:
+        config = msgspec.structs.replace(self._working(), session=None, tools=(), no_ext=True, ext=(), record=None)
+        session = open_session(config, past=self._past())
+        outcome = _Outcome()
+        session.subscribe(outcome)
+        try:
+            job = session.prompt(question)
+            await session.finish()
+            if job.error is not None:
+                raise job.error
+            if job.aborted:
+                raise RunCancelled("aborted")
+            return Aside(outcome.text, outcome.usage)
+        finally:
+            await session.close()
+
+    async def close(self) -> None:
+        for stop in self._followers.values():
+            stop()
+        self._followers.clear()
+        # What waits for a person goes on waiting, for whoever opens the session next.
+        await self._session.close(parks=True)
+        if self._unused is not None and self._config.session is not None and not self._session.transcript.messages:
+            unused, self._unused = self._unused, None
+            await unused(self._config.session)
+
+    def _dropped(self, reason: str) -> None:
+        """What was asked will never run: whoever follows must hear it, and that it is over."""
+        for subscriber in self._followers:
+            subscriber.deliver(Batch(0, 0, [Error(reason), Done()]))
+
+    def _check_idle(self, what: str) -> None:
+        if self._session.busy:
+            raise RuntimeBusy(f"{what} while a prompt or compact is running; abort it first")
+
+    def _working(self) -> Config:
+        """Return the settings with what the session works with now."""
+        agent = self._session.agent
+        # A recording is named by its own provider, but played by lab.
+        provider = self._config.provider if self._config.replay else agent.provider.name
+        return msgspec.structs.replace(self._config, provider=provider, model=agent.model.id, cwd=agent.cwd)
+
+    def _past(self) -> Past:
+        messages = tuple(self._session.transcript.messages)
+        return Past([Spliced(0, 0, messages)] if messages else [], totals=self._session.totals)
+
+    async def _reopen(self, **changes: Any) -> None:
+        """Open the same session with other settings, and let go of the old one; if that fails, it stays."""
+        config = msgspec.structs.replace(self._working(), **changes)
+        if config.session is None:
+            session = open_session(config, own_process=True, past=self._past(), reloadable=True)
+        else:
+            given = {"provider", "model", "reasoning", "cwd", *changes}
+            session = await open_recorded(config, given, own_process=True, parks=True, reloadable=True)
+        former, self._session, self._config = self._session, session, config
+        for subscriber, stop in self._followers.items():
+            stop()
+            self._followers[subscriber] = session.subscribe(subscriber)
+        session.start()
+        await former.close()
+
+    def _elsewhere(self) -> list[ModelInfo]:
+        """Return the models of other providers that have a key."""
+        from zot.providers.vendors import VENDORS
+        from zot.provision import credential_of, models_of
+
+        found: list[ModelInfo] = []
+        for name, vendor in VENDORS.items():
+            if name == self._session.agent.provider.name or not vendor.key_names:
+                continue
+            config = msgspec.structs.replace(
+                self._config, provider=name, model=None, base_url=None, api=None, api_key=None, script=None, replay=None
+            )
+            try:
+                if credential_of(config) is not None:
+                    found += [_info(model) for model in models_of(config).models]
+            except ConfigError:
+                continue  # It is not set up: `zot doctor` tells what is missing.
+        return found
+
+
+class _Outcome(Outcome):
+    """Hears a run that nobody follows."""
+
+    can_approve = False
+    full = False
+
+    def deliver(self, batch: Batch) -> None:
+        self.take(batch.events)
+
+    async def room(self) -> None:
+        return
+
+
+def _info(model: Model) -> ModelInfo:
+    return ModelInfo(model.provider, model.id, model.name, model.context_window)

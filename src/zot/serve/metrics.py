@@ -1,0 +1,77 @@
+"""What a daemon counts of what it does, as Prometheus reads it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+#: What each number is. Counters only ever grow; the others say how much there is at this moment.
+_HELP: Mapping[str, str] = {
+    "connections": "Clients that have connected.",
+    "calls": "Methods that were called, without those that only look.",
+    "errors": "Calls that were answered with an error.",
+    "runs": "Runs that have ended, whatever came of them.",
+    "responses": "Requests of the host protocol that were answered.",
+    "updates": "Updates of sessions that were sent, to each client.",
+    "update_bytes": "Their size.",
+    "cut_off": "Clients that were cut off, for they did not read.",
+    "refused": "Requests and messages over HTTP that were refused.",
+}
+_GAUGES: Mapping[str, str] = {
+    "clients": "Clients that are connected.",
+    "sessions": "Sessions that are loaded.",
+    "running": "Sessions in which something runs.",
+    "journal_bytes": "Size of the journal, with what is not merged yet.",
+    "rss_bytes": "Memory that the process uses.",
+    "uptime_seconds": "How long the daemon has been running.",
+}
+
+
+class Metrics:
+    """One number for each kind of thing that happens. Whoever sees it adds one."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.calls = 0
+        self.errors = 0
+        self.runs = 0
+        self.responses = 0
+        self.updates = 0
+        self.update_bytes = 0
+        self.cut_off = 0
+        self.refused = 0
+
+    def told(self, gauges: Mapping[str, float]) -> str:
+        """Return everything as text. ``gauges`` is how much there is at this moment."""
+        lines: list[str] = []
+        for name, about in _HELP.items():
+            lines += _lines(f"zot_{name}_total", "counter", about, getattr(self, name))
+        for name, about in _GAUGES.items():
+            lines += _lines(f"zot_{name}", "gauge", about, gauges[name])
+        return "\n".join(lines) + "\n"
+
+
+def rss_bytes() -> int:
+    """Return how much memory this process uses."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def size_of_database(path: str) -> int:
+    """Return how many bytes a database has on disk, with what stands beside it; 0 for one that is not there."""
+    total = 0
+    for name in (path, f"{path}-wal"):
+        try:
+            total += os.stat(name).st_size
+        except OSError:  # There is none at this moment.
+            continue
+    return total
+
+
+def _lines(name: str, kind: str, about: str, value: float) -> list[str]:
+    return [f"# HELP {name} {about}", f"# TYPE {name} {kind}", f"{name} {value:.15g}"]

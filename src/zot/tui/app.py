@@ -1,0 +1,394 @@
+"""The terminal with a screen: a transcript, an editor, a status line, and what comes between them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding
+
+from zot.conversation import Conversation, Home
+from zot.errors import AgentError, UserError
+from zot.events import (
+    AgentEvent,
+    ApprovalRequest,
+    Done,
+    ExtWaiting,
+    PanelClosed,
+    PanelOpened,
+    PanelRendered,
+    UserMessage,
+)
+from zot.messages import text_of
+from zot.slash import CommandInfo
+from zot.tui import slash
+from zot.tui.approval import Approvals
+from zot.tui.asking import Asking
+from zot.tui.completion import Files
+from zot.tui.composer import Composer
+from zot.tui.editor import Editor
+from zot.tui.entries import DisplayEntry, Entry, NoteEntry, UserEntry
+from zot.tui.feed import Feed
+from zot.tui.keys import KEYS
+from zot.tui.level import Level
+from zot.tui.looks import Look, look_for
+from zot.tui.markdown import warm
+from zot.tui.pace import Pace
+from zot.tui.panel import Panel
+from zot.tui.panels import Panels
+from zot.tui.question import Form, Question
+from zot.tui.rescue import rescue
+from zot.tui.status import Status
+from zot.tui.story import Story
+from zot.tui.terminal import Option
+from zot.tui.transcript import Transcript
+from zot.tui.trust import ask_trust
+
+T = TypeVar("T")
+
+#: A second Ctrl+C within this time leaves.
+_TWICE_S = 2.0
+_COMMAND = re.compile(r"/[\w.-]+(\s|$)")
+
+
+class ZotApp(App[int]):
+    """A face of one conversation. ``begin`` gives the home, ``session`` says which session to open in it."""
+
+    CSS = """
+    Screen { layout: vertical; background: transparent; }
+    ZotApp.ascii Composer, ZotApp.ascii Question, ZotApp.ascii Form { border-top: ascii ansi_bright_black; }
+    ZotApp.ascii Panel { border: ascii ansi_bright_black; }
+    ZotApp.ascii Transcript { scrollbar-size-vertical: 0; }
+    """
+    BINDINGS = [  # noqa: RUF012  (as every app has it)
+        Binding("ctrl+c", "interrupt", "leave", show=False, priority=True),
+        Binding("ctrl+d", "end_of_input", "leave", show=False),
+        Binding("ctrl+o", "fold_all", "fold", show=False, priority=True),
+        Binding("ctrl+r", "remove_waiting", "remove", show=False),
+        Binding("ctrl+q", "end_of_input", "leave", show=False, priority=True),
+    ]
+    ENABLE_COMMAND_PALETTE = False
+    TITLE = "zot"
+
+    def __init__(
+        self,
+        begin: Callable[[], Awaitable[Home]],
+        session: Callable[[Home], Awaitable[Conversation]],
+        *,
+        look: Look | None = None,
+    ) -> None:
+        super().__init__(ansi_color=True)
+        self.look = look or look_for()
+        self.set_class(not self.look.unicode, "ascii")
+        self.theme = "ansi-light" if self.look.code_theme == "ansi_light" else "ansi-dark"
+        self._begin, self._session = begin, session
+        self._home: Home | None = None
+        self._conversation: Conversation | None = None
+        self._unfollow: Callable[[], None] = lambda: None
+        self._feed = Feed(Pace(self, self._show_heard).want)
+        self._approvals = Approvals(self)
+        self.transcript = Transcript(self.look)
+        self.story = Story(self.transcript.add)
+        self.status = Status(self.look)
+        self.composer = Composer()
+        self.editor, self.queue = self.composer.editor, self.composer.queue
+        self.panels = Panels(self.editor)
+        self.asking = Asking(self.composer)
+        self._waiting_for = ""
+        self._interrupted = -_TWICE_S
+
+    # The screen.
+
+    def compose(self) -> ComposeResult:
+        yield self.transcript
+        yield self.composer
+        yield self.status
+
+    def on_mount(self) -> None:
+        self.editor.focus()
+        self.set_interval(0.25, self.status.tick)
+        self.call_after_refresh(lambda: self._do(self._start()))
+
+    @property
+    def conversation(self) -> Conversation:
+        if self._conversation is None:
+            raise UserError("the session is not open yet")
+        return self._conversation
+
+    @property
+    def home(self) -> Home:
+        assert self._home is not None
+        return self._home
+
+    @property
+    def extension_commands(self) -> Sequence[CommandInfo]:
+        return self.composer.commands
+
+    async def _start(self) -> None:
+        """Open the session, having asked about what of the project must be trusted first."""
+        await self.screen.mount(self.panels, before=self.composer)
+        await self.composer.furnish()
+        try:
+            self._home = await self._begin()
+            await ask_trust(self)
+            await self._enter(await self._session(self._home))
+        except AgentError as problem:
+            self.exit(1, message=Text(f"zot: {problem}"))
+        else:
+            await asyncio.to_thread(warm)
+
+    async def _enter(self, conversation: Conversation) -> None:
+        """Show a conversation, and follow it."""
+        self._unfollow()
+        former, self._conversation = self._conversation, conversation
+        self.composer.commands = ()
+        await self.panels.close_all()
+        await self.reset()
+        self._unfollow = conversation.follow(self._feed)
+        now = await conversation.state()
+        self.composer.files = Files(now.cwd)
+        if now.pending is not None:
+            self._do(self._approvals.ask(now.pending))
+        self._do(self._learn_commands())
+        if former is not None:
+            await former.close()
+        await self._say_waiting()
+
+    async def reset(self) -> None:
+        self.transcript.clear()
+        self.story = Story(self.transcript.add)
+        messages = await self.conversation.messages()
+        self.story.recall(messages)
+        self.editor.remember([text_of(one.content) for one in messages if one.role == "user"])
+        self.transcript.settle()
+        if (await self.conversation.state()).busy:
+            self.story.doing = "at work"
+        await self._refresh_state()
+
+    async def _learn_commands(self) -> None:
+        self.composer.commands = await self.conversation.commands()
+
+    async def _refresh_state(self) -> None:
+        self.status.show(await self.conversation.state())
+        self._show_doing()
+
+    def _show_doing(self) -> None:
+        self.status.do(self._waiting_for or self.story.doing)
+
+    # What happens.
+
+    def _show_heard(self) -> None:
+        """Show what was heard since the last time."""
+        events = self._feed.take()
+        self.story.tell(events)
+        for event in events:
+            self._react(event)
+        self.transcript.settle()
+        self._show_doing()
+
+    def _react(self, event: AgentEvent) -> None:
+        """Do what an event wants, beside being told."""
+        self._approvals.hear(event)
+        match event:
+            case UserMessage(content=content):
+                self.queue.said(text_of(content))
+            case Done():
+                self._waiting_for = ""
+                self._do(self._ended(self.story.failure))
+            case ApprovalRequest():
+                self._do(self._approvals.ask(event))
+            case PanelOpened() | PanelRendered() | PanelClosed():
+                self._do(self.panels.hear(event))
+            case ExtWaiting(extension=extension) if not self.runs:
+                self._waiting_for = f"waiting for {extension}"
+            case _:
+                pass
+
+    async def _ended(self, failure: str) -> None:
+        """A run is over: go on with what waits, or offer another model if this one failed."""
+        await self._refresh_state()
+        if failure and not self.queue.waiting:
+            await rescue(self, failure)
+        else:
+            await self._say_waiting()
+
+    # What people do.
+
+    async def on_editor_submitted(self, message: Editor.Submitted) -> None:
+        self.transcript.show_end()
+        if _COMMAND.match(message.text):
+            self._do(self._run_command(message.text))
+        elif message.steers and self.runs:
+            self.queue.steer(message.text)
+            self._do(self.conversation.steer(message.text))
+        else:
+            await self.submit(message.text)
+
+    async def submit(self, text: str) -> None:
+        if self._conversation is None or self.runs:
+            self.queue.add(text)
+        else:
+            self._do(self._prompt(text))
+
+    async def _prompt(self, text: str) -> None:
+        from zot.tui.images import images_in
+
+        self.story.doing = "waiting for the model"
+        self._show_doing()
+        try:
+            images = await asyncio.to_thread(images_in, text, (await self.conversation.state()).cwd)
+            await self.conversation.prompt(text, images)
+        except AgentError:
+            self.story.doing = ""
+            self._show_doing()
+            raise
+
+    @property
+    def runs(self) -> bool:
+        """True while a run goes on, by what has been told: a session may need a moment longer to be idle."""
+        return bool(self.story.doing)
+
+    async def _say_waiting(self) -> None:
+        if self.queue.waiting and not self.runs:
+            await self._prompt(self.queue.next())
+
+    async def _run_command(self, line: str) -> None:
+        name = line[1:].split(maxsplit=1)[0]
+        try:
+            await slash.run(self, line)
+        finally:
+            self.busy("")
+        if name == "reload-ext":
+            await self._learn_commands()
+        if self._conversation is not None:
+            await self._refresh_state()
+
+    async def on_editor_escaped(self) -> None:
+        if self.composer.withdraw():
+            return
+        if self._conversation is not None:
+            await self._conversation.abort()
+        self.composer.take_back_all()
+
+    def action_interrupt(self) -> None:
+        if (selected := self.screen.get_selected_text()) or (selected := self.editor.selected_text):
+            self.copy_to_clipboard(selected)
+            self.screen.clear_selection()
+            return
+        if isinstance(self.focused, Panel):
+            self.post_message(Panel.Dismissed(self.focused.panel_id))
+            return
+        for question in (*self.query(Question), *self.query(Form)):
+            question.close(None)
+            return
+        if time.monotonic() - self._interrupted < _TWICE_S:
+            self.leave()
+            return
+        self._interrupted = time.monotonic()
+        self.editor.text = ""
+        self.note("Ctrl+C again leaves; Esc aborts what runs")
+
+    def action_end_of_input(self) -> None:
+        if not self.editor.text:
+            self.leave()
+
+    def action_fold_all(self) -> None:
+        self.transcript.fold_all()
+
+    def action_remove_waiting(self) -> None:
+        self.queue.last()
+
+    def action_page(self, pages: int) -> None:
+        """Scroll the transcript while the editor has the focus."""
+        step = pages * max(1, self.transcript.size.height - 2)
+        self.transcript.scroll_to(y=self.transcript.scroll_y + step, animate=False, immediate=True)
+
+    # Panels.
+
+    def on_panel_pressed(self, message: Panel.Pressed) -> None:
+        self._do(self.conversation.press(message.panel_id, message.key, message.text))
+
+    def on_panel_dismissed(self, message: Panel.Dismissed) -> None:
+        self._do(self.conversation.close_panel(message.panel_id))
+
+    # What commands can do.
+
+    def note(self, text: str, level: Level = "info") -> None:
+        self._tell(NoteEntry(text, level))
+
+    def present(self, text: str, source: str) -> None:
+        self._tell(DisplayEntry(text, source=source))
+
+    def _tell(self, entry: Entry) -> None:
+        self.transcript.add(entry)
+        self.transcript.settle()
+
+    def insert(self, text: str) -> None:
+        self.editor.insert(text)
+        self.editor.focus()
+
+    def busy(self, text: str) -> None:
+        self._waiting_for = text
+        self._show_doing()
+
+    async def choose(
+        self, title: str, options: Sequence[Option[T]], *, body: str = "", diff: Sequence[tuple[str, str]] = ()
+    ) -> T | None:
+        chosen: T | None = await self.asking.put(Question(title, options, body=body, diff=diff))
+        return chosen
+
+    async def ask(self, title: str, *, secret: bool = False) -> str | None:
+        written: str | None = await self.asking.put(Form(title, secret=secret))
+        return written
+
+    async def switch(self, session: str | None) -> None:
+        if self.runs:
+            raise UserError("something is running here; abort it first")
+        await self._enter(await self.home.open(session))
+
+    async def compact(self) -> None:
+        await self.conversation.compact()
+        self.story.doing = "summarising the conversation"
+        self._show_doing()
+
+    async def jump(self) -> None:
+        said = [entry for entry in self.transcript.entries if isinstance(entry, UserEntry)]
+        if not said:
+            self.note("nothing has been said yet")
+            return
+        options = [Option(entry, " ".join(entry.text.split())[:200]) for entry in reversed(said)]
+        if (chosen := await self.choose("Go to", options)) is not None:
+            self.transcript.show_entry(chosen)
+
+    def page(self) -> str:
+        return KEYS
+
+    def leave(self) -> None:
+        self.exit(0)
+
+    async def close(self) -> None:
+        """Let go of the conversation."""
+        self._unfollow()
+        if self._conversation is not None:
+            await self._conversation.close()
+
+    def _fatal_error(self) -> None:
+        """Say what broke us, when the terminal is as it was: without the values of variables, which may be secret."""
+        self._exit_renderables.append(Text(f"{traceback.format_exc()}zot: internal error; this is a bug"))
+        self._close_messages_no_wait()
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something that takes a while; what goes wrong is said."""
+        self.run_worker(self._told(work), exit_on_error=True)
+
+    async def _told(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except AgentError as problem:
+            self.note(str(problem), "error")

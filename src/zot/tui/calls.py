@@ -1,0 +1,139 @@
+"""A tool call in the transcript: what it is about, what it says while it runs, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, TypeAlias
+
+from rich.segment import Segment
+from rich.text import Text
+from textual.strip import Strip
+
+from zot.readable import counted, one_line
+from zot.tui.about import changes, summary
+from zot.tui.entries import DIM, Entry
+from zot.tui.looks import Look, safe
+from zot.tui.markdown import drawn, with_prefix
+
+State: TypeAlias = Literal["writing", "waiting", "running", "done", "failed"]
+
+_COLOURS: dict[State, str] = {
+    "writing": "dim",
+    "waiting": "yellow",
+    "running": "yellow",
+    "done": "green",
+    "failed": "red",
+}
+#: How many lines of a folded call are shown, and how many of one that is not.
+_FOLDED_LINES = 6
+_UNFOLDED_LINES = 2000
+#: How much of what a tool says while it runs is kept.
+_LIVE_CHARACTERS = 64 * 1024
+
+
+class CallEntry(Entry):
+    """One call of a tool."""
+
+    foldable = True
+
+    def __init__(self, call_id: str, name: str) -> None:
+        super().__init__()
+        self.id = call_id
+        self.name = safe(name)
+        self.state: State = "writing"
+        self._raw = ""
+        self._args: dict[str, Any] | None = None
+        self._live = ""
+        self._result: str | None = None
+        self._extension = ""
+
+    @property
+    def text(self) -> str:
+        body = [*self._body()]
+        return "\n".join([self._head(), *(line for line, _ in body[: _FOLDED_LINES if self.folded else None])])
+
+    def write(self, delta: str) -> None:
+        """The model writes more of its arguments."""
+        self._raw += delta
+        self.touch()
+
+    def called(self, args: dict[str, Any] | None) -> None:
+        """Its arguments are complete."""
+        self._args, self.state = args, "running"
+        self.touch()
+
+    def wait(self, *, waits: bool) -> None:
+        """Somebody must approve it, or has decided."""
+        if self.state in ("waiting", "running"):
+            self.state = "waiting" if waits else "running"
+            self.touch()
+
+    def progress(self, text: str) -> None:
+        """It says something while it runs."""
+        self._live = (self._live + text)[-_LIVE_CHARACTERS:]
+        self.touch()
+
+    def finish(self, text: str, *, is_error: bool, extension: str = "") -> None:
+        """It is over."""
+        self._result, self._extension = safe(text), safe(extension)
+        self.state = "failed" if is_error else "done"
+        self._live = ""
+        self.touch()
+
+    def draw(self, width: int, look: Look) -> list[Strip]:
+        body = [*self._body()]
+        shown, hidden = self._cut(body)
+        head = Text(no_wrap=True, overflow="ellipsis")
+        mark = look.call if not body or (self.folded and not hidden) else look.folded if self.folded else look.unfolded
+        head.append(f"{mark} ", _COLOURS[self.state])
+        head.append(self.name, "bold")
+        head.append(f"  {self._head()}")
+        lines = drawn(head, width, ascii_only=not look.unicode)
+        if hidden and self.state == "running":
+            lines += _indented([(f"{look.more} {counted(hidden, 'earlier line')}", "dim")], width, look)
+        lines += _indented(shown, width, look)
+        if hidden and self.state != "running":
+            lines += _indented([(f"{look.more} {counted(hidden, 'more line')}", "dim")], width, look)
+        return lines
+
+    def _cut(self, body: list[tuple[str, str]]) -> tuple[list[tuple[str, str]], int]:
+        """Return the lines to show, and how many are not: of one that runs the newest are, else the first."""
+        limit = _FOLDED_LINES if self.folded else _UNFOLDED_LINES
+        hidden = max(0, len(body) - limit)
+        return (body[hidden:] if self.state == "running" else body[: len(body) - hidden]), hidden
+
+    def _head(self) -> str:
+        """Return what the call is about, in one line."""
+        where = f" ({self._extension})" if self._extension else ""
+        if self._args is None:
+            return one_line(self._raw, 200) + where
+        return one_line(summary(self._args), 300) + where
+
+    def _body(self) -> Iterator[tuple[str, str]]:
+        """Yield the lines below the head, each with its style."""
+        args = self._args or {}
+        command = args.get("command")
+        if isinstance(command, str) and "\n" in command.strip() and not self.folded:
+            yield from ((f"$ {line}", "cyan") for line in safe(command).strip("\n").split("\n"))
+        if self.state != "failed":
+            yield from changes(args)
+        text = self._result if self._result is not None else safe(self._live)
+        if isinstance(command, str):  # The model is told which command it was; here it stands above.
+            text = text.removeprefix(f"$ {safe(command)}\n\n")
+        if text and not (self.state == "done" and self.folded and _is_quiet(self.name, args)):
+            style = "red" if self.state == "failed" else "dim"
+            yield from ((line, style) for line in text.rstrip("\n").split("\n"))
+
+
+def _is_quiet(name: str, args: dict[str, Any]) -> bool:
+    """True if what a tool returned says little beside what it was called with."""
+    return name in ("read", "skill") or "edits" in args or "content" in args
+
+
+def _indented(lines: Iterable[tuple[str, str]], width: int, look: Look) -> list[Strip]:
+    prefix = Segment(f"  {look.bar} ", DIM)
+    return [
+        strip
+        for line, style in lines
+        for strip in with_prefix(drawn(Text(line or " ", style=style), width - 4), prefix, prefix)
+    ]

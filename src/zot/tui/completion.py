@@ -1,0 +1,111 @@
+"""What can be completed: commands at the beginning, files anywhere."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from rich.text import Text
+from textual.widgets import Static
+
+_MAX_FILES = 20_000
+_FRESH_S = 10.0
+_SHOWN = 6
+_UNLISTED = {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".mypy_cache", ".ruff_cache"}
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """Something that can take the place of a word."""
+
+    text: str
+    help: str = ""
+
+
+class Offers(Static):
+    """A short list of offers, one of which is looked at."""
+
+    DEFAULT_CSS = """
+    Offers { height: auto; max-height: 6; display: none; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offers: Sequence[Offer] = ()
+        self.word = ""
+        self._at = 0
+
+    @property
+    def chosen(self) -> Offer | None:
+        """The offer that is looked at."""
+        return self.offers[self._at] if self.offers else None
+
+    def show(self, word: str, offers: Sequence[Offer]) -> None:
+        """Offer these for ``word``."""
+        self.word, self.offers, self._at = word, offers, 0
+        self.display = bool(offers)
+        self._draw()
+
+    def move(self, step: int) -> None:
+        """Look at another one."""
+        if self.offers:
+            self._at = (self._at + step) % len(self.offers)
+            self._draw()
+
+    def _draw(self) -> None:
+        text = Text(no_wrap=True, overflow="ellipsis")
+        first = max(0, min(self._at - _SHOWN // 2, len(self.offers) - _SHOWN))
+        for number, offer in enumerate(self.offers[first : first + _SHOWN], first):
+            line = Text(offer.text, style="reverse" if number == self._at else "bold")
+            if offer.help:
+                line.append(f"  {offer.help}", "dim")
+            text.append(line)
+            text.append("\n")
+        text.rstrip()
+        self.update(text)
+
+
+class Files:
+    """The files below a directory, as they can be named in a prompt."""
+
+    def __init__(self, cwd: str) -> None:
+        self._cwd = cwd
+        self._known: list[str] = []
+        self._until = 0.0
+
+    def find(self, word: str) -> list[Offer]:
+        """Return the files whose path has the letters of ``word`` in it, the likeliest first."""
+        if time.monotonic() > self._until:
+            self._known = [*self._walk()]
+            self._until = time.monotonic() + _FRESH_S
+        wanted = word.lower()
+        fits = [(_rank(path.lower(), wanted), len(path), path) for path in self._known if _fits(path.lower(), wanted)]
+        return [Offer(f"@{path} ") for _, _, path in sorted(fits)[:50]]
+
+    def _walk(self) -> Iterator[str]:
+        count = 0
+        for place, directories, files in os.walk(self._cwd):
+            directories[:] = sorted(name for name in directories if name not in _UNLISTED)
+            inside = os.path.relpath(place, self._cwd)
+            for name in sorted(files):
+                count += 1
+                if count > _MAX_FILES:
+                    return
+                path = name if inside == "." else os.path.join(inside, name)
+                if path.isprintable() and " " not in path:
+                    yield path
+
+
+def _fits(path: str, wanted: str) -> bool:
+    letters = iter(path)
+    return all(letter in letters for letter in wanted)
+
+
+def _rank(path: str, wanted: str) -> int:
+    name = os.path.basename(path)
+    if name.startswith(wanted):
+        return 0
+    if path.startswith(wanted):
+        return 1
+    return 2 if wanted in path else 3

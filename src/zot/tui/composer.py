@@ -1,0 +1,84 @@
+"""Where messages are made: the editor, what it offers to complete, and what waits to be said."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+
+from zot.slash import CommandInfo
+from zot.tui import slash
+from zot.tui.completion import Files, Offer, Offers
+from zot.tui.editor import Editor
+from zot.tui.queue import Queue
+
+
+class Composer(Vertical):
+    """The lower part of the screen. What is submitted goes on to the app."""
+
+    DEFAULT_CSS = "Composer { height: auto; border-top: solid ansi_bright_black; }"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.editor = Editor()
+        self.queue = Queue()
+        self.files: Files | None = None
+        #: What extensions offer, as far as it is known.
+        self.commands: Sequence[CommandInfo] = ()
+        self._offers = Offers()
+
+    def compose(self) -> ComposeResult:
+        yield self.editor
+
+    async def furnish(self) -> None:
+        """Have everything: the first frame must not wait for what nobody needs yet."""
+        await self.mount(self.queue, self._offers, before=self.editor)
+        self.editor.take_back = self.queue.last
+
+    def withdraw(self) -> bool:
+        """Offer nothing any more; False if nothing was offered."""
+        had = bool(self._offers.display)
+        self._offer("", ())
+        return had
+
+    def take_back_all(self) -> None:
+        """Put what waits back into the editor."""
+        if waiting := self.queue.all():
+            self.editor.put("\n\n".join([*waiting, self.editor.text] if self.editor.text else waiting))
+
+    async def on_editor_offered(self, message: Editor.Offered) -> None:
+        word = message.word
+        if not self._offers.is_attached:
+            return
+        if word.startswith("/"):
+            self._offer(word, self._fitting(word[1:]))
+        elif word.startswith("@") and self.files is not None:
+            self._offer(word, await asyncio.to_thread(self.files.find, word[1:]))
+        else:
+            self._offer("", ())
+
+    def _fitting(self, word: str) -> list[Offer]:
+        known = [(name, one.help) for name, one in slash.COMMANDS.items()]
+        known += [(one.name, one.description) for one in self.commands if one.name not in slash.COMMANDS]
+        fits = [one for one in known if one[0].startswith(word)]
+        return [] if [word] == [name for name, _ in fits] else [Offer(f"/{name} ", help_) for name, help_ in fits]
+
+    def _offer(self, word: str, offers: Sequence[Offer]) -> None:
+        self._offers.show(word, offers)
+        self.editor.offers = bool(offers)
+
+    def on_editor_moved(self, message: Editor.Moved) -> None:
+        self._offers.move(message.step)
+
+    def on_editor_accepted(self, message: Editor.Accepted) -> None:
+        chosen = self._offers.chosen
+        if chosen is None:
+            return
+        word = self._offers.word
+        self._offer("", ())
+        self.editor.complete(word, chosen.text)
+        if message.submits and chosen.text.startswith("/"):
+            # In its own context: what a widget does for its parent does not go further than that.
+            self.editor.call_later(self.editor.submit)

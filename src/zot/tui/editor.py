@@ -1,0 +1,206 @@
+"""Where a person writes: several lines, what was written before, long pastes folded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from textual import events
+from textual.binding import Binding
+from textual.message import Message
+from textual.widgets import TextArea
+
+#: What is pasted and longer than this is shown as one word.
+_FOLD_LINES = 6
+_FOLD_CHARACTERS = 1000
+_FOLDED = re.compile(r"\[pasted #(\d+): [^\]]*\]")
+_NEWLINE_KEYS = ("ctrl+j", "shift+enter", "alt+enter", "ctrl+enter")
+
+
+class Editor(TextArea):
+    """A text that is submitted with Enter. Up and Down at its ends bring back what was submitted before."""
+
+    DEFAULT_CSS = """
+    Editor { height: auto; max-height: 40vh; min-height: 1; border: none; padding: 0 1; background: transparent; }
+    Editor:focus { border: none; }
+    Editor .text-area--placeholder { color: ansi_bright_black; }
+    """
+    BINDINGS = [  # noqa: RUF012  (as every widget has it)
+        Binding("ctrl+s", "steer", "steer", show=False),
+        Binding("escape", "escape", "abort", show=False),
+        Binding("pageup", "app.page(-1)", "scroll up", show=False),
+        Binding("pagedown", "app.page(1)", "scroll down", show=False),
+        Binding("ctrl+home", "app.page(-9999)", "to the beginning", show=False),
+        Binding("ctrl+end", "app.page(9999)", "to the end", show=False),
+    ]
+
+    class Submitted(Message):
+        """Somebody has written something. ``steers``: to the prompt that runs."""
+
+        def __init__(self, text: str, *, steers: bool) -> None:
+            super().__init__()
+            self.text = text
+            self.steers = steers
+
+    class Escaped(Message):
+        """Somebody wants out."""
+
+    class Offered(Message):
+        """What can be completed is to be offered: the word before the cursor, "" for nothing."""
+
+        def __init__(self, word: str, *, first: bool) -> None:
+            super().__init__()
+            self.word = word
+            self.first = first
+
+    class Moved(Message):
+        """Another offer is looked at."""
+
+        def __init__(self, step: int) -> None:
+            super().__init__()
+            self.step = step
+
+    class Accepted(Message):
+        """The offer that is looked at is taken. ``submits``: and what it makes is submitted."""
+
+        def __init__(self, *, submits: bool) -> None:
+            super().__init__()
+            self.submits = submits
+
+    def __init__(self) -> None:
+        super().__init__(compact=True, highlight_cursor_line=False, placeholder="Ask anything. /help, @file")
+        self.cursor_blink = False
+        #: True while there is something to choose from.
+        self.offers = False
+        #: Returns what was written, not yet submitted to the model, and can be taken back; "" if nothing.
+        self.take_back: Callable[[], str] = lambda: ""
+        self._history: list[str] = []
+        self._at = 0
+        self._draft = ""
+        self._pasted: dict[int, str] = {}
+
+    # What was written before.
+
+    def remember(self, texts: Sequence[str]) -> None:
+        """Have these as what was written before."""
+        self._history = [text for text in texts if text.strip()]
+        self._at = len(self._history)
+
+    def put(self, text: str) -> None:
+        """Have this text, the cursor at its end."""
+        self.text = text
+        self.move_cursor(self.document.end)
+
+    def _recall(self, step: int) -> bool:
+        at = self._at + step
+        if not 0 <= at <= len(self._history):
+            return False
+        if self._at == len(self._history):
+            self._draft = self.text
+        self._at = at
+        self.put(self._draft if at == len(self._history) else self._history[at])
+        return True
+
+    def action_cursor_up(self, select: bool = False) -> None:
+        if self.offers:
+            self.post_message(self.Moved(-1))
+        elif not self.text and (waiting := self.take_back()):
+            self.put(waiting)
+        elif select or not self.cursor_at_first_line or not self._recall(-1):
+            super().action_cursor_up(select)
+
+    def action_cursor_down(self, select: bool = False) -> None:
+        if self.offers:
+            self.post_message(self.Moved(1))
+        elif select or not self.cursor_at_last_line or not self._recall(1):
+            super().action_cursor_down(select)
+
+    # What is submitted.
+
+    def action_steer(self) -> None:
+        self.submit(steers=True)
+
+    def action_escape(self) -> None:
+        self.post_message(self.Escaped())
+
+    def submit(self, *, steers: bool = False) -> None:
+        """Have it said, if there is anything."""
+        text = self._unfolded()
+        if not text.strip():
+            return
+        if not self._history or self._history[-1] != text:
+            self._history.append(text)
+        self._at, self._draft = len(self._history), ""
+        self.text = ""
+        self._pasted.clear()
+        self.post_message(self.Submitted(text, steers=steers))
+
+    async def on_key(self, event: events.Key) -> None:
+        if event.key == "enter":
+            event.stop()
+            event.prevent_default()
+            self._enter()
+        elif event.key in _NEWLINE_KEYS:
+            event.stop()
+            event.prevent_default()
+            self.insert("\n")
+        elif event.key == "tab" and self.offers:
+            event.stop()
+            event.prevent_default()
+            self.post_message(self.Accepted(submits=False))
+
+    def _enter(self) -> None:
+        row, column = self.cursor_location
+        if self.offers:
+            self.post_message(self.Accepted(submits=True))
+        elif column and self.document.get_line(row)[column - 1 : column] == "\\" and self.cursor_at_end_of_line:
+            self.replace("\n", (row, column - 1), (row, column))  # For terminals that have no other way.
+        else:
+            self.submit()
+
+    # What is pasted.
+
+    async def on_paste(self, event: events.Paste) -> None:
+        text = event.text.replace("\r\n", "\n").replace("\r", "\n")
+        event.prevent_default()
+        event.stop()
+        lines = text.count("\n") + 1
+        if lines <= _FOLD_LINES and len(text) <= _FOLD_CHARACTERS:
+            self.insert(text)
+            return
+        number = max(self._pasted, default=0) + 1
+        self._pasted[number] = text
+        size = f"{lines} lines" if lines > 1 else f"{len(text)} characters"
+        self.insert(f"[pasted #{number}: {size}]")
+
+    def _unfolded(self) -> str:
+        return _FOLDED.sub(lambda found: self._pasted.get(int(found[1]), found[0]), self.text)
+
+    def action_delete_left(self) -> None:
+        """Delete a character, or all of what was pasted and folded."""
+        row, column = self.cursor_location
+        before = self.document.get_line(row)[:column]
+        folded = next((one for one in _FOLDED.finditer(before) if one.end() == column), None)
+        if folded is not None and self.selection.is_empty:
+            self.delete((row, folded.start()), (row, column))
+        else:
+            super().action_delete_left()
+
+    # What can be completed.
+
+    def on_text_area_changed(self) -> None:
+        self.offer()
+
+    def offer(self) -> None:
+        """Ask for what can be completed at the cursor."""
+        row, column = self.cursor_location
+        before = self.document.get_line(row)[:column]
+        found = re.search(r"(?:^|(?<=\s))([@/]\S*)$", before)
+        word = found[1] if found else ""
+        is_first = row == 0 and bool(found) and before.lstrip() == word
+        self.post_message(self.Offered(word if word.startswith("@") or is_first else "", first=is_first))
+
+    def complete(self, word: str, with_text: str) -> None:
+        """Put a text in the place of the word before the cursor."""
+        row, column = self.cursor_location
+        self.replace(with_text, (row, max(0, column - len(word))), (row, column))

@@ -1,0 +1,31 @@
+"""Images that a prompt names as @files."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from zot.errors import UserError
+from zot.messages import ImageBlock
+
+_TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif", ".webp": "image/webp"}
+_MAX_BYTES = 20 * 1024 * 1024
+_NAMED = re.compile(r"(?:^|(?<=\s))@(\S+)")
+
+
+def images_in(text: str, cwd: str) -> list[ImageBlock]:
+    """Return the images that ``text`` names, if they are there. Raise UserError for one that cannot be sent."""
+    found = []
+    for name in _NAMED.findall(text):
+        mime_type = _TYPES.get(os.path.splitext(name)[1].lower())
+        path = os.path.join(cwd, os.path.expanduser(name))
+        if mime_type is None or not os.path.isfile(path):
+            continue
+        if os.path.getsize(path) > _MAX_BYTES:
+            raise UserError(f"{name} has more than {_MAX_BYTES >> 20} MiB")
+        try:
+            with open(path, "rb") as file:
+                found.append(ImageBlock(mime_type, file.read()))
+        except OSError as problem:
+            raise UserError(f"{name}: {problem.strerror}") from None
+    return found

@@ -1,0 +1,12 @@
+"""Which keys do what, for people."""
+
+KEYS = """\
+**Keys**
+
+- `Enter` sends; `Ctrl+J`, `Shift+Enter`, `Alt+Enter` or `\\` `Enter` begin a new line
+- `Esc` aborts what runs; `Ctrl+C` twice, or `Ctrl+D`, leaves
+- while the model is busy, `Enter` lets a message wait, `Ctrl+S` steers; `Up` takes back what waits, `Ctrl+R` removes it
+- `Up`, `Down`: what you wrote before; `Tab` completes `/commands` and `@files`
+- `PageUp`, `PageDown`, `Ctrl+Home`, `Ctrl+End` or the mouse wheel scroll
+- `Ctrl+O` unfolds everything, a click one block; `Shift+Tab` goes to the transcript, where `j`, `k` and `Enter` do it
+- in a panel all keys are the extension's, but `Esc` closes it and `Shift+Tab` leaves it"""

@@ -1,0 +1,65 @@
+"""How things look in a terminal: marks, colours, and text that cannot take the terminal over."""
+
+from __future__ import annotations
+
+import locale
+import os
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from zot.readable import escaped
+
+#: Sequences that programs write for a terminal: colours, cursor movements, titles.
+_SEQUENCES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_LIGHT_BACKGROUNDS = ("7", "15")
+
+
+class Look(msgspec.Struct, frozen=True):
+    """The marks that a terminal can show, and which colours code has on its background."""
+
+    user: str = "❯"
+    call: str = "●"
+    folded: str = "▸"
+    unfolded: str = "▾"
+    bar: str = "│"
+    more: str = "…"
+    spinner: str = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+    dot: str = "·"
+    code_theme: str = "ansi_dark"
+    unicode: bool = True
+
+
+#: For terminals that show nothing but ASCII.
+ASCII = Look(user=">", call="*", folded="+", unfolded="-", bar="|", more="...", spinner="|/-\\", dot="-", unicode=False)
+
+
+def look_for(env: Mapping[str, str] = os.environ, encoding: str | None = None) -> Look:
+    """Return the look for a terminal with this environment, whose locale has this encoding."""
+    name = (encoding or locale.getencoding()).lower().replace("-", "").replace("_", "")
+    look = Look() if name in ("utf8", "utf16", "utf32") else ASCII
+    is_light = env.get("COLORFGBG", "").rpartition(";")[2] in _LIGHT_BACKGROUNDS
+    return msgspec.structs.replace(look, code_theme="ansi_light") if is_light else look
+
+
+def safe(text: str) -> str:
+    """Return text of others as a terminal can be given it: no sequences, of overwritten lines the last state."""
+    if "\x1b" in text:
+        text = _SEQUENCES.sub("", text)
+    if "\r" in text:
+        lines = text.replace("\r\n", "\n").split("\n")
+        text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)
+    return escaped(text).expandtabs(4)
+
+
+def tokens(count: int) -> str:
+    """Return a number of tokens as people read it."""
+    if count < 1000:
+        return str(count)
+    return f"{count / 1000:.1f}k" if count < 100_000 else f"{count // 1000}k"
+
+
+def shortened(path: str, home: str) -> str:
+    """Return a path with ``~`` for the user's home."""
+    return "~" + path[len(home) :] if home and (path == home or path.startswith(home + "/")) else path

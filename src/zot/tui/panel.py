@@ -1,0 +1,79 @@
+"""A panel of an extension: its title, lines and footer; every key is the extension's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.text import Text
+from textual import events
+from textual.message import Message
+from textual.widgets import Static
+
+from zot.tui.looks import safe
+
+#: What the protocol calls keys, by what they are called here.
+KEYS: Mapping[str, str] = {
+    "up": "up",
+    "down": "down",
+    "left": "left",
+    "right": "right",
+    "enter": "enter",
+    "tab": "tab",
+    "pageup": "pageup",
+    "pagedown": "pagedown",
+    "home": "home",
+    "end": "end",
+    "backspace": "backspace",
+    "delete": "delete",
+}
+
+
+class Panel(Static, can_focus=True):
+    """Shows what an extension wants shown, and tells which keys are pressed while it has the focus."""
+
+    DEFAULT_CSS = """
+    Panel { height: auto; max-height: 50vh; border: round ansi_bright_black; padding: 0 1; overflow-y: auto; }
+    Panel:focus { border: round ansi_cyan; }
+    """
+
+    class Pressed(Message):
+        """A key for the extension."""
+
+        def __init__(self, panel_id: str, key: str, text: str = "") -> None:
+            super().__init__()
+            self.panel_id = panel_id
+            self.key = key
+            self.text = text
+
+    class Dismissed(Message):
+        """A person has closed the panel."""
+
+        def __init__(self, panel_id: str) -> None:
+            super().__init__()
+            self.panel_id = panel_id
+
+    def __init__(self, panel_id: str, extension: str) -> None:
+        super().__init__()
+        self.panel_id = panel_id
+        self.extension = extension
+
+    def show(self, title: str, lines: Sequence[str], footer: str) -> None:
+        """Show something else."""
+        self.border_title = Text(safe(title or self.panel_id)).markup
+        self.border_subtitle = Text(safe(self.extension)).markup
+        text = Text("\n".join(safe(line).replace("\n", " ") for line in lines))
+        if footer:
+            text.append(f"{chr(10) if lines else ''}{safe(footer)}", "dim")
+        self.update(text)
+
+    def on_key(self, event: events.Key) -> None:
+        if event.key == "shift+tab":
+            return  # The way to the other panels, and to the editor.
+        event.stop()
+        event.prevent_default()
+        if event.key == "escape":
+            self.post_message(self.Dismissed(self.panel_id))
+        elif event.key in KEYS:
+            self.post_message(self.Pressed(self.panel_id, KEYS[event.key]))
+        elif event.character is not None and event.character.isprintable():
+            self.post_message(self.Pressed(self.panel_id, "rune", event.character))

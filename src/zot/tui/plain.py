@@ -1,0 +1,312 @@
+"""The terminal without a screen: lines in, lines out. For terminals that can do no more, and without the extra."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+from zot.conversation import Conversation, Decision, Home
+from zot.errors import AgentError, UserError
+from zot.events import (
+    AgentEvent,
+    ApprovalRequest,
+    AssistantMessage,
+    CompactDone,
+    Done,
+    Error,
+    ExtNotify,
+    PanelOpened,
+    PanelRendered,
+    Retry,
+    TextDelta,
+    ToolCall,
+    ToolResult,
+    TurnEnd,
+)
+from zot.messages import text_of
+from zot.readable import counted, escaped, one_line
+from zot.slash import CommandInfo
+from zot.tui import slash
+from zot.tui.about import summary
+from zot.tui.level import Level
+from zot.tui.rescue import rescue
+from zot.tui.terminal import Option
+from zot.tui.trust import ask_trust
+
+if TYPE_CHECKING:
+    from zot.history import Batch
+
+T = TypeVar("T")
+
+_RESULT_LINES = 5
+_DECISIONS: dict[str, Decision] = {"y": "allow_once", "a": "allow_always"}
+_LISTED = 40
+
+
+class PlainTerminal:
+    """A face of one conversation, line by line. A `Subscriber` and a `Terminal`."""
+
+    can_approve = True
+    full = False
+
+    def __init__(
+        self,
+        begin: Callable[[], Awaitable[Home]],
+        session: Callable[[Home], Awaitable[Conversation]],
+        *,
+        incoming: int = 0,
+        output: TextIO | None = None,
+    ) -> None:
+        self._begin, self._session = begin, session
+        self._incoming = incoming
+        self._output = output or sys.stdout
+        self._home: Home | None = None
+        self._conversation: Conversation | None = None
+        self._unfollow: Callable[[], None] = lambda: None
+        self._lines: asyncio.Queue[str | None] = asyncio.Queue()
+        self._done = asyncio.Event()
+        self._asked: ApprovalRequest | None = None
+        self._failure = ""
+        self._leaving = False
+        self._at_start = True
+        self._unread = b""
+        self.extension_commands: Sequence[CommandInfo] = ()
+
+    @property
+    def conversation(self) -> Conversation:
+        if self._conversation is None:
+            raise UserError("the session is not open yet")
+        return self._conversation
+
+    @property
+    def home(self) -> Home:
+        assert self._home is not None
+        return self._home
+
+    async def run(self) -> int:
+        """Talk until somebody leaves. Return the exit code."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._incoming, self._read)
+        loop.add_signal_handler(signal.SIGINT, self._interrupt)
+        try:
+            self._home = await self._begin()
+            await ask_trust(self)
+            await self._enter(await self._session(self._home))
+            self.note("zot, line by line; /help tells what can be done, Ctrl+C aborts, Ctrl+D leaves")
+            await self._talk()
+        except AgentError as problem:
+            self._say(f"zot: {problem}")
+            return 1
+        finally:
+            loop.remove_reader(self._incoming)
+            loop.remove_signal_handler(signal.SIGINT)
+            self._unfollow()
+            if self._conversation is not None:
+                await self._conversation.close()
+        return 0
+
+    async def _enter(self, conversation: Conversation) -> None:
+        self._unfollow()
+        former, self._conversation = self._conversation, conversation
+        self._unfollow = conversation.follow(self)
+        self.extension_commands = await conversation.commands()
+        if former is not None:
+            await former.close()
+        if (pending := (await conversation.state()).pending) is not None:
+            self._show(pending)
+            await self._run(_nothing())
+
+    async def _talk(self) -> None:
+        while not self._leaving:
+            line = await self._line("> ")
+            if line is None:
+                return
+            if not line.strip():
+                continue
+            try:
+                await (slash.run(self, line) if line.startswith("/") else self.submit(line))
+            except AgentError as problem:
+                self.note(str(problem), "error")
+
+    # What is typed.
+
+    def _read(self) -> None:
+        data = os.read(self._incoming, 65536)
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            self._lines.put_nowait(line.decode("utf-8", "replace").rstrip("\r"))
+        if not data:
+            asyncio.get_running_loop().remove_reader(self._incoming)
+            self._lines.put_nowait(None)
+
+    def _interrupt(self) -> None:
+        if self._conversation is None:
+            self._lines.put_nowait(None)
+            return
+        self._spawn(self._conversation.abort())
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work, name="zot abort")
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def _line(self, prompt: str) -> str | None:
+        self._write(prompt)
+        line = await self._lines.get()
+        self._at_start = True
+        return line
+
+    # What happens.
+
+    def deliver(self, batch: Batch) -> None:
+        for event in batch.events:
+            self._show(event)
+
+    async def room(self) -> None:
+        return
+
+    def _show(self, event: AgentEvent) -> None:
+        match event:
+            case TextDelta(delta=delta):
+                self._write(escaped(delta))
+            case AssistantMessage():
+                self._end_line()
+            case ToolCall(name=name, args=args):
+                self._say(f"* {one_line(name)} {one_line(summary(args or {}), 160)}")
+            case ToolResult(is_error=is_error, content=content):
+                self._result(text_of(content), is_error=is_error)
+            case TurnEnd(stop="error", error=error):
+                self._failure = error or "the model call failed"
+            case TurnEnd(stop="aborted"):
+                self._say("-- aborted")
+            case Error(message=message):
+                self._say(f"-- failed: {one_line(message)}")
+            case Retry(reason=reason, delay_ms=delay_ms):
+                self._say(f"-- again in {delay_ms / 1000:.0f} s: {one_line(reason)}")
+            case CompactDone():
+                self._say("-- the conversation was made shorter")
+            case ExtNotify(extension=extension, level=level, message=message):
+                self._say(f"[{one_line(extension)}] {level}: {escaped(message)}")
+            case PanelOpened(title=title, lines=lines) | PanelRendered(title=title, lines=lines):
+                self._say("\n".join([f"== {one_line(title)}", *(f"   {one_line(line)}" for line in lines)]))
+            case ApprovalRequest():
+                self._asked = event
+                self._lines_about(event)
+                self._done.set()
+            case Done():
+                self._done.set()
+            case _:
+                pass
+
+    def _result(self, text: str, *, is_error: bool) -> None:
+        lines = escaped(text).rstrip("\n").split("\n")
+        mark = "!" if is_error else "|"
+        self._say("\n".join(f"  {mark} {line}" for line in lines[:_RESULT_LINES]))
+        if len(lines) > _RESULT_LINES:
+            self._say(f"  {mark} ... {counted(len(lines) - _RESULT_LINES, 'more line')}")
+
+    def _lines_about(self, request: ApprovalRequest) -> None:
+        command = request.args.get("command")
+        self._say(f"? {one_line(request.summary)}")
+        if isinstance(command, str) and "\n" in command.strip():
+            self._say(escaped(command))
+
+    async def submit(self, text: str) -> None:
+        self._failure = ""
+        await self._run(self.conversation.prompt(text))
+        if self._failure:
+            await rescue(self, self._failure)
+            self._failure = ""
+
+    async def _run(self, start: Awaitable[None]) -> None:
+        """Start something and wait for its end, answering what is asked meanwhile."""
+        if self._asked is None:
+            self._done.clear()
+        await start
+        while True:
+            await self._done.wait()
+            if self._asked is None:
+                return
+            self._done.clear()
+            request, self._asked = self._asked, None
+            answer = await self._line("  allow it? y(es), a(lways), n(o) ")
+            try:
+                await self.conversation.approve(
+                    request.id, _DECISIONS.get((answer or "").strip().lower()[:1], "reject")
+                )
+            except UserError as problem:
+                self.note(str(problem), "warn")
+
+    # What commands can do.
+
+    def note(self, text: str, level: Level = "info") -> None:
+        self._say("\n".join(f"-- {line}" for line in escaped(text).split("\n")))
+
+    def present(self, text: str, source: str) -> None:
+        self._say(f"[{one_line(source)}]\n{escaped(text)}")
+
+    def insert(self, text: str) -> None:
+        self._say(escaped(text))
+
+    def busy(self, text: str) -> None:
+        if text:
+            self._say(f"-- {text}")
+
+    async def choose(
+        self, title: str, options: Sequence[Option[T]], *, body: str = "", diff: Sequence[tuple[str, str]] = ()
+    ) -> T | None:
+        shown = [one_line(option.label, 160) for option in options[:_LISTED]]
+        lines = [escaped(body), *(line for line, _ in diff), f"? {one_line(title)}"]
+        lines += [f"  {number}  {label}" for number, label in enumerate(shown, 1)]
+        self._say("\n".join(line for line in lines if line))
+        answer = (await self._line("  number, or nothing: ") or "").strip()
+        by_key = next((one for one in options if one.key and one.key == answer.lower()), None)
+        if by_key is not None:
+            return by_key.value
+        return options[int(answer) - 1].value if answer.isdigit() and 0 < int(answer) <= len(shown) else None
+
+    async def ask(self, title: str, *, secret: bool = False) -> str | None:
+        if secret:
+            raise UserError("what is typed here would be seen; use `zot login` in a shell")
+        return await self._line(f"{one_line(title)}: ")
+
+    async def switch(self, session: str | None) -> None:
+        await self._enter(await self.home.open(session))
+        self.note(f"session {(await self.conversation.state()).session or 'not kept'}")
+
+    async def compact(self) -> None:
+        await self._run(self.conversation.compact())
+
+    async def reset(self) -> None:
+        return
+
+    async def jump(self) -> None:
+        raise UserError("there is no screen to scroll")
+
+    def page(self) -> str:
+        return "Ctrl+C aborts, Ctrl+D leaves."
+
+    def leave(self) -> None:
+        self._leaving = True
+
+    def _say(self, text: str) -> None:
+        self._end_line()
+        self._write(f"{text}\n")
+
+    def _end_line(self) -> None:
+        if not self._at_start:
+            self._write("\n")
+
+    def _write(self, text: str) -> None:
+        if text:
+            encoding = self._output.encoding or "utf-8"
+            self._output.write(text.encode(encoding, "replace").decode(encoding))
+            self._output.flush()
+            self._at_start = text.endswith("\n")
+
+
+async def _nothing() -> None:
+    """What goes on goes on by itself."""

@@ -1,0 +1,70 @@
+"""What was written while the model was busy: shown until it is said."""
+
+from __future__ import annotations
+
+from rich.text import Text
+from textual.widgets import Static
+
+from zot.readable import one_line
+from zot.tui.looks import safe
+
+_SHOWN = 4
+
+
+class Queue(Static):
+    """Messages that wait for the run to end, the oldest first, and those that steer it already."""
+
+    DEFAULT_CSS = """
+    Queue { height: auto; max-height: 5; display: none; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[str] = []
+        self._steering: list[str] = []
+
+    def add(self, text: str) -> None:
+        """Let something wait."""
+        self.waiting.append(text)
+        self.draw()
+
+    def next(self) -> str:
+        """Take out what waits longest; "" if nothing does."""
+        text = self.waiting.pop(0) if self.waiting else ""
+        self.draw()
+        return text
+
+    def last(self) -> str:
+        """Take out what waits shortest; "" if nothing does."""
+        text = self.waiting.pop() if self.waiting else ""
+        self.draw()
+        return text
+
+    def all(self) -> list[str]:
+        """Take out everything."""
+        texts, self.waiting = self.waiting, []
+        self.draw()
+        return texts
+
+    def steer(self, text: str) -> None:
+        """Something is on its way to the running prompt."""
+        self._steering.append(text)
+        self.draw()
+
+    def said(self, text: str) -> None:
+        """Something has been said: it is no longer on its way."""
+        if text in self._steering:
+            self._steering.remove(text)
+            self.draw()
+
+    def draw(self) -> None:
+        """Show what waits."""
+        lines = [f"steering: {one_line(safe(text), 200)}" for text in self._steering]
+        lines += [f"{number}. {one_line(safe(text), 200)}" for number, text in enumerate(self.waiting, 1)]
+        hidden = len(lines) - _SHOWN
+        text = Text("\n".join(lines[:_SHOWN]), style="dim", no_wrap=True, overflow="ellipsis")
+        if lines:
+            more = f"{hidden} more; " if hidden > 0 else ""
+            text.append(f"\n{more}Up takes one back, Ctrl+R removes it")
+        self.display = bool(lines)
+        self.update(text)

@@ -1,0 +1,53 @@
+"""A daemon as an ASGI application: for our own server, or in somebody else's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+
+from zot.web.conversation import Conversation
+from zot.web.extending import Extending
+from zot.web.gate import Gate
+from zot.web.guard import App, Inner, Outer, Refusals
+from zot.web.limits import Limits
+from zot.web.pages import MetricsPage, healthz
+from zot.web.respond import Respond
+from zot.web.tokens import Tokens
+
+if TYPE_CHECKING:
+    from zot.serve.daemon import Daemon
+
+
+def app_for(
+    daemon: Daemon,
+    *,
+    tokens: Tokens | None = None,
+    hosts: Iterable[str] = (),
+    origins: Iterable[str] = (),
+    limits: Limits | None = None,
+) -> App:
+    """Return an application that serves ``daemon``, at `/` or below a path at which it is mounted.
+
+    ``tokens`` are who may come in, otherwise those in `token` of the daemon's data directory. ``hosts`` and ``origins``
+    count besides those that the configuration has. Raise ConfigError if there are no tokens.
+    """
+    settings, limits = daemon.parts.settings, limits or Limits()
+    daemon.parts.joinable = True
+    known = tokens or Tokens(os.path.join(daemon.place.data_dir, "token"))
+    gate = Gate(known, hosts=(*hosts, *settings.hosts), origins=(*origins, *settings.origins))
+    conversation = Conversation(daemon, limits)
+    routes: list[BaseRoute] = [
+        Route("/healthz", healthz),
+        Route("/metrics", Inner(MetricsPage(daemon), gate, "/metrics"), methods=["GET"]),
+        Route("/v1/respond", Inner(Respond(daemon, limits), gate, "/v1/respond"), methods=["POST"]),
+        WebSocketRoute("/", Inner(conversation, gate, "/")),
+        WebSocketRoute("/ws", Inner(conversation, gate, "/ws")),
+        WebSocketRoute("/ext", Inner(Extending(daemon), gate, "/ext")),
+    ]
+    app = Starlette(routes=routes)
+    app.router.redirect_slashes = False
+    return Outer(app, gate, Refusals(daemon.parts.audit, daemon.metrics))

@@ -1,0 +1,146 @@
+"""The daemon at an address: a server in the loop that there is, beside everything else in it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from zot.errors import ConfigError
+from zot.listen_address import ListenAddress, Tls, checked
+from zot.serve.audit import Who
+from zot.web.app import app_for
+from zot.web.guard import App, Refusals
+from zot.web.limits import Limits
+from zot.web.protocol import HttpProtocol, ServerConfig
+from zot.web.tokens import Tokens
+
+if TYPE_CHECKING:
+    import ssl
+
+    from zot.serve.daemon import Daemon
+
+log = logging.getLogger("zot")
+
+_BACKLOG = 256
+
+
+class Listening:
+    """An address at which a daemon is reached. ``url`` is where it really is, whichever port was wanted."""
+
+    def __init__(self, url: str, server: _Server, forget: Callable[[], None]) -> None:
+        self.url = url
+        self._server = server
+        self._forget = forget
+
+    def stop(self) -> None:
+        """Accept nobody any more; who is there stays."""
+        self._forget()
+        for one in self._server.servers:
+            one.close()
+
+    async def close(self) -> None:
+        """Stop, and end what is there: what was answered is still written, for a moment."""
+        self.stop()
+        await self._server.shutdown()
+
+
+async def listen(daemon: Daemon, url: str, *, tls: Tls | None = None, limits: Limits | None = None) -> Listening:
+    """Serve ``daemon`` at an address such as ws://127.0.0.1:7777. Raise ConfigError if that is not possible."""
+    limits = limits or Limits()
+    address = checked(url, tls)
+    context = _context(tls) if tls is not None and address.is_secure else None
+    tokens = Tokens(os.path.join(daemon.place.data_dir, "token"))
+    listener = await _bound(address)
+    try:
+        app = _below(address.path, app_for(daemon, tokens=tokens, hosts=(address.host,), limits=limits))
+        refusals = Refusals(daemon.parts.audit, daemon.metrics)
+        config = ServerConfig(app, limits, lambda outcome: refusals.note(Who("http"), "", outcome))
+        server = _Server(config, context)
+        await server.startup([listener])
+    except BaseException:
+        listener.close()
+        raise
+    real = str(msgspec.structs.replace(address, port=listener.getsockname()[1]))
+    daemon.listens.append(real)
+    log.info("the daemon listens at %s; who has a token of %s may come in", real, tokens.path)
+    return Listening(real, server, lambda: _forget(daemon.listens, real))
+
+
+class _Server(uvicorn.Server):
+    """A server without a loop, a process and signals of its own."""
+
+    def __init__(self, config: ServerConfig, context: ssl.SSLContext | None) -> None:
+        super().__init__(config)
+        config.load()
+        self.lifespan = config.lifespan_class(config)
+        self._limits = config.limits
+        self._context = context
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept clients; who takes for ever to agree on a cipher is not waited for."""
+        loop = asyncio.get_running_loop()
+        config, state = self.config, self.server_state
+        within_s = None if self._context is None else self._limits.head_s
+
+        def protocol() -> asyncio.Protocol:
+            return HttpProtocol(config, state, app_state={})
+
+        self.servers = [
+            await loop.create_server(
+                protocol, sock=one, ssl=self._context, backlog=_BACKLOG, ssl_handshake_timeout=within_s
+            )
+            for one in sockets or ()
+        ]
+        self.started = True
+
+
+def _context(tls: Tls) -> ssl.SSLContext:
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(tls.cert, tls.key)
+    except (OSError, ssl.SSLError) as problem:
+        raise ConfigError(f"{tls.cert}: no certificate with its key: {problem.strerror or problem}") from None
+    return context
+
+
+async def _bound(address: ListenAddress) -> socket.socket:
+    """Return a socket at an address. Raise ConfigError if it cannot be had."""
+    host = "127.0.0.1" if address.host.lower() == "localhost" else address.host
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, address.port, type=socket.SOCK_STREAM)
+        family, kind, number, _, place = found[0]
+        listener = socket.socket(family, kind, number)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind(place)
+            listener.setblocking(False)
+        except BaseException:
+            listener.close()
+            raise
+    except OSError as problem:
+        raise ConfigError(f"cannot listen at {address}: {problem.strerror or problem}") from None
+    return listener
+
+
+def _below(path: str, app: App) -> App:
+    return Starlette(routes=[Mount(path, app=app)]) if path else app
+
+
+def _forget(listens: list[str], url: str) -> None:
+    with contextlib.suppress(ValueError):
+        listens.remove(url)

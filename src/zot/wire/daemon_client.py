@@ -1,0 +1,205 @@
+"""A client's side of the daemon's dialect, over any number of connections, one after the other. Does no I/O.
+
+What is asked gets one answer. When a connection breaks, what only looks, or comes to the same if it is done twice, is
+asked again on the next one; of the rest nobody knows if it was done, and it fails. Nothing is sent twice otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from zot.errors import AgentError, ConnectionLost
+from zot.events import AgentEvent
+from zot.wire.daemon import LOOKS
+from zot.wire.daemon_listening import Following, Listener
+from zot.wire.daemon_server import Initialized
+from zot.wire.daemon_session import Attached
+from zot.wire.jsonrpc import Reply, Request, RpcError, decode, encode_request
+from zot.wire.lines import LineSplitter
+
+#: What comes to the same if it is asked twice.
+REPEATABLE: Final = LOOKS | {"session/attach", "session/delete", "session/rename"}
+#: A replayed event may be as long as what a tool said.
+_MAX_LINE_BYTES: Final = 64 << 20
+
+#: The result as it was written, or why there is none.
+Answer: TypeAlias = msgspec.Raw | AgentError
+
+
+class Call:
+    """Something that is asked. ``answered`` gets the answer, once."""
+
+    def __init__(self, line: bytes, answered: Callable[[Answer], None], *, is_repeatable: bool) -> None:
+        self.line = line
+        self.answered = answered
+        self.is_repeatable = is_repeatable
+        self.was_sent = False
+
+
+class _Update(msgspec.Struct, frozen=True, rename="camel"):
+    """What `session/update` says with the feature `events`."""
+
+    session_id: str
+    event: AgentEvent | None = None
+    seq: int = 0
+
+
+class DaemonPeer:
+    """What is asked, what is followed, and what is to be sent: `taken`."""
+
+    def __init__(self, *, name: str = "", version: str = "") -> None:
+        #: What the daemon said of itself; None until it has, on each connection.
+        self.greeting: Initialized | None = None
+        self._client = {"name": name, "version": version}
+        self._number = 0
+        self._calls: dict[int, Call] = {}
+        self._followed: dict[str, Following] = {}
+        self._lines = LineSplitter(max_line_bytes=_MAX_LINE_BYTES)
+        self._unsent: list[bytes] = []
+        #: Called when there is something to send.
+        self.wake: Callable[[], None] = lambda: None
+        #: Called with what a daemon says that does not greet us as it should.
+        self.refused: Callable[[AgentError], None] = lambda problem: None
+
+    # What is asked.
+
+    def ask(
+        self, method: str, params: Any, answered: Callable[[Answer], None], *, is_repeatable: bool | None = None
+    ) -> int:
+        """Ask for something, as soon as there is a connection; return its number."""
+        self._number += 1
+        repeats = method in REPEATABLE if is_repeatable is None else is_repeatable
+        call = Call(encode_request(method, params, self._number), answered, is_repeatable=repeats)
+        self._calls[self._number] = call
+        if self.greeting is not None:
+            self._send(call)
+        return self._number
+
+    def forget(self, number: int) -> None:
+        """Nobody waits for this answer any more; what was not sent is not."""
+        self._calls.pop(number, None)
+
+    def following(self, session_id: str) -> Following:
+        """Return who hears a session; nobody, if it is a new one."""
+        return self._followed.setdefault(session_id, Following(session_id))
+
+    def attach(
+        self, session_id: str, after: int | None, answered: Callable[[Answer], None], *, is_repeatable: bool = True
+    ) -> int:
+        """Follow a session, from a number on. Listeners are told of it before ``answered`` is."""
+        following = self.following(session_id)
+
+        def attached(answer: Answer) -> None:
+            if isinstance(answer, msgspec.Raw):
+                following.attached(msgspec.json.decode(answer, type=Attached))
+            answered(answer)
+
+        params = {"sessionId": session_id} if after is None else {"sessionId": session_id, "after": after}
+        return self.ask("session/attach", params, attached, is_repeatable=is_repeatable)
+
+    def listen(self, session_id: str, listener: Listener) -> None:
+        """Let somebody hear a session that is followed."""
+        if self.following(session_id).add(listener) and self.greeting is not None:
+            self._attach_again(self.following(session_id))
+
+    def leave(self, session_id: str, listener: Listener) -> None:
+        """Let it hear nothing more."""
+        if (following := self._followed.get(session_id)) is not None:
+            following.remove(listener)
+
+    def unfollow(self, session_id: str) -> None:
+        """Remember nothing of a session."""
+        self._followed.pop(session_id, None)
+
+    # What becomes of connections.
+
+    def connected(self) -> None:
+        """There is a new connection, on which nothing has been said."""
+        self._lines, self._unsent, self.greeting = LineSplitter(max_line_bytes=_MAX_LINE_BYTES), [], None
+        params = {"protocolVersion": 1, "features": ["events"], "client": self._client}
+        self._number += 1
+        self._calls[self._number] = call = Call(
+            encode_request("initialize", params, self._number), self._greeted, is_repeatable=False
+        )
+        self._send(call)
+
+    def broken(self) -> None:
+        """The connection is gone. What must not be asked twice fails; the rest waits for the next one."""
+        self.greeting, self._unsent = None, []
+        for following in self._followed.values():
+            following.lost()
+        for number, call in list(self._calls.items()):
+            if call.was_sent and not call.is_repeatable:
+                del self._calls[number]
+                call.answered(ConnectionLost("the connection to the daemon broke before it answered", was_sent=True))
+            call.was_sent = False
+
+    def give_up(self, problem: AgentError) -> None:
+        """There will be no connection any more."""
+        for call in list(self._calls.values()):
+            call.answered(problem)
+        self._calls.clear()
+        for following in self._followed.values():
+            following.fail(problem)
+        self._followed.clear()
+
+    def feed(self, data: bytes) -> None:
+        """Take what the daemon said."""
+        for line in self._lines.feed(data):
+            if isinstance(line, bytes):
+                self._take(line)
+
+    def taken(self) -> bytes:
+        """Return what is to be sent now."""
+        data, self._unsent = b"".join(self._unsent), []
+        return data
+
+    def _take(self, line: bytes) -> None:
+        match decode(line):
+            case Reply(id=number, result=result, error=error):
+                call = self._calls.pop(int(bytes(number)) if bytes(number).isdigit() else 0, None)
+                if call is not None:
+                    refusal = None if error is None else RpcError(error.code, error.message, error.data or None)
+                    call.answered(refusal or result or msgspec.Raw(b"null"))
+            case Request(method="session/update", params=params):
+                self._hear(params)
+            case _:
+                pass  # What we did not ask for.
+
+    def _hear(self, params: msgspec.Raw) -> None:
+        try:
+            update = msgspec.json.decode(params, type=_Update)
+        except msgspec.ValidationError:
+            return  # An event that a newer daemon knows.
+        following = self._followed.get(update.session_id)
+        if following is not None and update.event is not None:
+            following.hear(update.seq, update.event)
+
+    def _greeted(self, answer: Answer) -> None:
+        if isinstance(answer, AgentError):
+            self.refused(answer)
+            return
+        self.greeting = msgspec.json.decode(answer, type=Initialized)
+        for following in list(self._followed.values()):
+            if following.cursor is not None:
+                self._attach_again(following)
+        for number, call in sorted(self._calls.items()):
+            if not call.was_sent and number in self._calls:
+                self._send(call)
+
+    def _attach_again(self, following: Following) -> None:
+        def answered(answer: Answer) -> None:
+            if isinstance(answer, AgentError) and not isinstance(answer, ConnectionLost):
+                following.fail(answer)
+                self.unfollow(following.session_id)
+
+        # Every new connection does it anew.
+        self.attach(following.session_id, following.after, answered, is_repeatable=False)
+
+    def _send(self, call: Call) -> None:
+        call.was_sent = True
+        self._unsent.append(call.line)
+        self.wake()

@@ -1,0 +1,130 @@
+"""`zot call` and `zot attach` with a daemon that runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from forked import Forked, Nursery
+from harness import PATIENCE_S, environment, eventually
+from shell import Said
+
+
+class Kept:
+    """A daemon with a home of its own, and commands that find it."""
+
+    def __init__(self, directory: Path, nursery: Nursery) -> None:
+        self.directory = directory
+        self.socket = directory / "home" / "data" / "daemon.sock"
+        self._nursery = nursery
+        self._env = environment({"ZOT_HOME": str(directory / "home")})
+        (directory / "home").mkdir()
+        (directory / "home" / "config.toml").write_text('[agents.careful]\nprovider = "lab"\npolicy = ["bash=ask"]\n')
+
+    def start(self, *argv: str) -> Forked:
+        return self._nursery.fork(argv, self.directory, self._env)
+
+    def run(self, *argv: str, typed: bytes = b"") -> Said:
+        process = self.start(*argv)
+        out, err = process.communicate(typed, timeout=PATIENCE_S)
+        assert process.returncode is not None
+        return Said(out.decode(), err.decode(), process.returncode)
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        daemon = self.start("daemon", "--provider", "lab")
+        try:
+            assert eventually(lambda: os.path.exists(self.socket))
+            yield
+        finally:
+            daemon.send_signal(15)
+            daemon.communicate()
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Iterator[Kept]:
+    made = Kept(tmp_path_factory.mktemp("attach"), nursery)
+    with made.serving():
+        yield made
+
+
+def test_a_call_prints_the_result_and_its_updates_before(kept: Kept) -> None:
+    made = kept.run("call", "session/new", '{"agentAlias":"default","sessionId":"called"}')
+    assert (made.err, made.code) == ("", 0)
+    assert json.loads(made.out)["sessionId"] == "called"
+    asked = b'{"sessionId":"called","prompt":"!echo Hello"}'
+    *updates, result = map(
+        json.loads, kept.run("call", "session/prompt", "-", "--updates", typed=asked).out.split("\n")[:-1]
+    )
+    assert [update["params"]["type"] for update in updates] == [
+        "state",
+        "agent_message_chunk",
+        "usage",
+        "turn_complete",
+    ]
+    assert (result["stopReason"], result["content"]) == ("end_turn", "Hello")
+
+
+@pytest.mark.parametrize(
+    ("argv", "err", "code"),
+    [
+        (["session/cancel", '{"sessionId":"none"}'], "zot: session/cancel: error -32000: ", 1),
+        (["nonsense"], "zot: nonsense: error -32601: Unknown method: nonsense", 1),
+        (["session/prompt", "[]"], "zot: the parameters are no JSON object: ", 2),
+        ([], "zot: say one method, and its parameters", 2),
+        (["status", "--socket", "/nowhere/at.all"], "zot: no daemon is running at /nowhere/at.all\n", 3),
+    ],
+)  # fmt: skip
+def test_a_call_that_fails_says_why_and_how(kept: Kept, argv: list[str], err: str, code: int) -> None:
+    said = kept.run("call", *argv)
+    assert (said.out, said.err[: len(err)], said.code) == ("", err, code)
+
+
+def test_an_answer_that_takes_too_long_is_a_failure(kept: Kept) -> None:
+    kept.run("call", "session/new", '{"agentAlias":"default","sessionId":"slow"}')
+    said = kept.run("call", "session/prompt", '{"sessionId":"slow","prompt":"!stall"}', "--timeout", "0.1")
+    assert (said.out, said.err, said.code) == ("", "zot: session/prompt: no answer within 0.1 s\n", 1)
+    assert kept.run("call", "session/cancel", '{"sessionId":"slow"}').code == 0
+
+
+def test_what_is_typed_is_asked_and_what_happens_is_shown(kept: Kept) -> None:
+    said = kept.run("attach", "--new", typed=b"!echo Hello\n\n!bash echo made\n")
+    assert said.code == 0
+    assert said.out.startswith("> !echo Hello\nHello\n\n> !bash echo made\n")
+    assert "attached to" in said.err
+    assert kept.run("attach", "--new", typed=b"!stall\n/cancel\n/approve\n").out == "> !stall\n! cancelled\n\n"
+
+
+def test_a_question_is_answered_from_the_keyboard_of_another(kept: Kept) -> None:
+    first = kept.start("attach", "--new", "--agent", "careful")
+    first.stdin.write(b"!bash echo allowed\n")
+    first.stdin.flush()
+    shown = b""
+    while b"-- /approve or /reject" not in shown:
+        shown += os.read(first.stdout.fileno(), 1 << 16)
+    second = kept.run("attach", typed=b"/reject now\n/nonsense\n/quit\n")
+    assert "no command" in second.err or "nonsense" in second.err
+    out, _ = first.communicate()
+    assert "? reject" in (shown + out).decode()
+    assert first.returncode == 0
+
+
+def test_a_session_is_named_by_its_beginning_and_told_from_its_first_event(kept: Kept) -> None:
+    kept.run("call", "session/new", '{"agentAlias":"default","sessionId":"beginning-of-it"}')
+    kept.run("call", "session/prompt", '{"sessionId":"beginning-of-it","prompt":"!echo before"}')
+    said = kept.run("attach", "beginning", "--after", "0", typed=b"//echo\n")
+    assert said.out.startswith("> !echo before\nbefore\n\n> /echo\n")
+    wrong = kept.run("attach", "nothing")
+    assert (wrong.out, wrong.code) == ("", 1)
+    assert wrong.err.startswith("zot: 'nothing' is no session")
+
+
+def test_without_a_daemon_there_is_nothing_to_attach_to(kept: Kept, tmp_path: Path) -> None:
+    said = kept.run("attach", "--socket", str(tmp_path / "none"))
+    assert (said.out, said.code) == ("", 3)
+    assert said.err.startswith("zot: there is no daemon")

@@ -1,0 +1,81 @@
+"""docs/client.md: its programs and commands work as they are written, and everything there is has its place."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import zot
+from forked import Nursery
+from harness import PATIENCE_S, environment, eventually
+from zot.client import Client
+from zot.client_session import ClientSession, ClientTurn
+from zot.commands import attach, call
+
+from .markdown import Block, blocks
+
+TEXT = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
+PROGRAMS = [*zip(blocks(TEXT, "python"), blocks(TEXT, "text"), strict=True)]
+
+
+@pytest.fixture(scope="module")
+def surroundings(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Iterator[dict[str, str]]:
+    """The environment in which a daemon is found."""
+    directory = tmp_path_factory.mktemp("client")
+    env = environment({"ZOT_HOME": str(directory / "home")})
+    daemon = nursery.fork(["daemon", "--provider", "lab"], directory, env)
+    try:
+        assert eventually(lambda: os.path.exists(directory / "home" / "data" / "daemon.sock"))
+        yield env
+    finally:
+        daemon.send_signal(15)
+        daemon.communicate()
+
+
+@pytest.mark.parametrize(("program", "output"), PROGRAMS, ids=lambda block: block.id() if block.text else "")
+def test_a_program_prints_what_stands_below_it(program: Block, output: Block, surroundings: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program.text], env=surroundings, capture_output=True, timeout=PATIENCE_S,
+        check=False,
+    )  # fmt: skip
+    assert (done.stdout.decode().strip(), done.stderr.decode(), done.returncode) == (output.text.strip(), "", 0)
+
+
+def test_the_commands_work_as_they_are_written(surroundings: dict[str, str], nursery: Nursery, tmp_path: Path) -> None:
+    piped, calls = blocks(TEXT, "sh")[1:]
+    assert piped.text.strip() == "echo '!echo Hello' | zot attach --new"
+    said = nursery.fork(["attach", "--new"], tmp_path, surroundings).communicate(b"!echo Hello\n")[0]
+    assert said == b"> !echo Hello\nHello\n\n"
+    for line in calls.text.strip().split("\n"):
+        words = re.findall(r"'([^']*)'|(\S+)", line)
+        process = nursery.fork([quoted or plain for quoted, plain in words][1:], tmp_path, surroundings)
+        out, err = process.communicate()
+        assert (err, process.returncode) == (b"", 0)
+    assert out.rstrip().endswith(b"}")
+    assert b'"content":"Hello"' in out
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(kind, name) for kind in (Client, ClientSession, ClientTurn) for name in dir(kind) if not name.startswith("_")],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_every_member_is_described(kind: type, name: str) -> None:
+    section = TEXT.partition(f"\n### {kind.__name__}\n")[2].partition("\n## ")[0].partition("\n### ")[0]
+    assert re.search(rf"^\| .*`(await )?{name}\b", section, re.MULTILINE)
+
+
+@pytest.mark.parametrize("flag", sorted({flag.name for flag in (*attach._FLAGS, *call._FLAGS)}))
+def test_every_flag_is_described(flag: str) -> None:
+    assert re.search(rf"^\| .*`{flag}[ `]", TEXT, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ["ConnectionLost", "PromptLost", "EpochChanged", "RpcError"])
+def test_every_error_is_mentioned(name: str) -> None:
+    assert getattr(zot, name).__name__ in TEXT

@@ -1,0 +1,46 @@
+"""An extension at the other end of a `Link`: no process, no network, only lines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+from zot.extensions.link import Link
+
+
+class Remote:
+    """Says what the test wants, and answers by ``replies``: what it says to a frame of a type."""
+
+    def __init__(self, **replies: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+        self.heard: list[dict[str, Any]] = []
+        self.hung_up_on = False
+        self.link = Link(self._told, self._hung_up)
+        self._replies = {"shutdown": lambda frame: {"type": "shutdown_ack"}, **replies}
+        self._news = asyncio.Event()
+
+    async def says(self, *frames: dict[str, Any]) -> None:
+        """Let it say frames, in one piece."""
+        await self.link.bring(b"".join(json.dumps(frame).encode() + b"\n" for frame in frames))
+
+    async def hears(self, kind: str) -> dict[str, Any]:
+        """Wait until it has heard a frame of a type, and return the first."""
+        while True:
+            for frame in self.heard:
+                if frame["type"] == kind:
+                    return frame
+            self._news.clear()
+            await self._news.wait()
+
+    def _told(self, data: bytes) -> None:
+        for line in data.split(b"\n")[:-1]:
+            frame = json.loads(line)
+            self.heard.append(frame)
+            answer = self._replies.get(frame["type"])
+            if answer is not None and (reply := answer(frame)) is not None:
+                asyncio.get_running_loop().create_task(self.says(reply))
+        self._news.set()
+
+    def _hung_up(self) -> None:
+        self.hung_up_on = True

@@ -1,0 +1,226 @@
+"""Extensions that have connected by themselves: a carrier instead of a process, and otherwise like any other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import PATIENCE_S
+from zot.agent.hooks import Extensions, NoExtensions
+from zot.config import Config
+from zot.errors import UserError
+from zot.events import ExtNotify, encode
+from zot.extension_host import join, open_extensions
+from zot.extensions.link import MAX_UNREAD_BYTES, Link
+from zot.messages import CallBlock, ImageBlock, ResultBlock, TextBlock, show, text_of
+from zot.slash import CommandAnswer, CommandInfo
+from zot.toolbox import Toolbox
+from zot.tools.base import ToolContext
+from zot.version import __version__
+
+from .remote import Remote
+from .stage import WATCHER, Extension, Stage, results
+
+CALL = CallBlock("c1", "bash", {"command": "ls"}, "")
+
+
+def hello(name: str = "afar") -> dict[str, Any]:
+    return {"type": "hello", "name": name, "version": "1"}
+
+
+READY = {"type": "ready"}
+LOOKUP = {"type": "register_tool", "name": "lookup", "schema": {"type": "object"}}
+GREET = {"type": "register_command", "name": "greet", "description": "say hi"}
+GUARD = {"type": "subscribe", "intercept": ["tool_call"], "on_failure": "block"}
+
+
+def found(frame: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "tool_result", "id": frame["id"], "content": [{"type": "text", "text": frame["args"]["q"]}]}
+
+
+@asynccontextmanager
+async def joinable(tmp_path: Path, **settings: Any) -> AsyncIterator[Extensions]:
+    """What a session that has no extensions of its own lets others join."""
+    env = {"ZOT_HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]}
+    config = Config(provider="lab", cwd=str(tmp_path), env=env, **settings)
+    toolbox = Toolbox(config, cwd=str(tmp_path), key="k", own_process=False)
+    extensions = open_extensions(config, toolbox, cwd=str(tmp_path), model_id="lab-1", joinable=True)
+    assert extensions is not None
+    async with asyncio.timeout(PATIENCE_S):
+        try:
+            yield extensions
+        finally:
+            await extensions.close()
+            await toolbox.close()
+
+
+async def test_one_that_connects_says_hello_offers_and_is_told_to_end(tmp_path: Path) -> None:
+    remote = Remote(
+        tool_call=found,
+        command_invoked=lambda frame: {
+            "type": "command_response", "id": frame["id"], "action": "display", "display": frame["args"],
+        },
+    )  # fmt: skip
+    async with joinable(tmp_path) as extensions:
+        await extensions.ready()
+        extension = join(extensions, "afar", remote.link)
+        await remote.says(hello(), LOOKUP, GREET, {"type": "subscribe", "events": ["session_start"]}, READY)
+        await extensions.ready()
+        (tool,) = extensions.tools()
+        context = ToolContext(str(tmp_path), {}, progress=_unshown)
+        assert await tool.run({"q": "it"}, context) == (TextBlock("it"),)
+        assert tool.spec.extension == "afar"
+        assert extensions.commands() == [CommandInfo("greet", "say hi", "afar")]
+        assert await extensions.run_command("/greet", "Ada") == CommandAnswer("afar", "display", display="Ada")
+    assert [frame["type"] for frame in remote.heard] == [
+        "hello_ack", "event", "tool_call", "command_invoked", "shutdown",
+    ]  # fmt: skip
+    assert remote.heard[0] == {
+        "type": "hello_ack", "protocol_version": 1, "zot_version": __version__, "provider": "lab", "model": "lab-1",
+        "cwd": str(tmp_path), "extension_dir": "", "data_dir": "",
+    }  # fmt: skip
+    assert remote.hung_up_on
+    assert extension.is_over
+
+
+async def test_one_that_hangs_up_offers_nothing_any_more_and_may_come_back(tmp_path: Path) -> None:
+    async with joinable(tmp_path) as extensions:
+        shown: list[bytes] = []
+        extensions.attach(lambda events: shown.extend(map(encode, events)))
+        for _ in range(2):
+            remote = Remote()
+            extension = join(extensions, "afar", remote.link)
+            await remote.says(hello(), LOOKUP, READY)
+            await extension.settled()
+            assert [tool.spec.name for tool in extensions.tools()] == ["lookup"]
+            remote.link.hung_up()
+            await extension.over()
+            assert extensions.tools() == []
+        assert shown == [encode(ExtNotify("afar", "error", "disconnected"))] * 2
+
+
+async def test_a_guard_that_has_gone_blocks_until_it_has_come_back(tmp_path: Path) -> None:
+    async with joinable(tmp_path) as extensions:
+        first = Remote(event_intercept=lambda frame: {"type": "event_intercept_response", "id": frame["id"]})
+        extension = join(extensions, "afar", first.link)
+        await first.says(hello(), GUARD, READY)
+        await extension.settled()
+        assert (await extensions.tool_called(CALL, {})).refusal is None
+        first.link.hung_up()
+        await extension.over()
+        gone = "extension afar, which guards this, is not running"
+        assert (await extensions.tool_called(CALL, {})).refusal == gone
+        others = Remote()
+        other = join(extensions, "other", others.link)  # It cleans up behind those that have gone, but not this.
+        await others.says(hello("other"), READY)
+        await other.settled()
+        assert (await extensions.tool_called(CALL, {})).refusal == gone
+        second = Remote(event_intercept=lambda frame: {"type": "event_intercept_response", "id": frame["id"]})
+        join(extensions, "afar", second.link)
+        refusal = (await extensions.tool_called(CALL, {})).refusal
+        assert refusal == gone
+        await second.says(hello(), GUARD, READY)
+        await second.hears("hello_ack")
+        await extensions.ready()
+        assert (await extensions.tool_called(CALL, {})).refusal is None
+
+
+async def test_a_name_is_had_by_one_at_a_time(tmp_path: Path) -> None:
+    async with joinable(tmp_path) as extensions:
+        join(extensions, "afar", Remote().link)
+        with pytest.raises(UserError, match="the session has an extension named 'afar' already"):
+            join(extensions, "afar", Remote().link)
+        with pytest.raises(UserError, match="'a b' is no name for an extension: letters, digits"):
+            join(extensions, "a b", Remote().link)
+    with pytest.raises(UserError, match="the session is over"):
+        join(extensions, "late", Remote().link)
+    with pytest.raises(UserError, match="no extension can join this session"):
+        join(NoExtensions(), "afar", Remote().link)
+
+
+async def test_one_that_says_nothing_or_nonsense_is_hung_up_on(tmp_path: Path) -> None:
+    async with joinable(tmp_path, ext_deadlines={"hello": 0.05}) as extensions:
+        silent, rude = Remote(), Remote()
+        extension = join(extensions, "silent", silent.link)
+        other = join(extensions, "rude", rude.link)
+        await rude.link.bring(b"GET / HTTP/1.1\r\n")
+        await extension.over()
+        await other.over()
+        assert (silent.hung_up_on, extension.problem) == (True, "did not say hello within 0.05 s")
+        assert rude.hung_up_on
+        assert other.problem.startswith("did not say hello first, but wrote a line that is no frame")
+
+
+async def test_in_a_session_it_is_asked_after_those_that_the_session_has(tmp_path: Path) -> None:
+    reason = {"type": "event_intercept_response", "block": True, "reason": "not from afar"}
+    remote = Remote(event_intercept=lambda frame: {**reason, "id": frame["id"]})
+    async with Stage(tmp_path, Extension(tmp_path, "watcher", WATCHER)) as stage:
+        join(stage.session.agent.extensions, "afar", remote.link)
+        await remote.says(hello(), GUARD, READY)
+        told = await stage.prompt('call read {"path": "."} ;; --- ;; say done')
+    assert results(told) == [("not from afar", True)]
+
+
+async def test_a_result_that_is_an_error_keeps_its_images(tmp_path: Path) -> None:
+    content = [{"type": "text", "text": "broken"}, {"type": "image", "mime_type": "image/png", "data": "aGk="}]
+    remote = Remote(
+        tool_call=lambda frame: {"type": "tool_result", "id": frame["id"], "is_error": True, "content": content}
+    )
+    async with Stage(tmp_path, Extension(tmp_path, "watcher", WATCHER)) as stage:
+        join(stage.session.agent.extensions, "afar", remote.link)
+        await remote.says(hello(), LOOKUP, READY)
+        told = await stage.prompt("call lookup {} ;; --- ;; say done")
+        kept = stage.session.transcript.messages[2].content
+    [result] = [event for event in told if event["type"] == "tool_result"]
+    assert result["is_error"]
+    assert [block["type"] for block in result["content"]] == ["text", "image"]
+    output = (TextBlock("broken"), ImageBlock("image/png", b"hi"))
+    assert [(block.is_error, block.content) for block in kept if isinstance(block, ResultBlock)] == [(True, output)]
+
+
+@pytest.mark.parametrize(
+    ("decision", "shown"),
+    [({"replace_text": "[redacted]"}, "[redacted]"), ({"block": True, "reason": "secret"}, "(held back: secret)")],
+)
+async def test_who_decides_about_messages_decides_about_what_is_shown_of_a_summary(
+    tmp_path: Path, decision: dict[str, Any], shown: str
+) -> None:
+    def decide(frame: dict[str, Any]) -> dict[str, Any]:
+        guarded = decision if "Summary" in frame["text"] else {}
+        return {"type": "event_intercept_response", "id": frame["id"], **guarded}
+
+    remote = Remote(event_intercept=decide)
+    async with Stage(tmp_path, Extension(tmp_path, "watcher", WATCHER)) as stage:
+        join(stage.session.agent.extensions, "afar", remote.link)
+        await remote.says(hello(), {"type": "subscribe", "intercept": ["assistant_message"]}, READY)
+        for _ in range(4):
+            await stage.prompt("say hi")
+        stage.session.compact()
+        await stage.session.finish()
+        [summary] = [event["summary"] for event in stage.events if event["type"] == "compact_done"]
+        first = stage.session.transcript.messages[0]
+    assert summary == shown
+    assert text_of(show(first).content) == f"## Context Summary (compacted)\n\n{shown}"
+    assert "Summary: " in text_of(first.content).removeprefix("## Context Summary (compacted)")
+
+
+async def test_whoever_talks_faster_than_it_is_heard_waits() -> None:
+    link = Link(lambda data: None, lambda: None)
+    await link.bring(b"x" * MAX_UNREAD_BYTES)
+    bringing = asyncio.ensure_future(link.bring(b"y"))
+    await asyncio.sleep(0)
+    assert not bringing.done()
+    assert await link.read() == b"x" * MAX_UNREAD_BYTES
+    await bringing
+    link.hung_up()
+    assert [await link.read(), await link.read()] == [b"y", b""]
+
+
+async def _unshown(text: str) -> None:
+    del text

@@ -1,0 +1,109 @@
+"""A single prompt that begins with a slash: the command of an extension, or else what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from grammar import Grammar
+from zot.errors import UserError
+from zot.extension_host import join
+from zot.serve.once import EventLines, Face, LastWords, OneRun
+from zot.serve.streams import Writer
+
+from .remote import Remote
+from .stage import WATCHER, Extension, Stage
+
+ANSWERS: dict[str, dict[str, Any]] = {
+    "ask": {"action": "prompt", "prompt": "!echo asked"},
+    "put": {"action": "insert", "insert": "text"},
+    "tell": {"action": "display", "display": "note"},
+    "open": {"action": "open_panel", "open_panel": {"id": "p"}},
+    "nothing": {},
+    "fail": {"error": "cannot"},
+}
+
+
+class Asked:
+    """A session with an extension that has commands, each prompt of which is the last one."""
+
+    def __init__(self, tmp_path: Path, face: Callable[[Writer], Face]) -> None:
+        self._face = face
+        self._stage = Stage(tmp_path, Extension(tmp_path, "watcher", WATCHER))
+        self.remote = Remote(
+            command_invoked=lambda frame: {"type": "command_response", "id": frame["id"], **ANSWERS[frame["name"]]}
+        )
+
+    async def __aenter__(self) -> Asked:
+        await self._stage.__aenter__()
+        join(self._stage.session.agent.extensions, "afar", self.remote.link)
+        commands = [{"type": "register_command", "name": name} for name in ANSWERS]
+        await self.remote.says({"type": "hello", "name": "afar"}, *commands, {"type": "ready"})
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        self._output = Writer(self._write)
+        self._once = OneRun(self._stage.session, self._output, self._face(self._output))
+        return self
+
+    async def __aexit__(self, *problem: Any) -> None:
+        await self._stage.__aexit__(*problem)
+        self._output.close()
+        os.close(self._write)
+        os.close(self._read)
+
+    async def run(self, prompt: str) -> str:
+        """Return what is written for a prompt; an error, too."""
+        problem = ""
+        try:
+            await self._once.run(prompt)
+        except UserError as refusal:
+            problem = f"! {refusal}"
+        await self._output.drained()
+        with suppress(BlockingIOError):
+            return os.read(self._read, 65536).decode() + problem
+        return problem
+
+
+async def test_a_prompt_that_is_a_command_runs_it(tmp_path: Path) -> None:
+    async with Asked(tmp_path, LastWords) as asked:
+        assert await asked.run("/tell  Ada and\nBob ") == "note\n"
+        assert await asked.run("/put") == "text\n"
+        assert await asked.run("/ask") == "asked\n"
+        assert await asked.run("/nothing") == ""
+        assert await asked.run("/fail") == "! cannot"
+        assert await asked.run("/open") == "! /open opens a panel, and there is nobody to look at it"
+        told = [frame for frame in asked.remote.heard if frame["type"] in ("command_invoked", "panel_close")]
+    assert (told[0]["name"], told[0]["args"]) == ("tell", "Ada and\nBob")
+    assert told[-1] == {"type": "panel_close", "panel_id": "p"}
+
+
+async def test_what_is_no_command_goes_to_the_model(tmp_path: Path) -> None:
+    async with Asked(tmp_path, LastWords) as asked:
+        for prompt in ("/usr/bin/env", "/", "/ tell", "//tell", " /tell"):
+            assert await asked.run(prompt) != ""
+        assert [frame for frame in asked.remote.heard if frame["type"] == "command_invoked"] == []
+
+
+async def test_as_events_a_command_is_answered_as_over_rpc(tmp_path: Path) -> None:
+    async with Asked(tmp_path, lambda output: EventLines(output, frozenset())) as asked:
+        display = await asked.run("/tell Ada")
+        prompt = await asked.run("/ask")
+        failed = await asked.run("/fail")
+    data = {"extension": "afar", "action": "display", "display": "note"}
+    response = {"type": "response", "command": "run_command", "success": True}
+    assert frames(display) == [{**response, "data": data}, {"type": "done"}]
+    first, *rest = frames(prompt)
+    assert first == {**response, "data": {"extension": "afar", "action": "prompt", "prompt": "!echo asked"}}
+    grammar = Grammar()
+    for frame in ({"type": "response", "command": "prompt", "success": True}, *rest):
+        grammar.take(frame)
+    grammar.finish()
+    assert failed == '{"type":"error","message":"cannot"}\n{"type":"done"}\n! cannot'
+
+
+def frames(lines: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in lines.split("\n")[:-1]]

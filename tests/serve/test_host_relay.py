@@ -1,0 +1,174 @@
+"""`zot host --via-daemon`: the daemon answers, and where it does not, the request is run as if there were none."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemon_fake import FakeDaemon
+from forked import Forked, Nursery
+from harness import PATIENCE_S, environment, eventually
+from hosts import NOTHING, Hosts, Told, failure, request, told
+
+ANSWER = {
+    "ok": True, "request_id": "r", "session_id": "s", "text": "told by the daemon", "error_code": None,
+    "error_message": None, "usage": NOTHING,
+}  # fmt: skip
+GREETING = {"protocolVersion": 1, "serverVersion": "1", "serverPid": 1, "capabilities": []}
+
+
+class Relays:
+    """Starts `zot host --via-daemon`, and daemons, in one home, where lab is configured."""
+
+    def __init__(self, directory: Path, nursery: Nursery) -> None:
+        self.hosts = Hosts(directory, nursery)
+        self.directory = directory
+        self.socket = self.hosts.home / "data" / "daemon.sock"
+        self.socket.parent.mkdir(parents=True)
+        (self.hosts.home / "config.toml").write_text('[agents.default]\nprovider = "lab"\n')
+        self.env = environment({"ZOT_HOME": str(self.hosts.home)})
+        self._nursery = nursery
+
+    def start(self, *flags: str, **env: str) -> Forked:
+        return self._nursery.fork(["host", *flags], self.directory, {**self.env, **env})
+
+    def ask(self, given: dict[str, Any], *flags: str, **env: str) -> Told:
+        return told(self.start(*(flags or ("--via-daemon",)), **env), given)
+
+    @contextmanager
+    def daemon(self) -> Iterator[Forked]:
+        daemon = self._nursery.fork(["daemon"], self.directory, self.env)
+        try:
+            assert eventually(self.socket.exists)
+            yield daemon
+        finally:
+            daemon.send_signal(signal.SIGTERM)
+            daemon.communicate()
+
+
+@pytest.fixture
+def relays(tmp_path: Path, nursery: Nursery) -> Relays:
+    return Relays(tmp_path, nursery)
+
+
+def test_the_daemon_answers_and_hears_that_its_answer_got_out(relays: Relays) -> None:
+    given = request("hello", timeout_ms=5000, channel_id="c")
+    with FakeDaemon(
+        str(relays.socket),
+        {"initialize": GREETING, "host/respond": {"response": ANSWER, "code": 3}},
+    ) as daemon:
+        answered = relays.ask(given)
+        assert (answered.answer, answered.code, answered.errors) == (ANSWER, 3, "")
+        assert eventually(lambda: len(daemon.asked) == 3)
+    (first, _), (second, asked), (third, heard) = daemon.asked
+    assert (first, second, third, heard) == ("initialize", "host/respond", "host/delivered", {"requestId": "r"})
+    assert 0 < asked.pop("ageMs") < 5000
+    assert asked.pop("idempotency_key").startswith("relayed:")
+    assert asked == given
+
+
+def test_a_daemon_that_refuses_is_as_good_as_none(relays: Relays) -> None:
+    with FakeDaemon(str(relays.socket), {"initialize": GREETING, "host/respond": -32601}):
+        assert relays.ask(request("!echo here")).answer["text"] == "here"
+    assert relays.ask(request("!echo there")).answer["text"] == "there"
+
+
+def test_what_a_real_daemon_answers_is_the_same_and_so_is_the_conversation(relays: Relays) -> None:
+    with relays.daemon():
+        first = relays.ask(request("!echo one", key="k"))
+        again = relays.ask(request("!echo one", key="k"))
+        bad = relays.ask({"request_id": "r"})
+        late = relays.ask(request("!stall", timeout_ms=400))
+    assert (first.answer["text"], first.code) == ("one", 0)
+    assert again.answer == {**first.answer, "replayed": True}
+    assert (failure(bad.answer), bad.code) == (("INVALID_REQUEST", "session_id is missing"), 2)
+    assert (failure(late.answer)[0], late.code) == ("TIMEOUT", 0)
+    after = relays.ask(request("!echo one", key="k"))
+    assert after.answer == again.answer
+    assert relays.hosts.transcript()[:2] == [("user", "!echo one"), ("assistant", "one")]
+
+
+def test_a_request_goes_on_here_when_the_daemon_dies_and_is_not_said_twice(relays: Relays) -> None:
+    with relays.daemon() as daemon:
+        process = relays.start("--via-daemon")
+        process.stdin.write(b'{"request_id":"r","session_id":"s","prompt":"!slow 10 0.05"}\n')
+        process.stdin.flush()
+        assert eventually(lambda: b"!slow 10" in _contents(relays.hosts.home))
+        daemon.kill()
+        daemon.wait(PATIENCE_S)
+        answered = told(process, b"")
+    assert (answered.answer["ok"], answered.code) == (True, 0)
+    assert [said for who, said in relays.hosts.transcript() if who == "user"] == ["!slow 10 0.05"]
+
+
+def test_a_signal_is_answered_while_the_daemon_works(relays: Relays) -> None:
+    with relays.daemon():
+        process = relays.start("--via-daemon")
+        process.stdin.write(b'{"request_id":"r","session_id":"s","prompt":"!stall"}\n')
+        process.stdin.flush()
+        assert eventually(lambda: b"!stall" in _contents(relays.hosts.home))
+        process.send_signal(signal.SIGTERM)
+        answered = told(process, b"")
+        after = relays.ask(request("!echo free", timeout_ms=5000))
+    assert (failure(answered.answer), answered.code) == (("INTERNAL", "zot was ended by SIGTERM"), 0)
+    assert after.answer["text"] == "free"  # The session is: what nobody waits for is ended.
+
+
+def test_a_daemon_that_says_nothing_costs_the_deadline_and_no_more(relays: Relays) -> None:
+    with FakeDaemon(str(relays.socket), {"initialize": GREETING}):
+        began = time.monotonic()
+        answered = relays.ask(request("hello", timeout_ms=500))
+        assert time.monotonic() - began < 5
+    assert (failure(answered.answer)[0], answered.code) == ("TIMEOUT", 0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        (["--provider", "lab"], "--provider"),
+        (["--policy", "*=allow"], "--policy"),
+        (["--idempotency-ttl", "5"], "--idempotency-ttl"),
+        (["--single-request", "false"], "--single-request"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_flag_that_the_daemon_would_not_hear_of_is_refused(relays: Relays, flags: list[str], name: str) -> None:
+    answered = relays.ask(request("hello"), "--via-daemon", *flags)
+    assert (failure(answered.answer)[0], answered.code) == ("INTERNAL", 3)
+    assert failure(answered.answer)[1].startswith(f"{name}: with --via-daemon")
+
+
+def test_the_variable_is_void_with_such_a_flag(relays: Relays) -> None:
+    with FakeDaemon(str(relays.socket), {"initialize": GREETING, "host/respond": {"response": ANSWER}}):
+        assert relays.ask(request("!echo x"), "--exit-zero", ZOT_HOST_VIA_DAEMON="1").answer == ANSWER
+        here = relays.ask(request("!echo x"), "--policy", "*=deny", ZOT_HOST_VIA_DAEMON="1")
+        assert here.answer["text"] == "x"
+        assert relays.ask(request("!echo x"), "--exit-zero", ZOT_HOST_VIA_DAEMON="0").answer["text"] == "x"
+
+
+def test_who_waits_has_loaded_little(relays: Relays) -> None:
+    with FakeDaemon(str(relays.socket), {"initialize": GREETING, "host/respond": {"response": ANSWER}}):
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", "zot", "host", "--via-daemon"], cwd=relays.directory,
+            env=relays.env, input=b'{"request_id":"r","session_id":"s","prompt":"hello"}\n', capture_output=True,
+            timeout=PATIENCE_S, check=True,
+        )  # fmt: skip
+    loaded = {line.split(b"|")[-1].strip().decode() for line in done.stderr.split(b"\n")}
+    assert "zot.commands.host_relay" in loaded
+    assert not {"asyncio", "sqlite3", "logging", "json", "zot.events", "zot.session", "zot.runtime"} & loaded
+    assert len({name for name in loaded if name.startswith("zot.")}) <= 30
+
+
+def _contents(home: Path) -> bytes:
+    """Return what stands in the journal and in what is not yet part of it."""
+    found = (home / name for name in ("journal.db", "journal.db-wal"))
+    return b"".join(path.read_bytes() for path in found if os.path.exists(path))

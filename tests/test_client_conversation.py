@@ -1,0 +1,170 @@
+"""A face on a session of the daemon: it hears, asks and is refused in the words that faces know."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import PATIENCE_S
+from restarting import Restarting
+from tui.stage import Stage
+from zot.client_home import ClientHome
+from zot.conversation import Conversation, Home, ModelInfo, Remembered, Untrusted
+from zot.errors import UserError
+from zot.events import AgentEvent, ApprovalRequest, Done
+from zot.history import Batch
+from zot.tui.app import ZotApp
+
+
+class Face:
+    """Somebody who follows, and waits for something."""
+
+    can_approve = True
+    full = False
+
+    def __init__(self) -> None:
+        self.heard: list[AgentEvent] = []
+        self._came = asyncio.Event()
+
+    def deliver(self, batch: Batch) -> None:
+        self.heard += batch.events
+        self._came.set()
+
+    async def room(self) -> None:
+        return
+
+    async def until(self, kind: type[AgentEvent]) -> AgentEvent:
+        """Return the newest event when it is of this kind, and forget it and what was before."""
+        while not self.heard or not isinstance(self.heard[-1], kind):
+            self._came.clear()
+            await self._came.wait()
+        last, self.heard = self.heard[-1], []
+        return last
+
+
+def held(conversation: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(conversation, PATIENCE_S))
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "config.toml").write_text('[agents.careful]\nprovider = "lab"\npolicy = ["bash=ask"]\n')
+    return tmp_path
+
+
+def test_a_face_talks_to_a_session_of_the_daemon(home: Path) -> None:
+    async def conversation() -> None:
+        async with Restarting(home) as daemon, daemon.client() as client:
+            there: Home = ClientHome(client, cwd=str(home))
+            talk, face = await there.open(), Face()
+            stop = talk.follow(face)
+            await talk.prompt("!echo Hello")
+            await face.until(Done)
+            assert [message.role for message in await talk.messages()] == ["user", "assistant"]
+            state = await talk.state()
+            assert (state.provider, state.model, state.cwd, state.busy, state.messages, state.usage.input) == (
+                "lab", "lab-1", str(home), False, 2, 100,
+            )  # fmt: skip
+            await talk.prompt("")
+            await face.until(Done)  # It was refused.
+            await talk.compact()
+            await face.until(Done)
+            await talk.abort()
+            assert await talk.models() == [ModelInfo("lab", "lab-1")]
+            await talk.use_model(ModelInfo("lab", "lab-1"))
+            copy = await there.open(await talk.fork(1))
+            assert len(await copy.messages()) == 1
+            await copy.steer("!echo steered")
+            await talk.clear()
+            assert await talk.messages() == []
+            assert await talk.commands() == []
+            assert {one.cwd for one in await there.sessions()} == {str(home)}
+            stop()
+            await talk.close()
+            await copy.close()
+
+    held(conversation())
+
+
+def test_a_question_that_waited_is_shown_to_a_face_that_comes(home: Path) -> None:
+    async def conversation() -> None:
+        async with Restarting(home) as daemon, daemon.client() as client:
+            first, face = await ClientHome(client, cwd=str(home), agent="careful").open(), Face()
+            first.follow(face)
+            await first.prompt("!bash echo yes")
+            request = await face.until(ApprovalRequest)
+            async with daemon.client() as other:
+                late, second = await ClientHome(other, cwd=str(home)).open((await first.state()).session), Face()
+                late.follow(second)
+                assert await second.until(ApprovalRequest) == request
+                assert isinstance(request, ApprovalRequest)
+                await late.approve(request.id, "reject")
+                await second.until(Done)
+                await late.close()
+            await face.until(Done)
+            await first.close()
+
+    held(conversation())
+
+
+def test_what_the_daemon_does_not_do_is_refused(home: Path) -> None:
+    async def conversation() -> None:
+        async with Restarting(home) as daemon, daemon.client() as client:
+            there = ClientHome(client, cwd=str(home))
+            talk = await there.open()
+            refused: list[Awaitable[object]] = [
+                talk.retry(), talk.remembered(), talk.forget(Remembered("bash", "ls")), talk.reload_extensions(),
+                talk.lock(locked=True), talk.aside("what?"), talk.run_command("none", ""), talk.press("none", "enter"),
+                talk.close_panel("none"), talk.approve("none", "reject"), there.export("s", "f"), there.import_("f"),
+                there.trust(Untrusted("skill", "s", "d")), there.login("lab", "key"), there.logout("lab"),
+            ]  # fmt: skip
+            for one in refused:
+                with pytest.raises(UserError):
+                    await one
+            assert (await there.skills(), await there.untrusted(), await there.providers()) == ((), (), ())
+            await talk.close()
+
+    held(conversation())
+
+
+def test_a_face_hears_that_the_daemon_is_gone(home: Path) -> None:
+    async def conversation() -> None:
+        daemon = Restarting(home)
+        await daemon.start()
+        async with daemon.client(reconnect_s=0.05) as client:
+            talk, face = await ClientHome(client, cwd=str(home)).open(), Face()
+            talk.follow(face)
+            await talk.prompt("!echo Hello")
+            await face.until(Done)
+            await daemon.stop()
+            await face.until(Done)
+            await talk.close()
+
+    held(conversation())
+
+
+def test_the_terminal_shows_a_session_of_the_daemon(home: Path) -> None:
+    async def conversation() -> None:
+        async with Restarting(home) as daemon, daemon.client() as client:
+            there = ClientHome(client, cwd=str(home))
+            talk = await there.open()
+
+            async def begin() -> Home:
+                return there
+
+            async def first(_: Home) -> Conversation:
+                return talk
+
+            app = ZotApp(begin, first)
+            async with app.run_test(size=(80, 24)) as pilot:
+                stage = Stage(app, pilot, there)  # type: ignore[arg-type]  # It only keeps it.
+                await stage.sees("lab-1")
+                await stage.says("!echo shown in the terminal")
+                await stage.until(lambda: stage.screen.count("shown in the terminal") == 2, "the answer")
+            await app.close()
+
+    held(conversation())

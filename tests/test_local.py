@@ -1,0 +1,133 @@
+"""A conversation in this process, as faces see it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes import PATIENCE_S, Listener
+from zot.config import Config
+from zot.conversation import ModelInfo
+from zot.errors import ConfigError, NoSuchSession, UserError
+from zot.events import Done
+from zot.local import LocalConversation
+from zot.local_home import LocalHome
+from zot.messages import ShownResult, text_of
+
+KEEPS = pytest.mark.parametrize("keep", [True, False], ids=["kept", "not kept"])
+
+
+@asynccontextmanager
+async def opened(
+    directory: Path, *, keep: bool = True, env: dict[str, str] | None = None, **settings: Any
+) -> AsyncIterator[tuple[LocalHome, LocalConversation]]:
+    variables = {"PATH": os.environ["PATH"], "ZOT_HOME": str(directory / "home"), **(env or {})}
+    given = {"provider": "lab", "cwd": str(directory), **settings}
+    home = LocalHome(Config(**given, env=variables), given, keep=keep)
+    conversation = await home.open()
+    try:
+        yield home, conversation
+    finally:
+        await conversation.close()
+
+
+async def talk(conversation: LocalConversation, text: str) -> Listener:
+    listener = Listener()
+    stop = conversation.follow(listener)
+    await conversation.prompt(text)
+    async with asyncio.timeout(PATIENCE_S):
+        while not any(isinstance(event, Done) for event in listener.events):
+            await asyncio.sleep(0.01)
+    stop()
+    return listener
+
+
+async def said(conversation: LocalConversation) -> list[str]:
+    return [text_of(message.content) for message in await conversation.messages()]
+
+
+@KEEPS
+async def test_another_provider_goes_on_with_the_same_conversation_for_those_who_follow(
+    tmp_path: Path, *, keep: bool
+) -> None:
+    env = {"DEEPSEEK_API_KEY": "sk-test"}
+    async with opened(tmp_path, keep=keep, env=env) as (_, conversation):
+        await talk(conversation, "!echo one")
+        assert {model.provider for model in await conversation.models()} == {"lab", "deepseek"}
+        other = next(model for model in await conversation.models() if model.provider == "deepseek")
+        listener = Listener()
+        conversation.follow(listener)
+        await conversation.use_model(other)
+        now = await conversation.state()
+        assert (now.provider, now.model, now.usage.input) == ("deepseek", other.id, 100)
+        assert await said(conversation) == ["!echo one", "one"]
+        await conversation.use_model(ModelInfo("lab", "lab-1"))
+        await conversation.prompt("!echo two")
+        async with asyncio.timeout(PATIENCE_S):
+            while not any(isinstance(event, Done) for event in listener.events):
+                await asyncio.sleep(0.01)
+        assert await said(conversation) == ["!echo one", "one", "!echo two", "two"]
+
+
+async def test_a_provider_without_a_key_is_refused_and_nothing_changes(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (_, conversation):
+        with pytest.raises(ConfigError, match="no key for deepseek"):
+            await conversation.use_model(ModelInfo("deepseek", "deepseek-chat"))
+        await talk(conversation, "!echo still here")
+        assert await said(conversation) == ["!echo still here", "still here"]
+
+
+async def test_a_model_can_be_chosen_between_two_prompts_of_a_kept_session(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (_, conversation):
+        await talk(conversation, "!echo one")
+        await conversation.use_model(ModelInfo("lab", "lab-1"))
+        await talk(conversation, "!echo two")
+        assert await said(conversation) == ["!echo one", "one", "!echo two", "two"]
+
+
+@KEEPS
+async def test_clearing_waits_until_it_is_done_and_an_aside_leaves_no_trace(tmp_path: Path, *, keep: bool) -> None:
+    async with opened(tmp_path, keep=keep) as (_, conversation):
+        await talk(conversation, "!echo one")
+        aside = await conversation.aside("!echo beside it")
+        assert (aside.text, aside.usage.input) == ("beside it", 100)
+        assert await said(conversation) == ["!echo one", "one"]
+        await conversation.clear()
+        assert await said(conversation) == []
+
+
+async def test_the_lock_is_changed_without_losing_anything(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (_, conversation):
+        await talk(conversation, "!echo one")
+        await conversation.lock(locked=True)
+        assert (await conversation.state()).locked
+        await talk(conversation, "!read /etc/hostname")
+        assert "outside" in " ".join(await results(conversation))
+        await conversation.lock(locked=False)
+        assert (await said(conversation))[:2] == ["!echo one", "one"]
+
+
+async def results(conversation: LocalConversation) -> list[str]:
+    blocks = [block for message in await conversation.messages() if message.role == "tool" for block in message.content]
+    return [text_of(block.content) for block in blocks if isinstance(block, ShownResult)]
+
+
+async def test_sessions_are_found_by_the_beginning_of_their_id(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (home, conversation):
+        await talk(conversation, "!echo one")
+        session = (await conversation.state()).session
+        forked = await conversation.fork()
+        assert {one.id: one.parent for one in await home.sessions()} == {session: "", forked: session}
+        again = await home.open(session[:-1])
+        assert await said(again) == ["!echo one", "one"]
+        await again.close()
+        with pytest.raises(NoSuchSession):
+            await home.open("nonsense")
+        with pytest.raises(UserError, match="is the beginning of several sessions"):
+            await home.open("2")

@@ -1,0 +1,102 @@
+"""Tool calls in a terminal: shown while they run, folded and unfolded, approved or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tui.stage import stage
+from zot.tui.calls import CallEntry
+from zot.tui.entries import ThoughtEntry
+
+OUTPUT = """\
+!script think "one" " two" ;; call bash {"command": "seq 30; until [ -e go ]; do sleep 0.02; done"}
+---
+say "over"
+"""
+EDIT = """\
+!script call read {"path": "a.txt"}
+---
+call edit {"path": "a.txt", "edits": [{"oldText": "green", "newText": "blue"}]}
+---
+say "edited"
+"""
+
+
+async def test_a_call_shows_its_output_while_it_runs_and_unfolds_by_key_and_click(tmp_path: Path) -> None:
+    async with stage(tmp_path, size=(80, 60)) as person:
+        await person.sees("ready")
+        await person.says(OUTPUT)
+        await person.sees("│ 30")
+        assert "│ 24\n" not in person.screen
+        assert "earlier lines" in person.screen
+        (tmp_path / "go").touch()
+        await person.sees("over")
+        await person.idle()
+        assert "▸ thought, 2 words" in person.screen
+        assert "│ 7\n" not in person.screen
+        await person.pilot.press("ctrl+o")
+        await person.sees("│ 30")
+        assert "one two" in person.screen
+        await person.pilot.press("ctrl+o")
+        await person.misses("│ 30")
+        call, thought = (
+            next(one for one in person.app.transcript.entries if isinstance(one, kind))
+            for kind in (CallEntry, ThoughtEntry)
+        )
+        row = next(y for y, line in enumerate(person.screen.split("\n")) if "▸ bash" in line)
+        await person.pilot.click("Transcript", offset=(3, row))
+        await person.sees("│ 30")
+        assert (call.folded, thought.folded) == (False, True)
+        await person.pilot.press("shift+tab", "j", "enter")
+        await person.sees("one two")
+        assert not thought.folded
+
+
+async def test_a_change_is_shown_as_a_diff_and_approved_with_all_of_it_in_sight(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("red\ngreen\n")
+    async with stage(tmp_path, policy=("edit=ask", "bash=ask")) as person:
+        await person.sees("ready")
+        await person.says(EDIT)
+        await person.sees("edit wants to run; may it?")
+        assert "-green" in person.screen
+        assert "+blue" in person.screen
+        await person.pilot.press("y")
+        await person.sees("edited")
+        await person.idle()
+        assert (tmp_path / "a.txt").read_text() == "red\nblue\n"
+
+
+async def test_a_command_is_refused_allowed_for_good_and_asked_about_again(tmp_path: Path) -> None:
+    async with stage(tmp_path, policy=("bash=ask",)) as person:
+        await person.sees("ready")
+        await person.says("!bash echo one >> log")
+        await person.sees("bash wants to run; may it?")
+        await person.pilot.press("escape")
+        await person.sees("the user refused")
+        await person.idle()
+        await person.says("!bash echo two >> log")
+        await person.sees("bash wants to run; may it?")
+        await person.pilot.press("a")
+        await person.idle()
+        await person.says("!bash echo two >> log")
+        await person.until(lambda: (tmp_path / "log").exists() and (tmp_path / "log").read_text() == "two\ntwo\n")
+        await person.idle()
+        await person.says("/approvals ")
+        await person.sees("bash  echo two >> log")
+        await person.pilot.press("enter")
+        await person.sees("will be asked about again")
+        await person.says("!bash echo two >> log")
+        await person.sees("bash wants to run; may it?")
+        await person.pilot.press("n")
+        await person.idle()
+
+
+async def test_a_question_goes_away_when_the_run_is_aborted(tmp_path: Path) -> None:
+    async with stage(tmp_path, policy=("bash=ask",)) as person:
+        await person.sees("ready")
+        await person.says("!bash true")
+        await person.sees("bash wants to run; may it?")
+        await person.app.conversation.abort()
+        await person.misses("bash wants to run; may it?")
+        await person.idle()
+        assert person.app.focused is person.app.editor

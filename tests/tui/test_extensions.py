@@ -1,0 +1,177 @@
+"""Extensions in a terminal: what their commands do, their panels and notices, how they are trusted and reloaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from extensions.stage import Extension
+from tui.stage import Stage, stage
+
+#: Answers each command with the action that it is named after, and writes down its keys.
+PLAYER = """
+hello("commands", "panels")
+for name in ("prompt", "insert", "display", "open", "open2", "noop", "fail", "slow", "notes"):
+    say("register_command", name=name, description="does " + name)
+say("ready")
+def render(panel, key):
+    say("panel_render", panel_id=panel, title="Keys", lines=["pressed " + key], footer="x closes")
+for frame in frames():
+    answer_of = {
+        "prompt": {"action": "prompt", "prompt": "!echo asked by an extension"},
+        "insert": {"action": "insert", "insert": "inserted text"},
+        "display": {"action": "display", "display": "# A note\\n\\n- shown"},
+        "open": {"action": "open_panel", "open_panel": {"id": "one", "title": "First", "lines": ["a", "b"],
+                                                         "footer": "keys go here"}},
+        "open2": {"action": "open_panel", "open_panel": {"id": "two", "title": "Second", "lines": ["c"]}},
+        "noop": {"action": "noop"},
+        "notes": {"action": "noop"},
+        "fail": {"action": "noop", "error": "it did not work"},
+        "slow": {"action": "noop"},
+    }
+    if frame["type"] == "command_invoked":
+        if frame["name"] == "notes":
+            for level in ("info", "success", "warn", "error"):
+                say("notify", level=level, message="a notice of level " + level)
+        if frame["name"] == "slow":
+            while not os.path.exists("data/go"):
+                time.sleep(0.02)
+        say("command_response", id=frame["id"], **answer_of[frame["name"]])
+    elif frame["type"] == "panel_key":
+        if frame.get("text") == "x":
+            say("panel_close", panel_id=frame["panel_id"])
+        else:
+            render(frame["panel_id"], frame["key"] + " " + frame.get("text", ""))
+    elif frame["type"] == "shutdown":
+        say("shutdown_ack")
+        break
+"""
+
+
+def keys(extension: Extension) -> list[tuple[str, ...]]:
+    """Return what an extension was told about its panels."""
+    return [
+        (frame["type"], frame["panel_id"], frame.get("key", ""), frame.get("text", ""))
+        for frame in extension.heard()
+        if frame["type"].startswith("panel_")
+    ]
+
+
+async def _known(person: Stage) -> None:
+    await person.sees("ready")
+    await person.until(lambda: bool(person.app.extension_commands), "commands of the extension")
+
+
+async def test_every_action_of_a_command_and_every_level_of_a_notice(tmp_path: Path) -> None:
+    player = Extension(tmp_path, "player", PLAYER)
+    async with stage(tmp_path, ext=(str(player.directory),), size=(100, 60)) as person:
+        await _known(person)
+        await person.pilot.press(*"/ins")
+        await person.sees("/insert   does insert")
+        await person.pilot.press("enter")
+        await person.until(lambda: person.app.editor.text == "inserted text")
+        person.app.editor.text = ""
+        await person.says("/display ")
+        await person.sees("• shown")
+        assert "[player]" in person.screen
+        await person.says("/notes ")
+        for level in ("info", "success", "warn", "error"):
+            await person.sees(f"[player] a notice of level {level}")
+        await person.says("/fail ")
+        await person.sees("it did not work")
+        await person.says("/noop ")
+        await person.says("/slow ")
+        await person.sees("waiting for player")
+        (player.directory / "data" / "go").touch()
+        await person.misses("waiting for player")
+        await person.says("/prompt ")
+        await person.sees("\n   asked by an extension")
+        await person.idle()
+        assert [len(one.content) for one in await person.app.conversation.messages()] == [1, 1]
+        await person.says("/help ")
+        await person.sees("/prompt does prompt (player)")
+
+
+async def test_panels_have_their_keys_and_are_closed_by_either_side(tmp_path: Path) -> None:
+    player = Extension(tmp_path, "player", PLAYER)
+    async with stage(tmp_path, ext=(str(player.directory),), size=(100, 60)) as person:
+        await _known(person)
+        await person.says("/open ")
+        await person.sees("keys go here")
+        assert "First" in person.screen
+        names = [
+            "up",
+            "down",
+            "left",
+            "right",
+            "enter",
+            "tab",
+            "pageup",
+            "pagedown",
+            "home",
+            "end",
+            "backspace",
+            "delete",
+        ]
+        await person.pilot.press(*names, "q", "space")
+        await person.sees("pressed rune")
+        expected = [("panel_key", "one", name, "") for name in names]
+        expected += [("panel_key", "one", "rune", "q"), ("panel_key", "one", "rune", " ")]
+        await person.until(lambda: keys(player) == expected)
+        await person.pilot.press("shift+tab")
+        person.app.editor.focus()
+        await person.says("/open2 ")
+        await person.sees("Second")
+        assert "pressed rune" in person.screen
+        await person.pilot.press("x")
+        await person.misses("Second")
+        await person.pilot.press("z")
+        await person.until(lambda: keys(player)[-1] == ("panel_key", "one", "rune", "z"))
+        await person.pilot.press("escape")
+        await person.misses("pressed rune")
+        await person.until(lambda: keys(player)[-1] == ("panel_close", "one", "", ""))
+        assert person.app.focused is person.app.editor
+        await person.says("/open ")
+        await person.sees("keys go here")
+        await person.pilot.press("ctrl+c")
+        await person.misses("keys go here")
+
+
+async def test_reloading_takes_all_that_is_new_or_keeps_what_there_was(tmp_path: Path) -> None:
+    player = Extension(tmp_path, "player", PLAYER)
+    async with stage(tmp_path, ext=(str(player.directory),)) as person:
+        await _known(person)
+        program = player.directory / "run.py"
+        good = program.read_text()
+        program.write_text("#!/bin/sh\nexit 3\n")
+        await person.says("/reload-ext ")
+        await person.sees("the extensions stay as they were, because player:")
+        await person.says("/display ")
+        await person.sees("• shown")
+        program.write_text(good.replace("- shown", "- reloaded"))
+        await person.says("/reload-ext ")
+        await person.sees("running: player")
+        await person.says("/display ")
+        await person.sees("• reloaded")
+
+
+async def test_what_a_project_brings_along_runs_only_if_somebody_trusts_it(tmp_path: Path) -> None:
+    Extension(tmp_path / ".zot" / "extensions", "player", PLAYER)
+    skill = tmp_path / ".zot" / "skills" / "sweep"
+    skill.mkdir(parents=True)
+    (skill / "SKILL.md").write_text("---\nname: sweep\ndescription: how to sweep\n---\n")
+    async with stage(tmp_path) as person:
+        await person.sees("Trust the extension player of this project?")
+        assert "It is a program, which could do what you can do." in person.screen
+        await person.pilot.press("y")
+        await person.sees("Trust the skill sweep of this project?")
+        await person.pilot.press("n")
+        await _known(person)
+        await person.says("/skills ")
+        await person.sees("write-zot-extension")
+        assert "sweep" not in person.screen
+    async with stage(tmp_path) as person:
+        await person.sees("Trust the skill sweep of this project?")
+        await person.pilot.press("y")
+        await person.sees("ready")
+        await person.says("/skills ")
+        await person.sees("how to sweep")

@@ -1,0 +1,118 @@
+"""The terminal line by line: the same conversation, questions and commands."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from extensions.stage import Extension
+from tui.test_extensions import PLAYER
+from zot.config import Config
+from zot.conversation import Conversation, Home
+from zot.local_home import LocalHome
+from zot.tui.plain import PlainTerminal
+
+PATIENCE_S = 20.0
+
+
+class Lines:
+    """What was typed, and what was written."""
+
+    def __init__(self, typed: int, written: io.StringIO) -> None:
+        self._typed = typed
+        self._written = written
+        self._read = 0
+
+    def type(self, line: str) -> None:
+        os.write(self._typed, f"{line}\n".encode())
+
+    async def until(self, text: str) -> str:
+        """Return what was written up to and including a text, and not returned before."""
+        async with asyncio.timeout(PATIENCE_S):
+            while (found := self._written.getvalue().find(text, self._read)) < 0:
+                await asyncio.sleep(0.01)
+        begin, self._read = self._read, found + len(text)
+        return self._written.getvalue()[begin : self._read]
+
+
+@asynccontextmanager
+async def lines(directory: Path, **settings: Any) -> AsyncIterator[Lines]:
+    env = {"PATH": os.environ["PATH"], "HOME": str(directory), "ZOT_HOME": str(directory / "home")}
+    env |= {name: value for name, value in os.environ.items() if name.startswith("ZOT_TEST")}
+    given = {"provider": "lab", "cwd": str(directory), **settings}
+    home = LocalHome(Config(**given, env=env), given)
+
+    async def begin() -> Home:
+        return home
+
+    async def session(_: Home) -> Conversation:
+        return await home.open()
+
+    incoming, typed = os.pipe()
+    written = io.StringIO()
+    terminal = PlainTerminal(begin, session, incoming=incoming, output=written)
+    running = asyncio.get_running_loop().create_task(terminal.run())
+    try:
+        yield Lines(typed, written)
+        os.close(typed)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await running == 0
+    finally:
+        running.cancel()
+        os.close(incoming)
+
+
+async def test_a_conversation_with_questions_and_commands(tmp_path: Path) -> None:
+    async with lines(tmp_path, policy=("bash=ask",)) as person:
+        await person.until("> ")
+        person.type("!bash echo first; echo second")
+        await person.until("? bash: echo first; echo second\n  allow it? y(es), a(lways), n(o) ")
+        person.type("y")
+        assert "  | first\n  | second\n" in await person.until("finished.\n> ")
+        person.type("!bash rm everything")
+        await person.until("n(o) ")
+        person.type("no")
+        assert "  ! not run: the user refused this call\n" in await person.until("> ")
+        person.type("/model")
+        await person.until("  1  lab/lab-1 200k\n  number, or nothing: ")
+        person.type("1")
+        await person.until("-- the next model call asks lab/lab-1\n> ")
+        person.type("/nonsense")
+        await person.until("-- there is no command /nonsense; /help lists those that there are\n> ")
+        person.type("/jump")
+        await person.until("-- there is no screen to scroll\n> ")
+        person.type("/login deepseek")
+        await person.until("-- what is typed here would be seen; use `zot login` in a shell\n> ")
+        person.type("/session new")
+        await person.until("-- session 2")
+        person.type("/exit")
+
+
+async def test_a_failed_model_call_and_an_escape_sequence(tmp_path: Path) -> None:
+    script = tmp_path / "fails.lab"
+    script.write_text('status 400\n---\nsay "all \\u001b[2J good"\n')
+    async with lines(tmp_path, script=str(script)) as person:
+        await person.until("> ")
+        person.type("hello")
+        await person.until("? The model call failed. Ask again?\n  1  lab/lab-1, once more\n  number, or nothing: ")
+        person.type("1")
+        await person.until("all \\x1b[2J good")
+
+
+async def test_what_extensions_want(tmp_path: Path) -> None:
+    player = Extension(tmp_path, "player", PLAYER)
+    async with lines(tmp_path, ext=(str(player.directory),)) as person:
+        await person.until("> ")
+        person.type("/display")
+        await person.until("[player]\n# A note\n\n- shown\n> ")
+        person.type("/notes")
+        await person.until("[player] error: a notice of level error\n")
+        person.type("/open")
+        await person.until("== First\n   a\n   b\n")
+        person.type("/prompt")
+        await person.until("asked by an extension\n> ")

@@ -1,0 +1,134 @@
+"""The terminal as a process on a real terminal: how it begins, and that the terminal is as it was when it ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from harness import PATIENCE_S, environment
+
+CRASH = """
+import asyncio
+from zot.commands.terminal import run_app
+from zot.tui.app import ZotApp
+
+async def begin():
+    secret = "sk-secret"
+    raise RuntimeError("boom")
+
+async def main():
+    return await run_app(ZotApp(begin, begin))
+
+raise SystemExit(asyncio.run(main()))
+"""
+#: What makes a terminal as it was: the usual screen, the cursor, no mouse, no bracketed paste.
+RESTORED = (b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[?1003l", b"\x1b[?2004l")
+
+
+class Seat:
+    """A program at a terminal, and what it has written there."""
+
+    def __init__(self, argv: list[str], cwd: Path, env: dict[str, str]) -> None:
+        self._mine, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.before = termios.tcgetattr(theirs)
+        self._theirs = theirs
+        streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+        self.process = subprocess.Popen(argv, cwd=cwd, env=env, start_new_session=True, **streams)  # type: ignore[call-overload]  # the streams are three of many
+        self.written = b""
+
+    @property
+    def now(self) -> list[object]:
+        return termios.tcgetattr(self._theirs)
+
+    def until(self, text: bytes) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while text not in self.written:
+            assert time.monotonic() < deadline, self.written[-2000:]
+            self._take(0.1)
+
+    def type(self, data: bytes) -> None:
+        os.write(self._mine, data)
+
+    def end(self) -> int:
+        """Wait for its end, reading all the while."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline, "did not end"
+            self._take(0.05)
+        while self._take(0.0):
+            pass
+        return int(self.process.returncode)
+
+    def _take(self, within_s: float) -> bool:
+        if not select.select([self._mine], [], [], within_s)[0]:
+            return False
+        self.written += os.read(self._mine, 65536)
+        return True
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(PATIENCE_S)
+        os.close(self._mine)
+        os.close(self._theirs)
+
+
+@contextmanager
+def seat(tmp_path: Path, *argv: str, **env: str) -> Iterator[Seat]:
+    variables = environment(
+        {"HOME": str(tmp_path), "ZOT_HOME": str(tmp_path / "home"), "TERM": "xterm-256color", **env}
+    )
+    sitting = Seat([sys.executable, *(argv or ("-m", "zot", "--provider", "lab"))], tmp_path, variables)
+    try:
+        yield sitting
+    finally:
+        sitting.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_the_terminal_as_it_was(tmp_path: Path, number: signal.Signals) -> None:
+    with seat(tmp_path) as person:
+        person.until(b"ready")
+        assert person.now != person.before
+        person.process.send_signal(number)
+        assert person.end() == 128 + number
+        assert person.now == person.before
+        assert [code for code in RESTORED if code not in person.written] == []
+
+
+def test_a_crash_leaves_the_terminal_as_it_was_and_shows_no_secrets(tmp_path: Path) -> None:
+    with seat(tmp_path, "-c", CRASH) as person:
+        assert person.end() == 1
+        assert person.now == person.before
+        assert [code for code in RESTORED if code not in person.written] == []
+        shown = person.written.rpartition(b"\x1b[?1049l")[2]
+        assert b"RuntimeError: boom" in shown
+        assert b"sk-secret" not in re.sub(rb'secret = "[^"]*"', b"", shown)
+
+
+def test_a_terminal_that_can_only_do_lines_has_lines(tmp_path: Path) -> None:
+    with seat(tmp_path, TERM="dumb") as person:
+        person.until(b"> ")
+        person.type(b"!bash echo from a tool\n")
+        person.until(b"finished.")
+        person.type(b"/cost\n")
+        person.until(b"input      200")
+        person.type(b"\x04")
+        assert person.end() == 0
+        assert b"\x1b" not in person.written
+        assert b"* bash echo from a tool" in person.written

@@ -1,0 +1,40 @@
+"""When a model fails: the same prompt for another one, or once more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tui.stage import stage
+
+TWO_MODELS = '{"providers": {"lab": {"models": [{"id": "lab-2", "contextWindow": 100000}]}}}'
+
+
+async def test_another_model_can_be_asked_the_same_prompt(tmp_path: Path) -> None:
+    script = tmp_path / "fails.lab"
+    script.write_text('status 400\n---\nsay "second try"\n')
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "models.json").write_text(TWO_MODELS)
+    async with stage(tmp_path, script=str(script)) as person:
+        await person.sees("ready")
+        await person.says("a prompt")
+        await person.sees("The model call failed. Ask again?")
+        await person.pilot.press("down", "enter")
+        await person.sees("asking lab/lab-2")
+        await person.sees("second try")
+        await person.idle()
+        assert "lab-2 · 0% of 100k" in person.screen
+        said = await person.app.conversation.messages()
+        assert [one.role for one in said] == ["user", "assistant"]
+
+
+async def test_a_failure_can_be_left_as_it_is(tmp_path: Path) -> None:
+    script = tmp_path / "fails.lab"
+    script.write_text('status 400\n---\nsay "second try"\n')
+    async with stage(tmp_path, script=str(script)) as person:
+        await person.sees("ready")
+        await person.says("a prompt")
+        await person.sees("The model call failed. Ask again?")
+        await person.pilot.press("escape")
+        await person.misses("Ask again?")
+        assert person.app.focused is person.app.editor
+        await person.idle()

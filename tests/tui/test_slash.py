@@ -1,0 +1,155 @@
+"""The commands of the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from textual.events import Paste
+
+from tui.stage import Stage, stage
+
+
+async def test_commands_about_the_session(tmp_path: Path) -> None:
+    async with stage(tmp_path, size=(110, 60)) as person:
+        await person.sees("ready")
+        first = (await person.app.conversation.state()).session
+        await person.says("!echo It is red.")
+        await person.sees("  It is red.")
+        await person.idle()
+        await person.says("/cost ")
+        await person.sees("input      100")
+        await person.says("/session ")
+        await person.sees(f"session    {first}")
+        await person.says("/session fork")
+        await person.sees("the other one stays as it is")
+        await person.sees("ready")
+        forked = (await person.app.conversation.state()).session
+        assert forked != first
+        assert "It is red." in person.screen
+        await person.says("/session tree")
+        await person.sees(f"- {first}  !echo It is red. (2 messages)")
+        await person.sees(f"  * {forked}")
+        await person.says(f"/session export {tmp_path}/kept.jsonl")
+        await person.sees("the session is in")
+        await person.says(f"/session import {tmp_path}/kept.jsonl")
+        await person.until(lambda: _session(person) not in (first, forked, ""))
+        assert "It is red." in person.screen
+        await person.says(f"/sessions {first}")
+        await person.until(lambda: _session(person) == first)
+        await person.says("/clear ")
+        await person.sees("the conversation begins anew")
+        assert "It is red." not in person.screen
+        assert await person.app.conversation.messages() == []
+        await person.says("/sessions ")
+        await person.sees("Go to which session?")
+        await person.pilot.press(*"nothing of that name")
+        await person.sees("/nothing of that name")
+        await person.pilot.press("escape")
+        await person.misses("Go to which session?")
+
+
+async def test_commands_about_the_model_and_what_was_said(tmp_path: Path) -> None:
+    async with stage(tmp_path, size=(110, 60)) as person:
+        await person.sees("ready")
+        await _talked(person)
+        await person.says("/btw !echo by the way")
+        await person.sees("[btw]")
+        await person.sees("by the way")
+        assert len(await person.app.conversation.messages()) == 6
+        await person.says("/model ")
+        await person.sees("Model (now lab-1)")
+        await person.pilot.press("enter")
+        await person.sees("the next model call asks lab/lab-1")
+        await person.says("/model nonsense")
+        await person.sees("there is no model 'nonsense'")
+        await person.says("/jump ")
+        await person.sees("Go to")
+        await person.pilot.press("down", "enter")
+        await person.misses("Go to")
+        await person.says("/skills ")
+        await person.sees("write-zot-extension")
+        await person.says("/lock ")
+        await person.sees("kept inside the directory")
+        await person.sees("locked")
+        await person.says("/unlock ")
+        await person.sees("the tools can do what you can do")
+        await person.misses("· locked")
+        await person.says("/approvals ")
+        await person.sees("nothing is allowed for good")
+        await person.says("/nonsense ")
+        await person.sees("there is no command /nonsense")
+        await person.says("/compact ")
+        await person.sees("the conversation was summarised")
+        await person.idle()
+        await person.says(f"/export {tmp_path}/page.html")
+        await person.sees("the conversation is in")
+        assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+        await person.says("/help ")
+        await person.sees("Keys")
+        assert "aborts what runs" in person.screen
+        await person.says("/exit ")
+        await person.until(lambda: person.app.return_value == 0)
+
+
+def _session(person: Stage) -> str:
+    now = person.app.status._snapshot
+    return "" if now is None else now.session
+
+
+async def _talked(person: Stage) -> None:
+    for word in ("one", "two", "three"):
+        await person.says(f"!echo {word}")
+        await person.sees(f"\n   {word}")
+        await person.idle()
+
+
+async def test_keys_are_stored_only_if_the_service_takes_them_and_are_not_shown(tmp_path: Path) -> None:
+    async with stage(tmp_path, size=(110, 40)) as person:
+        await person.sees("ready")
+        await person.says("/login nonsense")
+        await person.sees("no such provider has a key")
+        await person.says("/login ")
+        await person.sees("Store the key of")
+        await person.pilot.press(*"deep", "enter")
+        await person.sees("Key for deepseek (it is not shown)")
+        await person.pilot.press(*"sk-secret")
+        assert "sk-secret" not in person.screen
+        await person.pilot.press("escape")
+        await person.misses("Key for deepseek")
+        await person.says("/logout deepseek")
+        await person.sees("nothing is stored for deepseek")
+
+
+async def test_what_is_typed_is_completed_remembered_and_folded(tmp_path: Path) -> None:
+    (tmp_path / "some_file.py").touch()
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.pilot.press(*"/co")
+        await person.sees("/compact   summarise")
+        await person.pilot.press("down", "tab")
+        assert person.app.editor.text == "/cost "
+        await person.misses("/compact   summarise")
+        await person.pilot.press("enter")
+        await person.sees("cost       $0.0000")
+        await person.pilot.press(*"see @sofi")
+        await person.sees("@some_file.py")
+        await person.pilot.press("enter")
+        assert person.app.editor.text == "see @some_file.py "
+        await person.pilot.press("ctrl+j", *"next", "up", "up")
+        assert person.app.editor.text == "/cost "
+        await person.pilot.press("down")
+        assert person.app.editor.text == "see @some_file.py \nnext"
+        await person.pilot.press("ctrl+c")
+        person.app.editor.post_message(_pasted("\n".join(map(str, range(40)))))
+        await person.sees("[pasted #1: 40 lines]")
+        await person.pilot.press("backspace")
+        assert person.app.editor.text == ""
+        person.app.editor.post_message(_pasted("\n".join(map(str, range(40)))))
+        await person.sees("[pasted #2: 40 lines]")
+        await person.pilot.press("enter")
+        said = "\n".join(map(str, range(40)))
+        await person.until(lambda: any(entry.text == said for entry in person.app.transcript.entries))
+
+
+def _pasted(text: str) -> Paste:
+    return Paste(text)

@@ -1,0 +1,92 @@
+"""Talking in a terminal: what is said, what is streamed, what is aborted, what waits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tui.stage import stage
+
+#: A prompt that runs until there is a file named `go`.
+HELD = """!script call bash {"command": "while ! [ -e go ]; do sleep 0.02; done"} ;; --- ;; say "released" """
+
+
+async def test_what_the_model_says_is_shown_as_markdown_and_the_status_tells_what_it_used(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.says('!script say "# Title\\n\\nSome `code` and\\n\\n- one\\n- two" ;; usage input=50000 output=5')
+        await person.sees("• two")
+        await person.idle()
+        rows = [line.strip() for line in person.screen.split("\n") if line.strip()]
+        assert rows[1:5] == ["Title", "Some code and", "• one", "• two"]
+        assert "lab-1 · 25% of 200k · $0.0000" in rows[-1]
+
+
+async def test_escape_aborts_and_gives_back_what_waited(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.says("!slow 1000 0.02")
+        await person.sees("answering")
+        await person.says("first of those that wait")
+        await person.says("second")
+        await person.sees("2. second")
+        await person.pilot.press("up")
+        assert person.app.editor.text == "second"
+        await person.misses("2. second")
+        await person.pilot.press("escape")
+        await person.sees("aborted")
+        await person.idle()
+        assert person.app.editor.text == "first of those that wait\n\nsecond"
+
+
+async def test_what_waits_is_said_when_the_run_is_over_and_can_be_removed(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.says(HELD)
+        await person.sees("running bash")
+        await person.says("!echo one that waits")
+        await person.says("!echo never said")
+        await person.pilot.press("ctrl+r")
+        (tmp_path / "go").touch()
+        await person.sees("❯ !echo one that waits")
+        await person.idle()
+        assert "never said" not in person.screen
+
+
+async def test_steering_reaches_the_running_prompt(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.says('!script call bash {"command": "sleep 0.3"} ;; --- ;; say \'steered\'')
+        await person.sees("running bash")
+        await person.says("!echo to the left", "ctrl+s")
+        await person.sees("steering: !echo to the left")
+        (tmp_path / "go").touch()
+        await person.sees("❯ !echo to the left")
+        await person.sees("   to the left")
+        await person.idle()
+        assert "steering:" not in person.screen
+
+
+async def test_control_c_twice_leaves_and_once_does_not(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        person.app.editor.insert("half a thought")
+        await person.pilot.press("ctrl+c")
+        await person.sees("Ctrl+C again leaves")
+        assert person.app.editor.text == ""
+        assert person.app.is_running
+        await person.pilot.press("ctrl+c")
+        await person.until(lambda: person.app.return_value == 0)
+
+
+async def test_what_is_selected_is_copied(tmp_path: Path) -> None:
+    async with stage(tmp_path, size=(60, 20)) as person:
+        await person.sees("ready")
+        await person.says("!echo Hello brave new world")
+        await person.sees("   Hello brave new world")
+        await person.idle()
+        await person.pilot.mouse_down("Transcript", offset=(3, 2))
+        await person.pilot.hover("Transcript", offset=(13, 2))
+        await person.pilot.mouse_up("Transcript", offset=(13, 2))
+        await person.pilot.press("ctrl+c")
+        assert person.app.clipboard == "Hello brave"
+        assert person.app.is_running

@@ -1,0 +1,90 @@
+"""`zot daemon --listen`: where it is reached, that it says so, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from typing import IO
+
+from forked import Forked, Nursery
+from harness import PATIENCE_S, environment, read_some
+from shell import Shell
+
+LAB = ("daemon", "--provider", "lab")
+
+
+def lines(stream: IO[bytes], count: int) -> list[str]:
+    """Return the first lines of what a daemon says."""
+    said = b""
+    while said.count(b"\n") < count:
+        data = read_some(stream.fileno(), time.monotonic() + PATIENCE_S)
+        assert data, said
+        said += data
+    return said.decode().split("\n")[:count]
+
+
+def ended(process: Forked) -> int:
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode is not None
+    return process.returncode
+
+
+def test_it_listens_where_it_is_told_and_says_where_that_is(shell: Shell, nursery: Nursery) -> None:
+    shell.home.mkdir()
+    (shell.home / "config.toml").write_text('[daemon]\nlisten = ["ws://[::1]:0"]\n')
+    argv = (*LAB, "--listen", "ws://127.0.0.1:0", "--listen", "ws://localhost:0/below")
+    process = nursery.fork(argv, shell.cwd, shell.env)
+    local, *urls = [line.rpartition(" ")[2] for line in lines(process.stderr, 4)]
+    status = json.loads(shell.run("daemon", "status", "--json").out)
+    assert (status["endpoint"], status["listens"]) == (local, urls)
+    assert [re.sub(r":\d+(?=/|$)", "", url) for url in urls] == ["ws://127.0.0.1", "ws://localhost/below", "ws://[::1]"]
+    for url in urls:
+        with urllib.request.urlopen(f"{url.replace('ws', 'http', 1)}/healthz", timeout=PATIENCE_S) as told:
+            assert told.read() == b"ok\n"
+    token = shell.home / "data" / "token"
+    assert token.stat().st_mode & 0o777 == 0o600
+    assert f"listens   {urls[0]}\n" in shell.run("daemon", "status").out
+    assert ended(process) == 0
+    assert token.read_text().strip() not in (shell.home / "data" / "logs" / "daemon.log").read_text()
+
+
+def test_an_address_that_cannot_be_had_ends_it(shell: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"ws://127.0.0.1:{taken.getsockname()[1]}"
+        said = shell.run(*LAB, "--listen", url)
+    assert said.code == 1
+    assert said.err.endswith(f"zot: cannot listen at {url}: Address already in use\n")
+
+
+def test_what_can_never_be_is_said_before_anything_is_served(shell: Shell) -> None:
+    said = shell.run(*LAB, "--listen", "ws://0.0.0.0:80")
+    assert (said.code, said.err.count("\n")) == (1, 1)
+    assert said.err.startswith("zot: ws://0.0.0.0:80: what is said there could be read by others")
+    assert not (shell.home / "data").exists()
+    assert "wss:// needs a certificate" in shell.run(*LAB, "--listen", "wss://127.0.0.1:0").err
+
+
+def test_without_the_extra_it_is_said_what_to_install(shell: Shell) -> None:
+    code = (
+        "import sys; sys.modules['uvicorn'] = None; from zot.commands.daemon import main; "
+        "main(['--listen', 'ws://127.0.0.1:0'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=shell.env, capture_output=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.stderr.decode().rstrip().endswith("--listen needs uvicorn: pip install 'zot[web]'")
+
+
+def test_nothing_of_the_web_is_loaded_for_who_does_not_listen() -> None:
+    code = "import sys, zot.commands.daemon_serve; print({'uvicorn', 'starlette', 'zot.web'} & {*sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment({}), capture_output=True, timeout=PATIENCE_S, check=True
+    )
+    assert done.stdout == b"set()\n"

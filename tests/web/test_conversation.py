@@ -1,0 +1,220 @@
+"""The daemon's dialect over a WebSocket: the same conversation, one message per frame, for who has the token."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from websockets.exceptions import ConnectionClosed
+
+from daemons import running
+from zot.client import Client
+from zot.errors import ConnectionLost
+from zot.events import Done, TextDelta
+from zot.web import Limits, listen
+
+from .face import PATIENCE_S, Face, faced, until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+#: A turn with something of everything.
+BUSY = '!script think "hm" ;; say "a" "b" ;; call read {"path":"a"} ;; call read {"path":"b"} ;; --- ;; say "c"'
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def face(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Face]:
+    home = tmp_path_factory.mktemp("talked")
+    async with faced(home / "home", cwd=str(home)) as face:
+        yield face
+
+
+def unnamed(updates: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return updates without what differs from one session to another."""
+    return [{key: value for key, value in one.items() if key not in ("sessionId", "seq")} for one in updates]
+
+
+async def test_a_websocket_hears_what_the_local_socket_hears(tmp_path: Path) -> None:
+    home, work = tmp_path / "home", tmp_path / "work"
+    home.mkdir()
+    work.mkdir()
+    (work / "a").write_text("to be read\n")
+    async with running(home, policy=("*=allow",), cwd=str(work)) as service:
+        listening = await listen(service.daemon, "ws://127.0.0.1:0")
+        face = Face(service.daemon, listening.url, home, data=home)
+        local = await service.caller()
+        told = await local.ask("session/new", agentAlias="default", sessionId="here")
+        assert "result" in told
+        answer = await local.ask("session/prompt", sessionId="here", prompt=BUSY)
+        heard = [one["params"] for one in local.heard if one.get("method") == "session/update"]
+        async with face.connected() as client:
+            session = await client.begin("there")
+            over = await client.prompt(session, BUSY)
+            assert unnamed(client.updates) == unnamed(heard)
+            assert unnamed([over["result"]]) == unnamed([answer["result"]])
+            assert {one["type"] for one in heard} >= {
+                "tool_call",
+                "tool_result",
+                "agent_message_chunk",
+                "turn_complete",
+            }
+            again = await client.call("session/attach", {"sessionId": "here", "after": 0})
+            while len(client.updates) < 2 * len(heard):
+                client.updates.append((await client.read())["params"])
+            assert client.updates[len(heard) :] == heard
+            assert again["result"]["lastSeq"] == heard[-1]["seq"]
+        listening.stop()
+        await listening.close()
+
+
+async def test_messages_may_be_written_in_several_lines_and_several_at_once(face: Face) -> None:
+    async with face.connected("/ws") as client:
+        await client.socket.send(json.dumps({"jsonrpc": "2.0", "method": "initialize", "id": 1}, indent=2))
+        await client.socket.send("  \n")
+        await client.socket.send('{"jsonrpc":"2.0","method":"status","id":2}')
+        await client.socket.send("no JSON")
+        told = [await client.read() for _ in range(3)]
+    assert sorted((one.get("id") or 0, "error" in one) for one in told) == [(0, True), (1, False), (2, False)]
+    [status] = [one["result"] for one in told if one.get("id") == 2]
+    assert status["listens"] == [face.url]
+
+
+async def test_what_needs_this_machine_is_not_offered(face: Face) -> None:
+    async with face.connected() as client:
+        told = await client.call("initialize")
+        assert "daemon/stop" not in told["result"]["capabilities"]
+        refused = await client.call("daemon/stop")
+    assert refused["error"]["code"] == -32601
+
+
+async def test_a_session_made_over_a_websocket_may_look_and_not_touch_also_later(face: Face) -> None:
+    path = face.home.parent / "made.txt"
+    face.home.parent.joinpath("seen.txt").write_text("to be seen\n")
+    async with face.connected() as client:
+        session = await client.begin("guarded")
+        for prompt in ("!write made.txt x", "!bash touch made.txt", "!read seen.txt"):
+            assert "result" in await client.prompt(session, prompt)
+        results = [one for one in client.updates if one["type"] == "tool_result"]
+    assert [(one["name"], one["isError"]) for one in results] == [("write", True), ("bash", True), ("read", False)]
+    assert results[0]["rawOutput"] == "not run: the policy of this session denies write here"
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("secret", ["data/token", "data/journal.db"])
+async def test_a_stranger_cannot_have_the_files_of_the_daemon_read_to_them(face: Face, secret: str) -> None:
+    told = await face.respond({"request_id": "r", "session_id": secret, "prompt": f"!read {face.home / secret}"})
+    async with face.connected() as client:
+        session = await client.begin(f"reads {secret}")
+        await client.prompt(session, f"!read {face.home / secret}")
+        [result] = [one for one in client.updates if one["type"] == "tool_result"]
+    assert face.token.encode() not in told.body
+    assert result["isError"]
+
+
+async def test_who_comes_back_hears_what_was_missed(face: Face) -> None:
+    async with face.connected() as client:
+        session = await client.begin()
+        await client.prompt(session, "!say 3 one")
+        seen = client.updates
+    async with face.connected(additional_headers={}, subprotocols=["zot.v1", f"zot.token.{face.token}"]) as client:
+        await client.call("initialize")
+        await client.call("session/attach", {"sessionId": session, "after": seen[1]["seq"]})
+        while len(client.updates) < len(seen) - 2:
+            client.updates.append((await client.read())["params"])
+    assert client.updates == seen[2:]
+
+
+async def test_who_does_not_read_is_cut_off_and_others_hear_everything(tmp_path: Path) -> None:
+    async with faced(tmp_path / "home") as face, face.connected() as fast, face.connected() as slow:
+        session = await fast.begin()
+        await slow.call("initialize")
+        await slow.call("session/attach", {"sessionId": session})
+        slow.socket.transport.pause_reading()
+        text = "x" * 400_000
+        for _ in range(20):
+            answer = await fast.prompt(session, f"!echo {text}")
+            assert answer["result"]["content"] == text
+            if face.daemon.metrics.cut_off:
+                break
+        assert face.daemon.metrics.cut_off == 1
+        await until(lambda: len(face.daemon.connections) == 1)
+        slow.socket.transport.resume_reading()
+        async with asyncio.timeout(PATIENCE_S):
+            await slow.socket.wait_closed()
+
+
+async def test_who_does_not_answer_a_ping_is_cut_off(tmp_path: Path) -> None:
+    limits = Limits(ping_s=0.02, pong_s=0.05)
+    async with faced(tmp_path / "home", limits=limits) as face, face.connected() as client:
+        client.socket.transport.pause_reading()
+        await until(lambda: face.daemon.connections == ())
+        client.socket.transport.abort()
+
+
+async def test_who_answers_pings_stays(tmp_path: Path) -> None:
+    limits = Limits(ping_s=0.01, pong_s=5.0)
+    async with faced(tmp_path / "home", limits=limits) as face, face.connected(ping_interval=None) as client:
+        await client.call("initialize")
+        await asyncio.sleep(0.1)
+        assert "result" in await client.call("status")
+
+
+async def test_at_its_end_the_daemon_writes_what_it_owes_and_says_goodbye(tmp_path: Path) -> None:
+    async with faced(tmp_path / "home") as face, face.connected() as client:
+        session = await client.begin()
+        asked = asyncio.ensure_future(client.prompt(session, "!stall-mid"))
+        await until(lambda: any(one["type"] == "agent_message_chunk" for one in client.updates))
+        face.daemon.grace_s = 0.0
+        await face.daemon.close()
+        told = await asked
+        assert told["result"]["stopReason"] == "cancelled"
+        with pytest.raises(ConnectionClosed) as ended:
+            await client.read()
+        assert ended.value.rcvd is not None
+        assert ended.value.rcvd.code == 1001
+
+
+async def test_the_name_of_a_token_is_in_the_audit_log_and_not_the_token(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "data").mkdir(parents=True, mode=0o700)
+    (home / "data" / "token").touch(mode=0o600)
+    (home / "data" / "token").write_text(f"# ours\nlaptop:{'l' * 40}\nphone:{'p' * 40}\n")
+    async with faced(home) as face:
+        face.token = "p" * 40
+        async with face.connected() as client:
+            await client.begin("named")
+        calls = [one for one in face.audited() if one["event"] == "call"]
+    assert [(one["transport"], one["token"], one["method"]) for one in calls] == [
+        ("ws", "phone", "initialize"),
+        ("ws", "phone", "session/new"),
+    ]
+
+
+async def test_clients_are_listed_by_the_names_of_their_tokens(face: Face) -> None:
+    async with face.connected() as client:
+        await client.call("initialize")
+        told = await client.call("tui/list")
+    assert [(one["peerLabel"], one["transport"]) for one in told["result"]["tuis"]] == [("ws:default@127.0.0.1", "ws")]
+
+
+async def test_our_own_client_loses_nothing_when_its_connection_is_cut(face: Face) -> None:
+    async with Client.connect(url=face.url, token=face.token) as client:
+        session = await client.session()
+        heard = []
+        async for event in session.prompt("!script pace 20ms ;; words 8"):
+            heard.append(event)
+            if isinstance(event, TextDelta) and event.delta == "w1 ":
+                for connection in face.daemon.connections:
+                    connection.wire.cut("for a test")
+    assert [event.delta for event in heard if isinstance(event, TextDelta)] == [f"w{number} " for number in range(8)]
+    assert isinstance(heard[-1], Done)
+
+
+async def test_our_own_client_says_that_its_token_is_wrong(face: Face) -> None:
+    with pytest.raises(ConnectionLost, match="refused the token"):
+        async with Client.connect(url=face.url, token="wrong"):
+            pass

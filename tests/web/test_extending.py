@@ -1,0 +1,103 @@
+"""An extension that connects to a session of the daemon over a WebSocket: the frames are those of any extension."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from .face import PATIENCE_S, Face, faced
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+HELLO = {"type": "hello", "name": "afar", "version": "1.0.0", "capabilities": ["tools"]}
+LOOKUP = {
+    "type": "register_tool", "name": "lookup", "description": "looks it up",
+    "schema": {"type": "object", "properties": {"q": {"type": "string"}}},
+}  # fmt: skip
+READY = {"type": "ready"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def face(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Face]:
+    async with faced(tmp_path_factory.mktemp("joined") / "home", policy=("*=allow",)) as face:
+        yield face
+
+
+async def say(socket: ClientConnection, *frames: dict[str, Any], indent: int | None = None) -> None:
+    for frame in frames:
+        await socket.send(json.dumps(frame, indent=indent))
+
+
+async def hear(socket: ClientConnection, kind: str) -> dict[str, Any]:
+    """Return the next frame, which must be of a type."""
+    async with asyncio.timeout(PATIENCE_S):
+        frame: dict[str, Any] = json.loads(await socket.recv())
+    assert frame["type"] == kind
+    return frame
+
+
+async def test_an_extension_connects_to_a_session_and_offers_a_tool(face: Face) -> None:
+    async with face.connected() as client:
+        session = await client.begin("joined")
+        async with face.connected(f"/ext?session={session}&name=afar") as afar:
+            await say(afar.socket, HELLO, LOOKUP, READY, indent=2)
+            assert (await hear(afar.socket, "hello_ack"))["extension_dir"] == ""
+            asked = asyncio.ensure_future(client.prompt(session, '!script call lookup {"q":"it"} ;; --- ;; say done'))
+            call = await hear(afar.socket, "tool_call")
+            assert call["args"] == {"q": "it"}
+            content = [{"type": "text", "text": "found"}]
+            await say(afar.socket, {"type": "tool_result", "id": call["id"], "content": content})
+            assert (await asked)["result"]["content"] == "done"
+            [result] = [one for one in client.updates if one["type"] == "tool_result"]
+            assert (result["rawOutput"], result["isError"]) == ("found", False)
+            with pytest.raises(InvalidStatus, match="409"):
+                async with face.connected(f"/ext?session={session}&name=afar"):
+                    pass  # One at a time has a name.
+        async with face.connected(f"/ext?session={session}&name=afar") as afar:  # It has gone, and may come back.
+            await say(afar.socket, HELLO, READY)
+            await hear(afar.socket, "hello_ack")
+    joined = [one for one in face.audited() if one["event"] == "connected" and one.get("method") == "/ext"]
+    assert [(one["session"], one["token"]) for one in joined] == [("joined", "default")] * 2
+
+
+async def test_it_is_told_when_the_session_ends(tmp_path_factory: pytest.TempPathFactory) -> None:
+    async with faced(tmp_path_factory.mktemp("ended") / "home") as face, face.connected() as client:
+        session = await client.begin()
+        async with face.connected(f"/ext?session={session}&name=afar") as afar:
+            await say(afar.socket, HELLO, READY)
+            await hear(afar.socket, "hello_ack")
+            closing = asyncio.ensure_future(face.daemon.close())
+            await hear(afar.socket, "shutdown")
+            await say(afar.socket, {"type": "shutdown_ack"})
+            with pytest.raises(ConnectionClosed):
+                await hear(afar.socket, "nothing")
+            await closing
+
+
+REFUSED = {
+    "no token": ("/ext?session=there&name=afar", {}, 401),
+    "no session": ("/ext?name=afar", None, 400),
+    "no name": ("/ext?session=there", None, 400),
+    "a session that does not exist": ("/ext?session=nobodys&name=afar", None, 404),
+    "a name that is none": ("/ext?session=there&name=../up", None, 409),
+    "a page elsewhere": ("/ext?session=there&name=afar", {"Origin": "https://evil.example"}, 403),
+    "a token in the address": ("/ext?session=there&name=afar&token=x", None, 400),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_what_cannot_join_is_refused_before_anything_is_read(face: Face, name: str) -> None:
+    path, headers, status = REFUSED[name]
+    async with face.connected() as client:
+        await client.begin("there")
+    given = {} if headers is None else {"additional_headers": headers}
+    with pytest.raises(InvalidStatus, match=str(status)):
+        async with face.connected(path, **given):
+            pass

@@ -1,0 +1,83 @@
+"""The file of tokens: made for its owner alone, and what it says now is what counts."""
+
+from __future__ import annotations
+
+import base64
+import os
+from pathlib import Path
+
+import pytest
+
+from zot.errors import ConfigError
+from zot.web import Tokens
+
+ONE, OTHER = "one-" * 10, "other" * 8
+
+
+def written(path: Path, text: str, mode: int = 0o600) -> Path:
+    path.touch(mode=0o600)
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def test_the_first_token_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "token"
+    before = os.umask(0)
+    try:
+        tokens = Tokens(str(path))
+    finally:
+        os.umask(before)
+    token = path.read_text().strip()
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert len(base64.urlsafe_b64decode(token + "=")) == 32
+    assert (tokens.bearer(token), tokens.first()) == ("default", token)
+    assert Tokens(str(path)).bearer(token) == "default"
+    assert [one.name for one in path.parent.iterdir()] == ["token"]
+
+
+def test_whose_token_it_is(tmp_path: Path) -> None:
+    tokens = Tokens(str(written(tmp_path / "token", f"# mine\n\n{ONE}\n phone:{OTHER} \r\n")))
+    given = (ONE, OTHER, ONE[:-1], ONE + "x", "", f"phone:{OTHER}", "\udcff", "# mine")
+    assert [tokens.bearer(token) for token in given] == ["default", "phone", None, None, None, None, None, None]
+
+
+def test_a_token_that_is_taken_out_counts_no_more_and_one_that_is_put_in_does(tmp_path: Path) -> None:
+    path = written(tmp_path / "token", f"{ONE}\n")
+    tokens = Tokens(str(path))
+    path.write_text(f"new:{OTHER}\n")
+    assert [tokens.bearer(token) for token in (ONE, OTHER)] == [None, "new"]
+    path.write_text("what is this\n")
+    assert [tokens.bearer(token) for token in (ONE, OTHER)] == [None, None]
+    path.write_text(f"{ONE}\n")
+    path.chmod(0o644)
+    assert tokens.bearer(ONE) is None
+    path.chmod(0o600)
+    assert tokens.bearer(ONE) == "default"
+    path.unlink()
+    assert tokens.bearer(ONE) is None
+    assert tokens.bearer(path.read_text().strip()) == "default"
+
+
+WRONG = {
+    "one that can be guessed": ("secret\n", 0o600, ":1: expected a token of 32 to 256"),
+    "a strange name": (f"{ONE}\na b:{OTHER}\n", 0o600, ":2: expected"),
+    "the same name twice": (f"a:{ONE}\na:{OTHER}\n", 0o600, ":2: expected"),
+    "nothing": ("# none\n", 0o600, "there is no token in it"),
+    "for all to read": (f"{ONE}\n", 0o644, "others can read it"),
+    "for a group to read": (f"{ONE}\n", 0o640, "others can read it"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_file_that_makes_no_sense_is_refused_without_what_is_in_it(tmp_path: Path, name: str) -> None:
+    text, mode, reason = WRONG[name]
+    path = written(tmp_path / "token", text, mode)
+    with pytest.raises(ConfigError, match=reason) as refused:
+        Tokens(str(path))
+    assert not any(token in str(refused.value) for token in ("secret", ONE, OTHER))
+
+
+def test_a_directory_is_no_file_of_tokens(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Is a directory"):
+        Tokens(str(tmp_path))

@@ -1,0 +1,292 @@
+"""What a client asks, hears and remembers, over connections that break. No I/O: the test is the daemon."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from zot.errors import AgentError, ConnectionLost, EpochChanged, PromptLost
+from zot.events import AgentEvent, Done, Error, ExtNotify, TextDelta, UserMessage
+from zot.messages import TextBlock
+from zot.wire.daemon_client import Answer, DaemonPeer
+from zot.wire.daemon_listening import Asked, Listener
+from zot.wire.jsonrpc import RpcError
+from zot.wire.updates import Dialect, Updates
+
+
+class Daemon:
+    """The other side: reads what is asked, and says what it is told to, in pieces of so many bytes."""
+
+    def __init__(self, piece: int = 1 << 20) -> None:
+        self.peer = DaemonPeer(name="test", version="1")
+        self.answers: list[Answer] = []
+        self._piece = piece
+
+    def asked(self) -> list[tuple[str, dict[str, Any], int]]:
+        """Return what was asked since the last look: the method, the parameters and the number."""
+        calls = [json.loads(line) for line in self.peer.taken().split(b"\n")[:-1]]
+        return [(call["method"], call["params"], call["id"]) for call in calls]
+
+    def say(self, *lines: bytes) -> None:
+        data = b"".join(lines)
+        for at in range(0, len(data), self._piece):
+            self.peer.feed(data[at : at + self._piece])
+
+    def answer(self, number: int, result: object) -> None:
+        self.say(json.dumps({"jsonrpc": "2.0", "id": number, "result": result}).encode() + b"\n")
+
+    def refuse(self, number: int, code: int, data: object = None) -> None:
+        error = {"code": code, "message": "no", "data": data}
+        self.say(json.dumps({"jsonrpc": "2.0", "id": number, "error": error}).encode() + b"\n")
+
+    def happen(self, seq: int, *events: AgentEvent, session: str = "s") -> None:
+        self.say(Updates(session, Dialect.EVENTS).lines(seq, events))
+
+    def greet(self) -> None:
+        """Let there be a connection, and an answer to `initialize`."""
+        self.peer.connected()
+        [(method, params, number)] = self.asked()
+        assert (method, params["features"]) == ("initialize", ["events"])
+        self.answer(number, {"protocolVersion": 1, "serverVersion": "1", "serverPid": 1, "capabilities": []})
+
+    def attached(self, *, after: int | None, last: int, epoch: int = 1, state: str = "idle") -> None:
+        """Answer the one attach that was asked for."""
+        [(method, params, number)] = self.asked()
+        assert (method, params.get("after")) == ("session/attach", after)
+        self.answer(number, {"sessionId": "s", "lastSeq": last, "epoch": epoch, "state": state})
+
+    def follow(self, after: int | None = None) -> Listener:
+        """Let somebody hear the session."""
+        self.peer.listen("s", listener := Listener(after, lambda: None))
+        return listener
+
+    def prompt(self, text: str) -> tuple[Asked, int]:
+        """Let somebody prompt the session; return also the number of that."""
+        following = self.peer.following("s")
+        asked = Asked(text, following.cursor, lambda: None, in_run=following.in_run)
+        self.peer.listen("s", asked)
+        return asked, self.peer.ask("session/prompt", {"sessionId": "s", "prompt": text}, asked.answer)
+
+
+@pytest.fixture(params=[1, 1 << 20], ids=["byte by byte", "whole"])
+def daemon(request: pytest.FixtureRequest) -> Daemon:
+    made = Daemon(request.param)
+    made.greet()
+    made.peer.attach("s", None, made.answers.append)
+    made.attached(after=None, last=10)
+    made.answers.clear()
+    return made
+
+
+def said(text: str) -> UserMessage:
+    return UserMessage((TextBlock(text),), "2026-01-31T12:00:00.000Z")
+
+
+def test_answers_find_who_asked_in_any_order(daemon: Daemon) -> None:
+    heard: list[tuple[str, Answer]] = []
+    daemon.peer.ask("status", {}, lambda answer: heard.append(("status", answer)))
+    daemon.peer.ask("health", {}, lambda answer: heard.append(("health", answer)))
+    (_, _, first), (_, _, second) = daemon.asked()
+    daemon.answer(second, {"a": 1})
+    daemon.refuse(first, -32603)
+    daemon.answer(second, {"a": 2})
+    assert heard[0] == ("health", msgspec.Raw(b'{"a": 1}'))
+    assert isinstance(heard[1][1], RpcError)
+    assert heard[1][1].code == -32603
+    assert len(heard) == 2
+
+
+def test_what_is_asked_without_a_connection_waits_for_one() -> None:
+    daemon = Daemon()
+    daemon.peer.ask("status", {}, daemon.answers.append)
+    assert daemon.asked() == []
+    daemon.greet()
+    [(method, _, number)] = daemon.asked()
+    daemon.answer(number, 1)
+    assert (method, daemon.answers) == ("status", [msgspec.Raw(b"1")])
+
+
+def test_what_only_looks_is_asked_again_and_the_rest_fails(daemon: Daemon) -> None:
+    lost: list[Answer] = []
+    daemon.peer.ask("session/list", {}, daemon.answers.append)
+    daemon.peer.ask("session/clear", {"sessionId": "s"}, lost.append)
+    first = [method for method, _, _ in daemon.asked()]
+    daemon.peer.broken()
+    daemon.greet()
+    again = [method for method, _, _ in daemon.asked()]
+    assert (first, again) == (["session/list", "session/clear"], ["session/attach", "session/list"])
+    assert daemon.answers == []
+    assert [type(answer) for answer in lost] == [ConnectionLost]
+    assert isinstance(lost[0], ConnectionLost)
+    assert lost[0].was_sent
+
+
+def test_nothing_is_heard_twice_and_nothing_is_left_out(daemon: Daemon) -> None:
+    listener = daemon.follow()
+    deltas = [TextDelta(str(number)) for number in range(6)]
+    daemon.happen(11, *deltas[:3])
+    daemon.peer.broken()
+    daemon.greet()
+    daemon.attached(after=13, last=16)
+    daemon.happen(12, *deltas[1:])
+    assert [*listener.unread] == [*enumerate(deltas, 11)]
+
+
+def test_who_wants_the_past_gets_it_and_the_others_hear_nothing_of_it(daemon: Daemon) -> None:
+    now, past = daemon.follow(), daemon.follow(8)
+    daemon.happen(11, TextDelta("before the answer"))
+    daemon.attached(after=8, last=11)
+    daemon.happen(9, TextDelta("9"), TextDelta("10"), TextDelta("before the answer"), TextDelta("12"))
+    assert [seq for seq, _ in past.unread] == [9, 10, 11, 12]
+    assert [seq for seq, _ in now.unread] == [11, 12]
+
+
+def test_a_question_that_waits_is_shown_to_who_comes(daemon: Daemon) -> None:
+    other = Daemon()
+    other.greet()
+    listener = other.follow()
+    other.attached(after=None, last=10, state="waiting_approval")
+    other.happen(10, TextDelta("the question"))
+    assert [*listener.unread] == [(10, TextDelta("the question"))]
+
+
+def test_what_is_not_recorded_has_no_number_and_is_heard(daemon: Daemon) -> None:
+    listener = daemon.follow()
+    daemon.happen(0, Error("the disk is full"))
+    assert [*listener.unread] == [(0, Error("the disk is full"))]
+    assert listener.cursor == 10
+
+
+def test_another_epoch_is_said_to_be_one(daemon: Daemon) -> None:
+    listener = daemon.follow()
+    daemon.peer.broken()
+    daemon.greet()
+    daemon.attached(after=10, last=7, epoch=2)
+    assert isinstance(listener.problem, EpochChanged)
+    assert listener.problem.epoch == 2
+    after = daemon.follow()
+    daemon.happen(8, TextDelta("goes on"))
+    assert [*after.unread] == [(8, TextDelta("goes on"))]
+
+
+def test_a_session_that_is_gone_after_a_break_is_said_to_be(daemon: Daemon) -> None:
+    listener = daemon.follow()
+    daemon.peer.broken()
+    daemon.greet()
+    [(_, _, number)] = daemon.asked()
+    daemon.refuse(number, -32000)
+    assert isinstance(listener.problem, RpcError)
+
+
+def test_what_a_newer_daemon_says_is_left_out(daemon: Daemon) -> None:
+    listener = daemon.follow()
+    update = {"sessionId": "s", "type": "event", "seq": 11, "event": {"type": "from_the_future"}}
+    daemon.say(json.dumps({"jsonrpc": "2.0", "method": "session/update", "params": update}).encode() + b"\n")
+    daemon.say(b"no JSON\n", b'{"jsonrpc":"2.0","id":"x","result":1}\n', b'{"jsonrpc":"2.0","method":"new"}\n')
+    daemon.happen(12, Done())
+    assert [*listener.unread] == [(12, Done())]
+
+
+def test_a_prompt_hears_its_own_turn_only(daemon: Daemon) -> None:
+    daemon.happen(11, said("another"))
+    asked, number = daemon.prompt("mine")
+    daemon.happen(12, said("mine"), Done())  # That was said to the turn that ran.
+    daemon.happen(14, said("mine"), TextDelta("x"), Done(), said("next"))
+    daemon.answer(number, {"sessionId": "s", "stopReason": "end_turn", "content": "", "usage": used()})
+    assert [*asked.unread] == [(14, said("mine")), (15, TextDelta("x")), (16, Done())]
+    assert asked.summary is not None
+    assert asked.summary.outcome == "completed"
+
+
+def test_a_notice_between_turns_does_not_hide_the_turn_that_follows(daemon: Daemon) -> None:
+    notice = ExtNotify("guard", "info", "ready")
+    daemon.happen(0, notice)
+    asked, _ = daemon.prompt("mine")
+    daemon.happen(0, notice)
+    daemon.happen(11, said("mine"))
+    daemon.happen(0, notice)
+    daemon.happen(12, Done())
+    assert [*asked.unread] == [(11, said("mine")), (0, notice), (12, Done())]
+
+
+def test_equal_prompts_have_turns_of_their_own_also_if_one_is_abandoned(daemon: Daemon) -> None:
+    first, second, third = (daemon.prompt("same")[0] for _ in range(3))
+    daemon.peer.leave("s", first)
+    for seq in (11, 13, 15):
+        daemon.happen(seq, said("same"), Done())
+    assert (second.unread[0][0], third.unread[0][0]) == (13, 15)
+    assert len(daemon.peer.following("s").listeners) == 2
+
+
+def test_a_prompt_whose_answer_was_lost_ends_with_its_turn_and_is_not_sent_again(daemon: Daemon) -> None:
+    asked, _ = daemon.prompt("mine")
+    assert [method for method, _, _ in daemon.asked()] == ["session/prompt"]
+    daemon.peer.broken()
+    assert asked.is_doubtful
+    daemon.greet()
+    daemon.attached(after=10, last=12)
+    daemon.happen(11, said("mine"), Done())
+    assert asked.is_over
+    assert asked.problem is None
+    assert daemon.asked() == []
+
+
+def test_a_prompt_without_a_trace_is_lost_and_one_that_has_begun_is_not(daemon: Daemon) -> None:
+    begun, lost = daemon.prompt("begun")[0], daemon.prompt("lost")[0]
+    daemon.asked()
+    daemon.peer.broken()
+    daemon.greet()
+    daemon.attached(after=10, last=11)
+    daemon.happen(11, said("begun"))
+    begun.settle()
+    lost.settle()
+    assert isinstance(lost.problem, PromptLost)
+    assert begun.problem is None
+    assert begun.unread[-1] == (0, Done())
+
+
+def test_a_prompt_that_was_not_sent_is_sent_with_the_next_connection(daemon: Daemon) -> None:
+    daemon.peer.broken()
+    asked, _ = daemon.prompt("mine")
+    daemon.greet()
+    assert [method for method, _, _ in daemon.asked()] == ["session/attach", "session/prompt"]
+    assert not asked.is_doubtful
+
+
+def test_a_prompt_that_is_refused_says_why_and_one_that_failed_says_how(daemon: Daemon) -> None:
+    refused, first = daemon.prompt("a")
+    failed, second = daemon.prompt("b")
+    dropped, third = daemon.prompt("c")
+    daemon.refuse(first, -32002)
+    daemon.refuse(second, -32603, {"stopReason": "error", "content": "half", "usage": used()})
+    daemon.answer(third, {"sessionId": "s", "stopReason": "cancelled", "content": "", "usage": used()})
+    assert isinstance(refused.problem, RpcError)
+    assert failed.summary is not None
+    assert (failed.summary.outcome, failed.summary.content, failed.summary.error) == ("failed", "half", "no")
+    assert dropped.summary is not None
+    assert dropped.summary.outcome == "cancelled"
+
+
+def test_when_all_is_given_up_everybody_hears_why(daemon: Daemon) -> None:
+    problem = ConnectionLost("gone")
+    listener, (asked, _) = daemon.follow(), daemon.prompt("x")
+    daemon.peer.ask("status", {}, daemon.answers.append)
+    daemon.peer.give_up(problem)
+    assert [listener.problem, asked.problem, *daemon.answers] == [problem] * 3
+
+
+def test_a_daemon_that_refuses_us_is_heard() -> None:
+    daemon, refusals = Daemon(), list[AgentError]()
+    daemon.peer.refused = refusals.append
+    daemon.peer.connected()
+    [(_, _, number)] = daemon.asked()
+    daemon.refuse(number, -32011)
+    assert [str(problem) for problem in refusals] == ["no"]
+    assert daemon.peer.greeting is None
+
+
+def used() -> dict[str, Any]:
+    return {"input": 1, "output": 2, "cacheRead": 0, "cacheWrite": 0, "costUsd": None, "reasoning": 0}
