@@ -96,10 +96,14 @@ def has_screen(env: Mapping[str, str]) -> bool:
 
 def _screen(opening: Opening) -> int:
     import asyncio
+    from shlex import quote as quoted
 
     from zot.tui.app import ZotApp
 
-    return asyncio.run(run_app(ZotApp(opening.home, opening.session)))
+    code = asyncio.run(run_app(app := ZotApp(opening.home, opening.session)))
+    if app.left is not None and app.left.session and app.left.messages:
+        sys.stdout.write(f"zot --resume {quoted(app.left.session)} goes on with this session\n")
+    return code
 
 
 async def run_app(app: ZotApp) -> int:

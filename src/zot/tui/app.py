@@ -7,13 +7,14 @@ import re
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding
 
-from zot.conversation import Conversation, Home
+from zot.conversation import Conversation, Home, Snapshot
 from zot.errors import AgentError, UserError
 from zot.events import (
     AgentEvent,
@@ -102,6 +103,8 @@ class ZotApp(App[int]):
         self.asking = Asking(self.composer)
         self._waiting_for = ""
         self._interrupted = -_TWICE_S
+        #: How the conversation stood when it was left.
+        self.left: Snapshot | None = None
 
     # The screen.
 
@@ -373,9 +376,11 @@ class ZotApp(App[int]):
         self.exit(0)
 
     async def close(self) -> None:
-        """Let go of the conversation."""
+        """Let go of the conversation, having noted how it stands."""
         self._unfollow()
         if self._conversation is not None:
+            with suppress(AgentError):  # What cannot be reached any more cannot be asked, either.
+                self.left = await self._conversation.state()
             await self._conversation.close()
 
     def _fatal_error(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
@@ -35,6 +36,13 @@ _STYLES = {
 }
 
 
+#: What is drawn for the marks of lists, quotes and rules where only ASCII can be shown.
+_ASCII_MARKS = str.maketrans({"•": "*", "▌": "|", "─": "-", "━": "-", "…": "."})
+#: Code that is still being written is kept in pieces of so many lines.
+_PIECE_LINES = 40
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,}) *([\w+#-]*)[^\n]*\n")
+
+
 @cache
 def console() -> Console:
     """Return what lays text out. Nothing is ever written with it."""
@@ -51,35 +59,68 @@ def drawn(renderable: RenderableType, width: int, *, ascii_only: bool = False) -
     if ascii_only:
         options = options.copy()
         options.encoding = "ascii"
-    return [Strip(line) for line in out.render_lines(renderable, options, pad=False)]
+    lines = out.render_lines(renderable, options, pad=False)
+    if ascii_only:
+        lines = [[Segment(one.text.translate(_ASCII_MARKS), one.style) for one in line] for line in lines]
+    return [Strip(line) for line in lines]
 
 
 class Flow:
-    """The lines of a text that grows at its end. Blocks that can no longer change are kept; the last is drawn anew."""
+    """The lines of a text that grows at its end. What can no longer change is kept; the last block is drawn anew.
+
+    Code is kept in pieces, however long its block gets: each is coloured on its own.
+    """
 
     def __init__(self) -> None:
         self._key: tuple[int, str] = (0, "")
+        self._begin()
+
+    def _begin(self) -> None:
         self._stable = 0
         self._done: list[Strip] = []
+        #: The line that began the code in which the rest of the text begins; "" if it begins with a block.
+        self._fence = ""
 
     def lines(self, text: str, width: int, look: Look) -> list[Strip]:
         """Return the lines of ``text``, which begins with what it was the last time."""
         if self._key != (width, look.code_theme):
-            self._key, self._stable, self._done = (width, look.code_theme), 0, []
-        tail = text[self._stable :]
+            self._key = (width, look.code_theme)
+            self._begin()
+        prefix = self._fence
+        tail = prefix + text[self._stable :]
         starts = [*_starts(tail)] or [0]
         for begin, end in pairwise(starts):
             self._done += [*_block(tail[begin:end], width, look), Strip([])]
-        last = tail[starts[-1] :]
-        self._stable += starts[-1]
+            self._fence = ""
+        if starts[-1]:
+            self._stable += starts[-1] - len(prefix)
+        last = self._keep_code(tail[starts[-1] :], width, look)
         return self._done + (_block(last, width, look) if last.strip() else [])
+
+    def _keep_code(self, last: str, width: int, look: Look) -> str:
+        """Keep all but the newest lines of a block of code; return what is left, as a block of its own."""
+        fence = _FENCE.match(last)
+        if fence is None or last.count("\n") < 2 * _PIECE_LINES:
+            return last
+        lines = last.split("\n")
+        pieces = (len(lines) - 1) // _PIECE_LINES - 1
+        for number in range(pieces):
+            first = 1 + number * _PIECE_LINES
+            piece = "\n".join(lines[first : first + _PIECE_LINES])
+            # Blank lines at the ends of a piece belong to the code.
+            self._done += drawn(_code(piece, fence[2], look), width, ascii_only=not look.unicode)
+            self._stable += len(piece) + 1
+        if not self._fence:
+            self._stable += len(lines[0]) + 1
+        self._fence = f"{lines[0]}\n"
+        return self._fence + "\n".join(lines[1 + pieces * _PIECE_LINES :])
 
 
 def _block(text: str, width: int, look: Look) -> list[Strip]:
     lines = drawn(_markdown(text, look), width, ascii_only=not look.unicode)
     while lines and not lines[-1].text.strip():
         lines.pop()
-    while lines and not lines[0].text.strip():
+    while lines and not lines[0].text.strip() and not _FENCE.match(text):
         lines.pop(0)
     return lines
 
@@ -110,6 +151,17 @@ def _parser() -> Any:
     return MarkdownIt().enable("strikethrough").enable("table")
 
 
+def _code(text: str, language: str, look: Look) -> RenderableType:
+    return _highlighted(text, language or "text", look.code_theme)
+
+
+def _highlighted(code: str, language: str, theme: str) -> RenderableType:
+    from rich.padding import Padding
+    from rich.syntax import Syntax
+
+    return Padding(Syntax(code, language, theme=theme, word_wrap=True, background_color="default"), (0, 0, 0, 2))
+
+
 def _markdown(text: str, look: Look) -> RenderableType:
     made: RenderableType = _ours()(text, code_theme=look.code_theme, hyperlinks=False)
     return made
@@ -119,15 +171,10 @@ def _markdown(text: str, look: Look) -> RenderableType:
 def _ours() -> Any:
     """Return Markdown as we draw it: code on the terminal's own background, headings at the left."""
     from rich.markdown import CodeBlock, Heading, Markdown
-    from rich.padding import Padding
-    from rich.syntax import Syntax
 
     class Code(CodeBlock):
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-            code = Syntax(
-                str(self.text).rstrip(), self.lexer_name, theme=self.theme, word_wrap=True, background_color="default"
-            )
-            yield Padding(code, (0, 0, 0, 2))
+            yield _highlighted(str(self.text).rstrip(), self.lexer_name, self.theme)
 
     class Left(Heading):
         LEVEL_ALIGN = {}  # noqa: RUF012  (as the class above has it)

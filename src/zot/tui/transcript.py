@@ -21,6 +21,8 @@ from zot.tui.looks import Look
 
 #: What is drawn is kept for so many entries; of the others only their height is known.
 _KEPT = 300
+#: So many rows are kept as the screen wants them.
+_FINISHED = 2000
 
 #: The version of an entry, and its lines.
 Drawn: TypeAlias = tuple[int, list[Strip]]
@@ -188,6 +190,8 @@ class Transcript(ScrollView, can_focus=True):
         if selection is None and self._marked is None:
             finished = self._finished.get(row)
             if finished is None:
+                if len(self._finished) > _FINISHED:
+                    self._finished.clear()
                 finished = self._finished[row] = self._padded(self._row(row), row)
             return finished
         strip = self._row(row)
