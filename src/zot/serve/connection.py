@@ -20,7 +20,8 @@ from zot.errors import (
 )
 from zot.events import Done, Error, TurnEnd
 from zot.serve.audit import Who
-from zot.serve.feed import Feed, Follower, Wire
+from zot.serve.backlog import Backlog, Wire
+from zot.serve.feed import Feed, Follower
 from zot.wire import jsonrpc
 from zot.wire.daemon import encode_error_in, encode_result_in, find, read_params, spelling_of
 from zot.wire.daemon_server import Initialize, Initialized
@@ -110,6 +111,9 @@ class Office(Protocol):
     def left(self, connection: Connection) -> None:
         """A client has gone."""
 
+    def cut_off(self) -> None:
+        """A client was cut off that did not read."""
+
 
 class Connection:
     """A client: who it is, how it spells, and which sessions it follows."""
@@ -117,6 +121,7 @@ class Connection:
     def __init__(self, office: Office, wire: ClientWire, who: Who, *, label: str, is_local: bool = True) -> None:
         self.office = office
         self.wire = wire
+        self._backlog = Backlog(wire, cut_off=office.cut_off)
         #: Who it is, for the audit log, and for people.
         self.who = who
         self.label = label
@@ -175,7 +180,7 @@ class Connection:
         if before is not None:
             feed.leave(before)
         self._followed[session_id] = feed.follow(
-            self.wire, self.dialect, after, before=before, caught_up=self._finish_if_even
+            self._backlog, self.dialect, after, before=before, caught_up=self._finish_if_even
         )
 
     def when_told(self, session_id: str, seq: int, call: Callable[[], None]) -> None:

@@ -180,6 +180,10 @@ class Daemon:
         if self._ephemeral and not self._connections and not self._stopping.is_set():
             self._leaving = asyncio.get_running_loop().call_later(_EPHEMERAL_S, self.stop)
 
+    def cut_off(self) -> None:
+        """A client was cut off that did not read."""
+        self.metrics.cut_off += 1
+
     def welcome(self, connection: Connection, asked: Initialize) -> Initialized:
         """Return the answer to `initialize`. Raise RpcError."""
         check_version(asked)

@@ -10,6 +10,7 @@ from typing import Protocol
 from zot.errors import AgentError
 from zot.events import AgentEvent, Done
 from zot.history import Batch
+from zot.serve.backlog import Backlog
 from zot.serve.metrics import Metrics
 from zot.wire.updates import Dialect, Updates
 
@@ -20,25 +21,6 @@ _PIECE = 512
 #: So many of these are sent together, and so much before we wait for whoever reads it.
 _TOGETHER = 16
 _PIECE_BYTES = 256 << 10
-#: A client that has so much unread of what happens is cut off: it can come back and read on where it was.
-MAX_UNREAD_BYTES = 4 << 20
-
-
-class Wire(Protocol):
-    """The way to one client."""
-
-    def send(self, data: bytes) -> None:
-        """Take lines that go out together with whatever else is sent in this tick. Never blocks."""
-
-    @property
-    def unread(self) -> int:
-        """How many bytes have been sent and not been taken."""
-
-    async def room(self) -> None:
-        """Wait until little is unread, or the client has gone."""
-
-    def cut(self, reason: str) -> None:
-        """End the connection without waiting for the client."""
 
 
 class Past(Protocol):
@@ -55,11 +37,18 @@ class Follower:
     """One client of one session. It has seen everything up to ``cursor``; while it is live, what the feed has."""
 
     def __init__(
-        self, feed: Feed, wire: Wire, dialect: Dialect, after: int, *, caught_up: Callable[[], None] = lambda: None
+        self,
+        feed: Feed,
+        backlog: Backlog,
+        dialect: Dialect,
+        after: int,
+        *,
+        caught_up: Callable[[], None] = lambda: None,
     ) -> None:
         """``caught_up`` is called whenever it has seen everything that there is."""
         self._feed = feed
-        self.wire = wire
+        self._backlog = backlog
+        self.wire = backlog.wire
         self.dialect = dialect
         self.cursor = after
         self.is_live = False
@@ -100,10 +89,7 @@ class Follower:
 
     def hear(self, data: bytes) -> None:
         """Take what happened."""
-        self.wire.send(data)
-        if self.wire.unread > MAX_UNREAD_BYTES:
-            self._feed.metrics.cut_off += 1
-            self.wire.cut(f"it has not read {self.wire.unread} bytes of what happened")
+        self._backlog.tell(data)
 
     async def _read(self) -> None:
         try:
@@ -170,7 +156,7 @@ class Feed:
 
     def follow(
         self,
-        wire: Wire,
+        backlog: Backlog,
         dialect: Dialect,
         after: int | None = None,
         *,
@@ -181,7 +167,7 @@ class Feed:
 
         ``before`` is how it followed until now, which it has left.
         """
-        follower = Follower(self, wire, dialect, self.seq if after is None else after, caught_up=caught_up)
+        follower = Follower(self, backlog, dialect, self.seq if after is None else after, caught_up=caught_up)
         if before is not None:
             follower.succeed(before)
         self._followers.add(follower)

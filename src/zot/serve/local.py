@@ -45,6 +45,7 @@ class LocalWire(asyncio.Protocol):
         self._listener: Listener | None = None
         self._pieces: list[bytes] = []
         self._size = 0
+        self._sent = 0
         #: Set while little is unread.
         self._room = asyncio.Event()
         self._room.set()
@@ -98,11 +99,17 @@ class LocalWire(asyncio.Protocol):
             self._loop.call_soon(self._flush)
         self._pieces.append(data)
         self._size += len(data)
+        self._sent += len(data)
 
     @property
     def unread(self) -> int:
         """How many bytes have been sent and not been taken."""
         return self._size + self.transport.get_write_buffer_size()
+
+    @property
+    def taken(self) -> int:
+        """How many bytes the client has taken, in all."""
+        return self._sent - self.unread
 
     async def room(self) -> None:
         """Wait until little is unread, or the client has gone."""

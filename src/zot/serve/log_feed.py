@@ -9,7 +9,7 @@ from itertools import count
 from typing import Literal
 
 from zot.messages import timestamp
-from zot.serve.feed import MAX_UNREAD_BYTES, Wire
+from zot.serve.backlog import MAX_UNREAD_BYTES, Wire
 from zot.version import __version__
 from zot.wire.daemon_server import LogEvent, LogHappening, LogService
 from zot.wire.jsonrpc import encode_notification

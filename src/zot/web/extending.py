@@ -9,7 +9,7 @@ from zot.errors import AgentError, NoSuchSession, UserError
 from zot.extension_host import join
 from zot.extensions.link import Link
 from zot.serve.audit import Who
-from zot.serve.feed import MAX_UNREAD_BYTES
+from zot.serve.backlog import MAX_UNREAD_BYTES
 from zot.web.conversation import BELOW
 from zot.web.gate import subprotocol_of
 from zot.web.refusing import refuse

@@ -45,6 +45,7 @@ class WebWire:
         self._below = below
         self._pieces: list[bytes] = []
         self._size = 0
+        self._sent = 0
         #: Set while there is something to do for who pumps.
         self._more = asyncio.Event()
         self._room = asyncio.Event()
@@ -58,6 +59,7 @@ class WebWire:
             return
         self._pieces.append(data)
         self._size += len(data)
+        self._sent += len(data)
         self._more.set()
         if self._size > _ROOM_BYTES:
             self._room.clear()
@@ -66,6 +68,11 @@ class WebWire:
     def unread(self) -> int:
         """How many bytes have been sent and not been taken."""
         return self._size + (0 if self._below is None else self._below.unread)
+
+    @property
+    def taken(self) -> int:
+        """How many bytes the client has taken, in all; what frames add to them is not counted."""
+        return self._sent - self.unread
 
     @property
     def is_choked(self) -> bool:
