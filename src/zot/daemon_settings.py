@@ -14,8 +14,8 @@ LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What counts for all sessions of a daemon. Every field has a sensible default.
 
-    ``max_sessions`` is how many are loaded at once, 0 for any number; ``idle_s`` how long one stays loaded that has
-    extensions or jobs and nothing to do; ``listen`` where else than at the socket it is reached; ``grace_s`` how long
+    ``max_sessions`` is how many are loaded at once, 0 for any number; ``idle_s`` how long one stays loaded that
+    nobody uses; ``listen`` where else than at the socket it is reached; ``grace_s`` how long
     what runs has when the daemon is to end; ``server_version`` what clients are told instead of zot's own.
 
     Over HTTP, ``hosts`` are names besides its own by which it may be called, ``origins`` the web pages elsewhere that

@@ -17,8 +17,8 @@ from zot.session import Session
 
 log = logging.getLogger("zot")
 
-#: So many sessions that rest are kept for the next prompt; and those that have something running, so long.
-RESTING = 64
+#: So many sessions that rest are kept for the next prompt, and none that has not been used for so long.
+RESTING = 256
 IDLE_S = 600.0
 #: How often we look for sessions that have nothing to do any more, while there are any.
 _LOOK_S = 5.0
@@ -213,7 +213,7 @@ class Hub:
         """Let go of what has had nothing to do for longest, as far as there are too many, or ``more`` need room."""
         before = time.monotonic() - self._idle_s
         idle = [session_id for session_id, live in self._live.items() if live.can_go(before=before)]
-        over = len(idle) - self._resting
+        over = max(len(idle) - self._resting, sum(self._live[session_id].used < before for session_id in idle))
         if self._limit:
             over = max(over, len(self._live) + self._opened + more - self._limit)
         for session_id in idle[: max(0, over)]:
@@ -222,12 +222,15 @@ class Hub:
 
     def _look_later(self) -> None:
         if self._looking is None and not self._closed:
-            self._looking = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+            soon = len(self._live) > self._resting
+            self._looking = asyncio.get_running_loop().call_later(
+                _LOOK_S if soon else max(_LOOK_S, self._idle_s / 4), self._look
+            )
 
     def _look(self) -> None:
         self._looking = None
         self._tidy()
-        if len(self._live) > self._resting:
+        if self._live:
             self._look_later()
 
     def _drop_unused_channels(self) -> None:
