@@ -41,7 +41,7 @@ def _idle(subject: Subject) -> float:
         process.write(HELLO + b'{"type":"ping"}\n{"type":"get_state"}\n')
         process.until(b'"command":"get_state"')
         time.sleep(_SETTLE_S)
-        return _resident_mb(process.pid)
+        return resident_mb(process.pid)
 
 
 def _bare(subject: Subject) -> float:
@@ -49,10 +49,10 @@ def _bare(subject: Subject) -> float:
     with Process([subject.python, "-c", program], subject) as process:
         process.until(b"{")
         time.sleep(_SETTLE_S)
-        return _resident_mb(process.pid)
+        return resident_mb(process.pid)
 
 
-def _resident_mb(pid: int) -> float:
+def resident_mb(pid: int) -> float:
     status = Path(f"/proc/{pid}/status")
     if status.exists():
         text = status.read_text().partition("VmRSS:")[2].split()[0]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from abort import abort
+from daemon import daemon
 from growth import endurance, growth
 from journal import journal
 from measure import Row, table
@@ -36,6 +37,7 @@ _MEASUREMENTS: Mapping[str, tuple[Callable[[Sequence[Subject], int], list[Row]],
     "endurance": (endurance, 1),
     "journal": (journal, 10),
     "extensions": (extensions, 8),
+    "daemon": (daemon, 24),
 }
 _QUICK = 5
 

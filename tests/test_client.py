@@ -12,7 +12,10 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 import zot
-from harness import PATIENCE_S
+import zot.errors
+from daemon_fake import FakeDaemon
+from forked import Forked, Nursery
+from harness import PATIENCE_S, environment, eventually
 from restarting import Restarting
 from zot.client_session import ClientSession
 from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest, Done, TextDelta, ToolResult, UserMessage, text
@@ -168,6 +171,17 @@ def test_without_a_daemon_there_is_no_client(tmp_path: Path) -> None:
     held(conversation())
 
 
+@pytest.mark.parametrize(("answer", "error"), [({}, zot.errors.Unforeseen), (-32011, zot.RpcError)])
+def test_a_daemon_that_is_none_of_ours_is_given_up(tmp_path: Path, answer: Any, error: type[Exception]) -> None:
+    async def conversation() -> None:
+        with pytest.raises(error):
+            async with zot.Client.connect(socket=str(tmp_path / "d.sock")):
+                pass
+
+    with FakeDaemon(str(tmp_path / "d.sock"), {"initialize": answer}):
+        held(conversation())
+
+
 def test_two_clients_take_turns_in_one_session_and_hear_the_same(home: Path) -> None:
     async def conversation() -> None:
         async with Restarting(home) as daemon, daemon.client() as one, daemon.client() as two:
@@ -309,3 +323,34 @@ def test_a_websocket_is_a_way_to_the_daemon_too(home: Path) -> None:
                         pass
 
     held(conversation())
+
+
+def test_a_daemon_that_is_killed_in_the_middle_of_a_turn_leaves_one_that_ends(home: Path, nursery: Nursery) -> None:
+    def start() -> Forked:
+        env = environment({"ZOT_HOME": str(home)})
+        return nursery.fork(["daemon", "--provider", "lab"], home, env)
+
+    socket = home / "data" / "daemon.sock"
+    daemon = start()
+    assert eventually(socket.exists)
+
+    async def conversation() -> None:
+        nonlocal daemon
+        async with zot.Client.connect(socket=str(socket), settle_s=0.05) as client:
+            session = await client.session("s")
+            turn, heard = session.prompt("!slow 1000 0.01"), []
+            async for event in turn:
+                heard.append(event)
+                if len(heard) == 10:
+                    daemon.kill()
+                    daemon.communicate()
+                    daemon = start()
+            assert turn.outcome is not None
+            assert turn.outcome.outcome == "cancelled"
+            assert heard == [event for _, event in await until_done(session)]
+
+    try:
+        held(conversation())
+    finally:
+        daemon.send_signal(15)
+        daemon.communicate()

@@ -20,6 +20,7 @@ usage: zot COMMAND [flags]
   zot --json PROMPT  print every event of it as a line of JSON
   zot rpc          speak zot RPC v1 (newline-delimited JSON) on standard input and output
   zot sessions     list, show, search, export, import, fork, rename and delete what is kept
+  zot daemon       serve many sessions to many clients over a local socket (JSON-RPC 2.0)
   zot host         answer one request of a chat bridge (host protocol v1) with one JSON object
   zot daemon       serve many sessions to many clients; zot daemon status, stop, logs, audit
   zot attach       follow a session of the daemon, and type into it
@@ -57,7 +58,7 @@ def main() -> None:
 
 def _check_output(argv: Sequence[str]) -> None:
     """Leave if nothing that is printed could be: only who speaks a protocol can do without."""
-    if sys.stdout is None and argv[:1] not in (["rpc"], ["--rpc"], ["host"]):
+    if sys.stdout is None and argv[:1] not in (["rpc"], ["--rpc"], ["host"], ["daemon"]):
         if sys.stderr is not None:
             sys.stderr.write("zot: standard output is closed\n")
         _exit(1)

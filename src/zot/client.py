@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import time
@@ -14,7 +15,7 @@ import msgspec
 from zot.client_line import Line, LocalLine, WebLine
 from zot.client_session import SETTLE_S, ClientSession
 from zot.endpoint import find_socket
-from zot.errors import AgentError, ConfigError, ConnectionLost
+from zot.errors import AgentError, ConfigError, ConnectionLost, Unforeseen
 from zot.version import __version__
 from zot.wire import daemon_server as server
 from zot.wire import daemon_session as session
@@ -23,6 +24,7 @@ from zot.wire.daemon_listening import Listener
 
 Opening: TypeAlias = Callable[[], Awaitable[Line]]
 T = TypeVar("T")
+log = logging.getLogger("zot")
 
 #: How long a broken connection is tried again, and how long an answer may take, unless somebody says otherwise.
 RECONNECT_S = 30.0
@@ -107,9 +109,12 @@ class Client:
             raise ConnectionLost(f"there is no daemon: {problem}") from problem
         self._peer.refused, self._peer.wake = self._refuse, self._to_send.set
         self._owner = asyncio.create_task(self._keep(line), name="zot client")
-        await self._settled.wait()
-        if self._problem is not None:
-            raise self._problem
+        try:
+            await self._settled.wait()
+            self.check()
+        except BaseException:  # Nobody will leave what was not entered.
+            await self.close()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -199,7 +204,7 @@ class Client:
 
     def make_room(self) -> None:
         """Somebody has read."""
-        if all(len(listener.unread) < _MAX_UNREAD for listener in self._listeners):
+        if not self._room.is_set() and all(len(listener.unread) < _MAX_UNREAD for listener in self._listeners):
             self._room.set()
 
     # The connection.
@@ -230,6 +235,9 @@ class Client:
                 line = await self._reconnected(why)
         except AgentError as problem:
             self._give_up(problem)
+        except Exception as problem:  # The outermost boundary: whoever waits would wait for ever.
+            log.exception("unexpected error in a client of the daemon")
+            self._give_up(Unforeseen(f"what the daemon says cannot be understood ({type(problem).__name__})"))
 
     async def _converse(self, line: Line) -> str:
         """Talk until the connection breaks; return why it did."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from zot.agents import Agents
-from zot.answers import Demand, Once
 from zot.config import DEFAULT_AGENT, Config
 from zot.daemon_settings import DaemonSettings
 from zot.endpoint import Place
@@ -23,6 +22,9 @@ from zot.serve.audit import Audit
 from zot.session import Session
 from zot.store import Configured
 from zot.wire.host import Request
+
+if TYPE_CHECKING:
+    from zot.answers import Once
 
 #: How long an answer that got out is given again for the same key.
 _TTL_S = 60.0
@@ -76,6 +78,8 @@ class Establishment:
 
     async def opening_by(self, request: Request, came: float, deadline: float) -> tuple[Session, Once]:
         """Return the session of a request of the host protocol, and what sees to it that it is answered once."""
+        from zot.answers import Demand
+
         assert request.session_id is not None
         assert request.prompt is not None
         alias = request.agent_name if request.agent_name in self.agents.names else DEFAULT_AGENT

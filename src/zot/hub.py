@@ -21,7 +21,9 @@ log = logging.getLogger("zot")
 RESTING = 64
 IDLE_S = 600.0
 #: How often we look for sessions that have nothing to do any more, while there are any.
-_LOOK_S = 1.0
+_LOOK_S = 5.0
+#: We look before that if there are more by one in so many: not for each one, while all are busy.
+_SHARE = 8
 #: How long a session may take to be let go of.
 _CLOSE_S = 10.0
 
@@ -93,8 +95,9 @@ class Hub:
         #: How many are being opened, for which there is room.
         self._opened = 0
         self._leaving: dict[str, asyncio.Task[None]] = {}
-        self._loads = 0
         self._looking: asyncio.TimerHandle | None = None
+        #: With so many that are loaded, we look for some that can go.
+        self._tidy_at = resting + 1
         self._closed = False
 
     @property
@@ -130,7 +133,8 @@ class Hub:
             live.used = time.monotonic()
             if session_id in self._live:
                 self._live[session_id] = self._live.pop(session_id)
-            self._look_later()
+            if len(self._live) >= self._tidy_at:
+                self._tidy()
 
     async def let_go(self, session_id: str, *, parks: bool = False) -> bool:
         """End what a session does and forget it; what it recorded stays. False if it is not loaded."""
@@ -172,9 +176,7 @@ class Hub:
                 await asyncio.wait({loading})  # If that fails we try for ourselves: we may want something else.
 
     async def _load(self, session_id: str, wanted: Wanted | None) -> Live:
-        self._loads += 1  # To look costs time for each that is loaded, so it is done once for many that are opened.
-        if self._limit or self._loads % max(1, self._resting // 4) == 0:
-            self._tidy(more=1)
+        self._tidy(more=1)
         if self._limit and len(self._live) + self._opened >= self._limit:
             raise TooManySessions(f"{self._limit} sessions are in use already; close one, or wait")
         self._opened += 1
@@ -209,8 +211,6 @@ class Hub:
 
     def _tidy(self, *, more: int = 0) -> None:
         """Let go of what has had nothing to do for longest, as far as there are too many, or ``more`` need room."""
-        if len(self._live) <= self._resting and not self._limit:
-            return
         before = time.monotonic() - self._idle_s
         idle = [session_id for session_id, live in self._live.items() if live.can_go(before=before)]
         over = len(idle) - self._resting
@@ -218,6 +218,7 @@ class Hub:
             over = max(over, len(self._live) + self._opened + more - self._limit)
         for session_id in idle[: max(0, over)]:
             self._leave(session_id)
+        self._tidy_at = max(self._resting, len(self._live)) + len(self._live) // _SHARE + 1
 
     def _look_later(self) -> None:
         if self._looking is None and not self._closed:

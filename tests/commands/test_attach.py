@@ -108,7 +108,6 @@ def test_a_question_is_answered_from_the_keyboard_of_another(kept: Kept) -> None
     while b"-- /approve or /reject" not in shown:
         shown += os.read(first.stdout.fileno(), 1 << 16)
     second = kept.run("attach", typed=b"/reject now\n/nonsense\n/quit\n")
-    assert "? bash" in second.out
     assert "no command" in second.err or "nonsense" in second.err
     out, _ = first.communicate()
     assert "? reject" in (shown + out).decode()

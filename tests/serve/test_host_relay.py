@@ -111,15 +111,16 @@ def test_a_request_goes_on_here_when_the_daemon_dies_and_is_not_said_twice(relay
 
 
 def test_a_signal_is_answered_while_the_daemon_works(relays: Relays) -> None:
-    with relays.daemon() as daemon:
+    with relays.daemon():
         process = relays.start("--via-daemon")
         process.stdin.write(b'{"request_id":"r","session_id":"s","prompt":"!stall"}\n')
         process.stdin.flush()
         assert eventually(lambda: b"!stall" in _contents(relays.hosts.home))
         process.send_signal(signal.SIGTERM)
         answered = told(process, b"")
-        daemon.kill()
+        after = relays.ask(request("!echo free", timeout_ms=5000))
     assert (failure(answered.answer), answered.code) == (("INTERNAL", "zot was ended by SIGTERM"), 0)
+    assert after.answer["text"] == "free"  # The session is: what nobody waits for is ended.
 
 
 def test_a_daemon_that_says_nothing_costs_the_deadline_and_no_more(relays: Relays) -> None:

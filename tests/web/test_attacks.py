@@ -27,6 +27,8 @@ UPGRADE = {
     "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
 }  # fmt: skip
 
+MANY = {f"X{number}": "y" for number in range(140)}
+
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def face(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Face]:
@@ -74,6 +76,10 @@ ATTACKS: Mapping[str, Attack] = {
     "a WebSocket of a page elsewhere": ({}, {**UPGRADE, "Origin": "https://evil.example"}, 403, (None, "403 origin")),
     "a WebSocket of a page from nowhere": ({}, {**UPGRADE, "Origin": "null"}, 403, (None, "403 origin")),
     "a WebSocket by another name": ({"host": "evil.example"}, UPGRADE, 421, (None, "421 host")),
+    "a WebSocket of another version": ({}, {**UPGRADE, "Sec-WebSocket-Version": "12"}, 400, (None, "400 handshake")),
+    "a WebSocket without a key": ({}, {**UPGRADE, "Sec-WebSocket-Key": "x"}, 400, (None, "400 handshake")),
+    "a WebSocket with a body": (POST | {"path": "/"}, UPGRADE, 400, (None, "400 handshake")),
+    "a WebSocket with many headers": ({}, UPGRADE | MANY, 400, (None, "400 handshake")),
     "a head that is none": ({"method": "GET\x01"}, {}, 400, (None, "400 http")),
     "a long head": ({"path": "/healthz"}, {"X": "x" * 70_000}, 431, (None, "431 head")),
     "a long address": ({"path": "/" + "x" * 70_000}, {}, 431, (None, "431 head")),

@@ -13,6 +13,9 @@ import pytest_asyncio
 from websockets.exceptions import ConnectionClosed
 
 from daemons import running
+from zot.client import Client
+from zot.errors import ConnectionLost
+from zot.events import Done, TextDelta
 from zot.web import Limits, listen
 
 from .face import PATIENCE_S, Face, faced, until
@@ -196,3 +199,22 @@ async def test_clients_are_listed_by_the_names_of_their_tokens(face: Face) -> No
         await client.call("initialize")
         told = await client.call("tui/list")
     assert [(one["peerLabel"], one["transport"]) for one in told["result"]["tuis"]] == [("ws:default@127.0.0.1", "ws")]
+
+
+async def test_our_own_client_loses_nothing_when_its_connection_is_cut(face: Face) -> None:
+    async with Client.connect(url=face.url, token=face.token) as client:
+        session = await client.session()
+        heard = []
+        async for event in session.prompt("!script pace 20ms ;; words 8"):
+            heard.append(event)
+            if isinstance(event, TextDelta) and event.delta == "w1 ":
+                for connection in face.daemon.connections:
+                    connection.wire.cut("for a test")
+    assert [event.delta for event in heard if isinstance(event, TextDelta)] == [f"w{number} " for number in range(8)]
+    assert isinstance(heard[-1], Done)
+
+
+async def test_our_own_client_says_that_its_token_is_wrong(face: Face) -> None:
+    with pytest.raises(ConnectionLost, match="refused the token"):
+        async with Client.connect(url=face.url, token="wrong"):
+            pass

@@ -23,8 +23,7 @@ def written(path: Path, text: str, mode: int = 0o600) -> Path:
 
 def test_the_first_token_is_made_for_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "data" / "token"
-    os.umask(before := os.umask(0))
-    os.umask(0)
+    before = os.umask(0)
     try:
         tokens = Tokens(str(path))
     finally:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from zot.errors import AgentError, ConnectionLost, EpochChanged, PromptLost
-from zot.events import AgentEvent, Done, Error, TextDelta, UserMessage
+from zot.events import AgentEvent, Done, Error, ExtNotify, TextDelta, UserMessage
 from zot.messages import TextBlock
 from zot.wire.daemon_client import Answer, DaemonPeer
 from zot.wire.daemon_listening import Asked, Listener
@@ -199,6 +199,17 @@ def test_a_prompt_hears_its_own_turn_only(daemon: Daemon) -> None:
     assert [*asked.unread] == [(14, said("mine")), (15, TextDelta("x")), (16, Done())]
     assert asked.summary is not None
     assert asked.summary.outcome == "completed"
+
+
+def test_a_notice_between_turns_does_not_hide_the_turn_that_follows(daemon: Daemon) -> None:
+    notice = ExtNotify("guard", "info", "ready")
+    daemon.happen(0, notice)
+    asked, _ = daemon.prompt("mine")
+    daemon.happen(0, notice)
+    daemon.happen(11, said("mine"))
+    daemon.happen(0, notice)
+    daemon.happen(12, Done())
+    assert [*asked.unread] == [(11, said("mine")), (0, notice), (12, Done())]
 
 
 def test_equal_prompts_have_turns_of_their_own_also_if_one_is_abandoned(daemon: Daemon) -> None:

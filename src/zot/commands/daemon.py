@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -49,6 +50,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"zot daemon does not know {words[0]!r}; it takes flags, or {', '.join(SUBCOMMANDS)}")
     own = {name: value for name, value in settings.items() if name in _OWN}
     place = locate(os.environ, socket=own.get("socket"), config_dir=own.get("config_dir"))
+    gc.disable()  # What is loaded until it listens is no garbage.
     from zot.agents import Agents
     from zot.serve.stdio import leave, leave_on_signals
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -61,6 +62,8 @@ async def serve(
     log.addHandler(daemon.log_feed)
     _heed_signals(daemon, claim, notifier)
     await listen(daemon, claim.listener)
+    gc.freeze()
+    gc.enable()
     notifier.ready(f"listening at {place.socket}")
     log.info("the daemon %d listens at %s", os.getpid(), place.socket)
     mending = loop.create_task(daemon.mend(), name="zot mending")

@@ -211,7 +211,10 @@ class _Host:
         from zot.commands.host_relay import Relay, in_its_place
         from zot.endpoint import locate
 
-        place = locate(os.environ, config_dir=self.settings.get("config_dir"))
+        try:
+            place = locate(os.environ, config_dir=self.settings.get("config_dir"))
+        except ConfigError:
+            return request  # There can be no daemon.
         relay = Relay(place, request, self.began)
         answered = relay.answer()
         if answered is None:

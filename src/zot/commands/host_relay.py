@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -92,9 +92,10 @@ def in_its_place(place: Place) -> dict[str, str]:
     return {name: value for name, value in named.items() if value is not None}
 
 
-def _not_ours(given: Collection[str] | Mapping[str, object]) -> list[str]:
-    serves_many = isinstance(given, Mapping) and given.get("single_request") == "false"
-    return [name for name in given if name not in _OURS] + (["single_request"] if serves_many else [])
+def _not_ours(given: Mapping[str, object]) -> list[str]:
+    """Return the flags that the daemon would have to hear of."""
+    many = ["single_request"] if given.get("single_request") == "false" else []
+    return [name for name in given if name not in _OURS] + many
 
 
 def _keyed(request: Request) -> Request:

@@ -21,12 +21,11 @@ from zot.serve.local import LocalWire
 from zot.serve.log_feed import LogFeed
 from zot.serve.metrics import Metrics, rss_bytes, size_of_database
 from zot.serve.peer import admits, identify
-from zot.serve.respond import Answered, OpeningBy, Respondent
 from zot.serve.server_methods import ServerMethods
 from zot.serve.session_methods import SessionMethods
 from zot.serve.shelf import Shelf
 from zot.version import __version__
-from zot.wire.daemon import FEATURES, PROTOCOL_VERSION, capabilities, check_version
+from zot.wire.daemon import FEATURES, LOOKS, PROTOCOL_VERSION, capabilities, check_version
 from zot.wire.daemon_server import Initialize, Initialized
 from zot.wire.host import Request
 from zot.wire.jsonrpc import RpcError
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from zot.daemon_settings import DaemonSettings
     from zot.endpoint import Place
     from zot.journal.journal import Journal
+    from zot.serve.respond import Answered, OpeningBy, Respondent
 
 log = logging.getLogger("zot")
 
@@ -46,26 +46,6 @@ _EPHEMERAL_S = 1.0
 #: How long those who have just come may take to say something when the daemon ends, and all others to read the rest.
 _GREET_S = 0.2
 _FLUSH_S = 1.0
-#: What only looks.
-_LOOKS = frozenset(
-    {
-        "status",
-        "health",
-        "agents/list",
-        "agents/status",
-        "tui/list",
-        "cost/query",
-        "config/list",
-        "config/sections",
-        "config/templates",
-        "session/list",
-        "session/list-acp",
-        "session/messages",
-        "session/state",
-        "session/git_branch",
-        "session/commands",
-    }
-)
 
 
 class Parts(Protocol):
@@ -107,7 +87,7 @@ class Daemon:
         self.listens: list[str] = []
         self.hub = Hub(parts.opening, self._new_feed, limit=parts.settings.max_sessions, idle_s=parts.settings.idle_s)
         self.log_feed = LogFeed()
-        self._respondent = Respondent(parts.opening_by)
+        self._respondent: Respondent | None = None
         self._server = ServerMethods(self)
         self.handlers: Mapping[str, Handler] = {
             **SessionMethods(self.hub, self.shelf).table,
@@ -216,7 +196,7 @@ class Daemon:
     def note(self, connection: Connection, method: str, params: Any, problem: RpcError | None) -> None:
         """Write down who did what; that somebody looked is not worth a line."""
         self.metrics.errors += problem is not None
-        if method not in _LOOKS or problem is not None:
+        if method not in LOOKS or problem is not None:
             self.metrics.calls += 1
             outcome = "ok" if problem is None else str(problem.code)
             session_id = getattr(params, "session_id", None) or ""
@@ -235,6 +215,10 @@ class Daemon:
 
     async def respond(self, request: Request, *, age_s: float = 0.0) -> Answered:
         """Answer a request of the host protocol."""
+        if self._respondent is None:
+            from zot.serve.respond import Respondent  # Few daemons ever need it.
+
+            self._respondent = Respondent(self.parts.opening_by)
         answered = await self._respondent.answer(request, age_s=age_s)
         self.metrics.responses += 1
         return answered
@@ -283,7 +267,8 @@ class Daemon:
         for task in running:
             task.cancel()
         await self.hub.close()
-        await self._respondent.close()
+        if self._respondent is not None:
+            await self._respondent.close()
         await self._see_off()
 
     async def _see_off(self) -> None:

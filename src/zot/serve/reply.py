@@ -8,7 +8,7 @@ from typing import TypeAlias
 from zot.events import Done
 from zot.history import Batch
 from zot.session import Session
-from zot.wire.turn import Turn, TurnSummary
+from zot.wire.turn import PIECES, Turn, TurnSummary
 
 #: Hears how a run ended, and the number of its last event; 0 if that could not be recorded.
 Ended: TypeAlias = Callable[[TurnSummary, int], None]
@@ -33,6 +33,8 @@ class Reply:
     def deliver(self, batch: Batch) -> None:
         """Take what happened."""
         for at, event in enumerate(batch.events):
+            if type(event) in PIECES:
+                continue  # This is what most events are.
             self._turn.take(event)
             if isinstance(event, Done):
                 self._leave()

@@ -45,7 +45,10 @@ class Respondent:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def answer(self, request: Request, *, age_s: float = 0.0) -> Answered:
-        """Return the answer to a request that was made ``age_s`` ago, whatever happens, by its deadline."""
+        """Return the answer to a request that was made ``age_s`` ago, whatever happens, by its deadline.
+
+        If nobody waits for it any more, because the caller was cancelled, what runs for it is ended.
+        """
         came = time.monotonic() - age_s
         deadline = came + request.timeout_s
         place = self._line.join(request)
@@ -67,6 +70,11 @@ class Respondent:
             message = TIMEOUT_MESSAGE + (WAITED_MESSAGE if waited else "")
             given = Reply(request.ids.failure("TIMEOUT", message, answering.usage()))
             _settle(got_out, False)
+        except asyncio.CancelledError:
+            answering.cancel()
+            answering.kill()
+            _settle(got_out, False)
+            raise
         return Answered(given, lambda out: _settle(got_out, out))
 
     async def close(self) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -13,13 +14,13 @@ from zot.errors import UserError
 from zot.messages import timestamp
 from zot.serve.connection import Connection, Handler, Later, Told
 from zot.serve.metrics import rss_bytes
-from zot.serve.respond import Answered
 from zot.wire import daemon_server as said
 from zot.wire.daemon import PROTOCOL_VERSION
 from zot.wire.host import Refused, Request, check
 
 if TYPE_CHECKING:
     from zot.serve.daemon import Daemon
+    from zot.serve.respond import Answered
 
 #: How much of a time says the day, and the month.
 _DAY, _MONTH = len("2026-01-31"), len("2026-01")
@@ -32,6 +33,8 @@ class ServerMethods:
         self._daemon = daemon
         #: Answers of which we have not heard if they got out.
         self._undelivered: dict[tuple[int, str], Answered] = {}
+        #: Who waits for an answer, and what makes it.
+        self._responding: set[tuple[Connection, asyncio.Task[Any]]] = set()
 
     @property
     def table(self) -> Mapping[str, Handler]:
@@ -54,8 +57,11 @@ class ServerMethods:
         }
 
     def left(self, connection: Connection) -> None:
-        """A client has gone: what it has not said that it gave on did not get out."""
+        """A client has gone: what it has not said that it gave on did not get out, and what it waits for is ended."""
         self._daemon.log_feed.leave(connection.wire)
+        for waiting, task in list(self._responding):
+            if waiting is connection:
+                task.cancel()
         for place in [place for place in self._undelivered if place[0] == id(connection)]:
             self._undelivered.pop(place).delivered(False)
 
@@ -161,7 +167,13 @@ class ServerMethods:
         _check_run(asked)
 
         async def respond() -> said.HostAnswered:
-            answered = await self._daemon.respond(asked, age_s=(asked.age_ms or 0) / 1000)
+            task = asyncio.current_task()
+            assert task is not None
+            self._responding.add((connection, task))
+            try:
+                answered = await self._daemon.respond(asked, age_s=(asked.age_ms or 0) / 1000)
+            finally:
+                self._responding.discard((connection, task))
             self._undelivered[id(connection), asked.ids.request_id] = answered
             return said.HostAnswered(answered.reply.response, answered.reply.code)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from zot.serve.audit import Who
 from zot.serve.connection import Connection
-from zot.web.gate import SUBPROTOCOL
+from zot.web.gate import subprotocol_of
 from zot.web.limits import Limits
 from zot.web.refusing import refuse
 from zot.web.web_wire import Message, Receive, Send, WebWire
@@ -36,8 +36,7 @@ class Conversation:
             await refuse(scope, send, 503, "there are too many clients, or the daemon is stopping")
             return
         try:
-            chosen = SUBPROTOCOL if SUBPROTOCOL in scope.get("subprotocols", ()) else None
-            await send({"type": "websocket.accept", "subprotocol": chosen})
+            await send({"type": "websocket.accept", "subprotocol": subprotocol_of(scope)})
             await wire.attend(self._hear(connection, wire, receive, send))
         finally:
             wire.end()

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from zot.agents import Agents
-from zot.endpoint import locate
+from zot.endpoint import Place
 from zot.establishment import Establishment, journal_of
 from zot.journal.journal import Journal
 from zot.premises import Premises
@@ -25,17 +25,26 @@ async def open_daemon(config_dir: str | os.PathLike[str], **settings: Any) -> As
     ``settings`` win over what the file says of agents, as the flags of `zot daemon` do: ``provider="lab"``. At the end
     what runs is given the time that the configuration says, and then ended. Raise ConfigError, StoreFailed.
     """
-    place = locate({}, socket="none", config_dir=os.fspath(config_dir))
+    place = _place_in(config_dir)
     agents = Agents.load(place.config_dir)
     journal = await Journal.open(journal_of(place, agents))
     premises = Premises()
     audit = Audit(LogFile(os.path.join(place.logs, "audit.log")), soon=asyncio.get_running_loop().call_soon)
     parts = Establishment(place, agents, journal=journal, premises=premises, audit=audit, flags=settings)
     daemon = Daemon(parts)
+    mending = asyncio.get_running_loop().create_task(daemon.mend(), name="zot mending")
     try:
         yield daemon
     finally:
+        mending.cancel()
         await daemon.close()
         await premises.close()
         await journal.close()
         audit.close()
+
+
+def _place_in(config_dir: str | os.PathLike[str]) -> Place:
+    """Return where everything is; nobody connects to it by a socket."""
+    directory = os.path.abspath(config_dir)
+    data_dir = os.path.join(directory, "data")
+    return Place("", data_dir, directory, os.path.join(data_dir, "journal.db"))

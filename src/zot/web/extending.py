@@ -11,6 +11,7 @@ from zot.extensions.link import Link
 from zot.serve.audit import Who
 from zot.serve.feed import MAX_UNREAD_BYTES
 from zot.web.conversation import BELOW
+from zot.web.gate import subprotocol_of
 from zot.web.refusing import refuse
 from zot.web.web_wire import Receive, Send, WebWire
 
@@ -56,7 +57,7 @@ class Extending:
         who = Who("ws", token=scope["zot.bearer"])
         self._daemon.parts.audit.note("connected", who, method="/ext", session=session_id)
         try:
-            await send({"type": "websocket.accept"})
+            await send({"type": "websocket.accept", "subprotocol": subprotocol_of(scope)})
             await wire.attend(_hear(link, receive))
         finally:
             link.hung_up()

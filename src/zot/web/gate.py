@@ -16,8 +16,8 @@ Scope: TypeAlias = Mapping[str, Any]
 SUBPROTOCOL = "zot.v1"
 _TOKEN_SUBPROTOCOL = "zot.token."
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-#: How a page was loaded that may use a connection.
-_PAGES = {"ws": "http", "wss": "https", "http": "http", "https": "https"}
+#: What is encrypted is for pages that are, too.
+_SECURE = ("wss", "https")
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -58,8 +58,13 @@ class Gate:
 
     def _is_ours(self, origin: str, host: str, scope: Scope) -> bool:
         """True of a page that we could have served, or that may call us all the same."""
-        said = origin.lower()
-        return said in self._origins or said == f"{_PAGES[scope['scheme']]}://{host.lower()}"
+        said, scheme = origin.lower(), "https" if scope.get("scheme") in _SECURE else "http"
+        return said in self._origins or said == f"{scheme}://{host.lower()}"
+
+
+def subprotocol_of(scope: Scope) -> str | None:
+    """Return the subprotocol that the answer selects, never the one that is a token."""
+    return SUBPROTOCOL if SUBPROTOCOL in (scope.get("subprotocols") or ()) else None
 
 
 def _all(scope: Scope, name: bytes) -> list[str]:

@@ -66,7 +66,6 @@ async def listen(daemon: Daemon, url: str, *, tls: Tls | None = None, limits: Li
         refusals = Refusals(daemon.parts.audit, daemon.metrics)
         config = ServerConfig(app, limits, lambda outcome: refusals.note(Who("http"), "", outcome))
         server = _Server(config, context)
-        _log_here()
         await server.startup([listener])
     except BaseException:
         listener.close()
@@ -103,22 +102,6 @@ class _Server(uvicorn.Server):
             for one in sockets or ()
         ]
         self.started = True
-
-
-class _Relay(logging.Handler):
-    """Brings what the server has to complain about into our log."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        log.handle(record)
-
-
-def _log_here() -> None:
-    """Let the server log what is wrong with us, never what clients sent: their tokens could be in it."""
-    for name in ("uvicorn.error", "uvicorn.access"):
-        logger = logging.getLogger(name)
-        logger.setLevel(logging.ERROR)
-        logger.propagate = False
-        logger.handlers = [_Relay()]
 
 
 def _context(tls: Tls) -> ssl.SSLContext:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, cast
 
 from uvicorn.config import Config
@@ -16,6 +18,11 @@ from websockets.http11 import Request
 from zot.web.conversation import BELOW
 from zot.web.frames import text_frames
 from zot.web.limits import Limits
+
+#: What is wrong with us is logged, and never what clients sent: their tokens could be in it. The server's own loggers
+#: may be somebody else's, too.
+log = logging.getLogger("zot.web")
+log.setLevel(logging.ERROR)
 
 
 class ServerConfig(Config):
@@ -36,7 +43,6 @@ class ServerConfig(Config):
             interface="asgi3",
             lifespan="off",
             log_config=None,
-            access_log=False,
             proxy_headers=False,
             server_header=False,
             date_header=False,
@@ -50,10 +56,15 @@ class HttpProtocol(HttpToolsProtocol):
     """One connection, until it becomes a WebSocket."""
 
     config: ServerConfig
+    access_log: bool
     #: How much of a head has come that is not complete, and until when it must be.
     _head = 0
     _deadline: asyncio.TimerHandle | None = None
     _is_too_long = False
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.logger, self.access_log = log, False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
@@ -111,7 +122,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Say no before an application has seen anything, and hang up on who does not listen."""
         self._end_head()
         self.config.refused(f"{status} {reason}")
-        self.transport.write(f"HTTP/1.1 {status} {phrase}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".encode())
+        self.transport.write(_refusal(status, phrase))
         self.transport.close()
 
 
@@ -119,6 +130,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     """One WebSocket (`web_wire.Below`)."""
 
     config: ServerConfig
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.logger = self.conn.logger = log
+        self.conn.debug = False  # It would log heads.
 
     @property
     def unread(self) -> int:
@@ -136,10 +152,20 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         """End at once."""
         self.transport.abort()
 
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self.handshake_initiated:  # A head comes whole, so nothing that follows could make it right.
+            self.config.refused("400 handshake")
+            self.handshake_initiated = True
+            self.transport.write(_refusal(400, "Bad Request"))
+            self.transport.close()
+
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
-        if hasattr(self, "scope"):  # It runs from the next tick on.
+        if self.response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:  # The application runs from the next tick on.
             cast(dict[str, Any], self.scope)["extensions"][BELOW] = self
+        else:
+            self.config.refused(f"{self.response.status_code} handshake")
 
     async def send(self, message: Any) -> None:
         await super().send(message)
@@ -156,3 +182,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()
         self.transport.abort()  # What is left to be written would be waited for.
+
+
+def _refusal(status: int, phrase: str) -> bytes:
+    return f"HTTP/1.1 {status} {phrase}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".encode()

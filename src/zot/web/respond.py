@@ -53,16 +53,19 @@ class Respond:
     async def _run(self, scope: Any, request: Request, came: float, receive: Receive, send: Send) -> None:
         """Let the agent answer. Who hangs up meanwhile can ask again: then the answer is there."""
         gone = asyncio.ensure_future(_gone(receive))
-        got_out = False
-        answered = await self._daemon.respond(request, age_s=time.monotonic() - came)
         try:
-            if not gone.done():
+            answered = await self._daemon.respond(request, age_s=time.monotonic() - came)
+            is_there = not gone.done()
+        finally:
+            gone.cancel()
+        got_out = False
+        try:
+            if is_there:
                 with suppress(OSError):
                     await _answer(send, answered.reply.response, _STATUS[answered.reply.code])
                     got_out = True
         finally:
             answered.delivered(got_out)
-            gone.cancel()
         outcome = answered.reply.response.error_code or "ok"
         who = Who("http", token=scope["zot.bearer"])
         self._daemon.parts.audit.call(who, "/v1/respond", session=request.ids.session_id, outcome=outcome)

@@ -68,21 +68,19 @@ def _signature(status: os.stat_result) -> tuple[int, ...]:
 
 
 def _make(path: str) -> None:
-    """Make the file with a token that nobody knows. If somebody was faster, theirs counts."""
+    """Make the file, whole, with a token that nobody knows."""
     token = base64.urlsafe_b64encode(os.urandom(_BYTES)).rstrip(b"=")
-    beside = f"{path}.{os.getpid()}.new"
+    beside = f"{path}.{os.urandom(4).hex()}.new"
     try:
         make_directory(os.path.dirname(path))
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
+            os.fchmod(descriptor, 0o600)  # Whatever the umask.
             os.write(descriptor, token + b"\n")
             os.fsync(descriptor)
-            os.link(beside, path)
-        except FileExistsError:
-            pass
         finally:
             os.close(descriptor)
-            os.unlink(beside)
+        os.rename(beside, path)
     except OSError as problem:
         raise ConfigError(f"{path}: no token can be made: {problem.strerror}") from None
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
+
+log = logging.getLogger("zot")
 
 Message: TypeAlias = MutableMapping[str, Any]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
@@ -80,7 +83,8 @@ class WebWire:
 
     def cut(self, reason: str) -> None:
         """End without waiting for the client."""
-        del reason
+        if not self._is_ending:
+            log.warning("a client was cut off: %s", reason)
         self.end()
         if self._below is not None:
             self._below.abort()

@@ -239,6 +239,27 @@ _DECLARED: Final = (
 
 METHODS: Final[Mapping[str, Method]] = MappingProxyType({method.name: method for method in _DECLARED})
 
+#: What only looks, and changes nothing.
+LOOKS: Final = frozenset(
+    {
+        "status",
+        "health",
+        "agents/list",
+        "agents/status",
+        "tui/list",
+        "cost/query",
+        "config/list",
+        "config/sections",
+        "config/templates",
+        "session/list",
+        "session/list-acp",
+        "session/messages",
+        "session/state",
+        "session/git_branch",
+        "session/commands",
+    }
+)
+
 #: What any method may be answered with.
 COMMON_ERRORS: Final = (INVALID_PARAMS, INTERNAL_ERROR, NOT_INITIALIZED)
 

@@ -13,6 +13,7 @@ import msgspec
 
 from zot.errors import AgentError, ConnectionLost
 from zot.events import AgentEvent
+from zot.wire.daemon import LOOKS
 from zot.wire.daemon_listening import Following, Listener
 from zot.wire.daemon_server import Initialized
 from zot.wire.daemon_session import Attached
@@ -20,28 +21,7 @@ from zot.wire.jsonrpc import Reply, Request, RpcError, decode, encode_request
 from zot.wire.lines import LineSplitter
 
 #: What comes to the same if it is asked twice.
-REPEATABLE: Final = frozenset(
-    {
-        "status",
-        "health",
-        "agents/list",
-        "agents/status",
-        "tui/list",
-        "cost/query",
-        "config/list",
-        "config/sections",
-        "config/templates",
-        "session/list",
-        "session/list-acp",
-        "session/messages",
-        "session/state",
-        "session/git_branch",
-        "session/commands",
-        "session/attach",
-        "session/delete",
-        "session/rename",
-    }
-)
+REPEATABLE: Final = LOOKS | {"session/attach", "session/delete", "session/rename"}
 #: A replayed event may be as long as what a tool said.
 _MAX_LINE_BYTES: Final = 64 << 20
 

@@ -131,12 +131,13 @@ class Asked(Listener):
         begins = self.phase is Phase.WAITING and not is_claimed and self._begins_with(event)
         if begins:
             self.phase = Phase.RUNNING
-        self._in_run = not isinstance(event, Done)
+        self._in_run = _runs_after(seq, event, was_running=self._in_run)
+        ends = isinstance(event, Done)
         # The end of a turn that could not be recorded is told by the answer: it may be that of another one.
-        if self.phase is Phase.RUNNING and (seq or self._in_run):
+        if self.phase is Phase.RUNNING and (seq or not ends):
             self._turn.take(event)
             self._put(seq, event)
-            if not self._in_run:
+            if ends:
                 self._conclude(self._turn.summary())
         return begins
 
@@ -207,7 +208,7 @@ class Following:
         """Tell everybody what happened."""
         if seq > (self.cursor or 0) or not seq:
             self.cursor = seq or self.cursor
-            self.in_run = not isinstance(event, Done)
+            self.in_run = _runs_after(seq, event, was_running=self.in_run)
         is_claimed = False
         for listener in list(self.listeners):
             is_claimed = listener.hear(seq, event, is_claimed=is_claimed) or is_claimed
@@ -230,3 +231,10 @@ class Following:
         self.fail(EpochChanged(f"a part of session {self.session_id!r} that was shown is lost", epoch=said.epoch))
         self.listeners.clear()
         self.cursor = None
+
+
+def _runs_after(seq: int, event: AgentEvent, *, was_running: bool) -> bool:
+    """Return whether a turn runs after an event. What is not recorded, such as a notice, may come between turns."""
+    if isinstance(event, Done):
+        return False
+    return True if seq else was_running

@@ -1,0 +1,238 @@
+"""The daemon: how soon it answers, how much it can say at once, how late, and what it costs when nothing happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+
+from measure import Row, interleave, median, quantile, spread
+from memory import resident_mb
+from process import Process, rpc
+from subject import Subject
+
+_HELLO = b'{"jsonrpc":"2.0","method":"initialize","id":"hello"}\n'
+_READY = b'"id":"hello"'
+_SESSIONS, _DELTAS, _CLIENTS = 200, 200, 4
+_IDLE_SESSIONS = 1000
+_WATCH_S = 5.0
+_REFERENCE = "import asyncio,msgspec,httptools,sqlite3,sys; sys.stdout.write('{'); sys.stdout.flush()"
+
+
+def daemon(subjects: Sequence[Subject], rounds: int) -> list[Row]:
+    """All figures of the daemon."""
+    return [
+        *_starts(subjects, rounds),
+        *(row for subject in subjects for row in (*_fleet(subject, max(2, rounds // 8)), *_crowd(subject))),
+    ]
+
+
+class Client:
+    """One client of a daemon. What it is told can be read with others, or not at all."""
+
+    def __init__(self, path: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        deadline = perf_counter() + 10
+        while True:
+            try:
+                self.socket.connect(path)
+                break
+            except OSError:
+                if perf_counter() > deadline:
+                    raise
+                time.sleep(0.001)
+        self._seen = b""
+        self.ask(_HELLO, _READY)
+
+    def ask(self, line: bytes, mark: bytes) -> None:
+        """Say something and read until ``mark`` has come."""
+        self.socket.sendall(line)
+        while mark not in self._seen:
+            self._seen = self._seen[-len(mark) :] + self.socket.recv(1 << 20)
+        self._seen = self._seen.partition(mark)[2]
+
+    def open(self, session_id: str) -> None:
+        """Have a session."""
+        self.ask(
+            _call("session/new", session_id, agentAlias="default", sessionId=session_id),
+            b'"id":"%s"' % session_id.encode(),
+        )
+
+
+@contextmanager
+def _running(subject: Subject, *flags: str) -> Iterator[tuple[Process, str]]:
+    home = tempfile.mkdtemp(prefix="zot-bench-daemon-")
+    path = f"{home}/d.sock"
+    try:
+        argv = [subject.zot, "daemon", "--provider", "lab", "--config-dir", home, "--socket", path, *flags]
+        with Process(argv, subject) as process:
+            yield process, path
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _starts(subjects: Sequence[Subject], rounds: int) -> list[Row]:
+    """From the start of the process to the answer to the first `initialize`."""
+    first = subjects[0]
+    samplers = {"reference": partial(_imported, first), **{one.name: partial(_answered, one) for one in subjects}}
+    samples = interleave(samplers, rounds)
+    least = median(samples["reference"])
+    return [
+        Row(
+            "daemon: first answer",
+            subject.name,
+            median(samples[subject.name]) / least,
+            at_most=1.6,
+            spread=spread(samples[subject.name]),
+            detail=f"{median(samples[subject.name]) * 1e3:.0f} ms / {least * 1e3:.0f} ms",
+        )
+        for subject in subjects
+    ]
+
+
+def _imported(subject: Subject) -> float:
+    with Process([subject.python, "-c", _REFERENCE], subject) as process:
+        return process.until(b"{") - process.started
+
+
+def _answered(subject: Subject) -> float:
+    with _running(subject) as (process, path):
+        Client(path)
+        return perf_counter() - process.started
+
+
+def _fleet(subject: Subject, rounds: int) -> list[Row]:
+    """Many sessions that stream at the same time, against one that says as much over `zot rpc`; nothing may be lost."""
+    samples = interleave({"rpc": partial(_one_rate, subject), "daemon": partial(_fleet_rate, subject)}, rounds)
+    one, many = median(samples["rpc"]), median(samples["daemon"])
+    detail = f"{many / 1e3:.0f} k/s / {one / 1e3:.0f} k/s"
+    name = f"daemon: {_SESSIONS} sessions at once"
+    return [Row(name, subject.name, many / one, "x rpc", at_least=0.4, spread=spread(samples["daemon"]), detail=detail)]
+
+
+def _one_rate(subject: Subject) -> float:
+    count = _SESSIONS * _DELTAS
+    with Process(rpc(subject, "--provider", "lab"), subject) as process:
+        process.write(b'{"type":"hello","id":"h"}\n')
+        process.until(b'"id":"h"')
+        begin = perf_counter()
+        process.write(b'{"type":"prompt","message":"!script words %d"}\n' % count)
+        return count / (process.until(b'{"type":"done"}') - begin)
+
+
+def _fleet_rate(subject: Subject) -> float:
+    with _running(subject) as (_, path):
+        clients = [Client(path) for _ in range(_CLIENTS)]
+        names = [f"s{number}" for number in range(_SESSIONS)]
+        for number, name in enumerate(names):
+            clients[number % _CLIENTS].open(name)
+        begin = perf_counter()
+        for number, client in enumerate(clients):
+            prompt = f"!script words {_DELTAS}"
+            mine = (_call("session/prompt", name, sessionId=name, prompt=prompt) for name in names[number::_CLIENTS])
+            client.socket.sendall(b"".join(mine))
+        heard = _read_all(clients, _SESSIONS)
+        took = perf_counter() - begin
+        _check(heard)
+        return _SESSIONS * _DELTAS / took
+
+
+def _read_all(clients: Sequence[Client], answers: int) -> list[bytes]:
+    """Read what all are told until so many answers have come; return it, by client."""
+    heard = {client.socket: bytearray() for client in clients}
+    selector = selectors.DefaultSelector()
+    for client in clients:
+        selector.register(client.socket, selectors.EVENT_READ)
+    seen = 0
+    while seen < answers:
+        for key, _ in selector.select(30):
+            data = key.fileobj.recv(1 << 20)  # type: ignore[union-attr]
+            buffer = heard[key.fileobj]  # type: ignore[index]
+            before = max(0, len(buffer) - 11)
+            buffer += data
+            seen += buffer.count(b'"result":{"s', before)
+    return [bytes(buffer) for buffer in heard.values()]
+
+
+def _check(heard: Sequence[bytes]) -> None:
+    """Raise AssertionError if anything was lost or came in another order."""
+    for data in heard:
+        numbers: dict[str, int] = {}
+        chunks: dict[str, list[str]] = {}
+        for line in data.split(b"\n")[:-1]:
+            said = json.loads(line).get("params")
+            if said is not None:
+                name = said["sessionId"]
+                assert said["seq"] > numbers.get(name, 0), "out of order"
+                numbers[name] = said["seq"]
+                if said["type"] == "agent_message_chunk":
+                    chunks.setdefault(name, []).append(said["text"])
+        assert all(said == [f"w{n} " for n in range(_DELTAS)] for said in chunks.values()), "something was lost"
+
+
+def _crowd(subject: Subject) -> list[Row]:
+    """What many idle sessions hold and cost, and how late updates are beside a client that hardly reads."""
+    with _running(subject) as (process, path):
+        client = Client(path)
+        late = _delays(path)
+        for number in range(_IDLE_SESSIONS):
+            client.open(f"idle{number}")
+        time.sleep(0.5)
+        held = resident_mb(process.pid)
+        before = _cpu_s(process.pid)
+        time.sleep(_WATCH_S)
+        share = (_cpu_s(process.pid) - before) / _WATCH_S * 100
+    p99 = quantile(late, 0.99) * 1e3
+    name = subject.name
+    return [
+        Row(
+            "daemon: update beside a slow reader, p99",
+            name,
+            p99,
+            "ms",
+            at_most=50.0,
+            detail=f"p50 {median(late) * 1e3:.1f} ms",
+        ),
+        Row(f"daemon: {_IDLE_SESSIONS} idle sessions", name, held, "MB", at_most=120.0),
+        Row("daemon: CPU when idle", name, share, "%", at_most=0.5),
+    ]
+
+
+def _delays(path: str) -> list[float]:
+    """Let one client follow a flood without reading it; return how late another one's updates come meanwhile."""
+    deaf, flooded, client = Client(path), Client(path), Client(path)
+    flooded.open("flood")
+    deaf.socket.sendall(_call("session/attach", "a", sessionId="flood", after=0))
+    client.open("paced")
+    delays: list[float] = []
+    for _ in range(200):
+        flooded.socket.sendall(_call("session/prompt", "f", sessionId="flood", prompt="!flood 100"))
+        begin = perf_counter()
+        client.ask(_call("session/prompt", "p", sessionId="paced", prompt="!echo x"), b'"type":"state"')
+        delays.append(perf_counter() - begin)
+        client.ask(b"", b'"id":"p"')
+        flooded.ask(b"", b'"id":"f"')
+    return delays
+
+
+def _call(method: str, number: str, **params: object) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "method": method, "params": params, "id": number}).encode() + b"\n"
+
+
+def _cpu_s(pid: int) -> float:
+    """Return how long a process, with all its threads, has been computing."""
+    tasks = Path(f"/proc/{pid}/task")
+    return (
+        sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
+        if os.path.isdir(tasks)
+        else 0.0
+    )
