@@ -20,7 +20,7 @@ for frame in frames():
         "prompt": {"action": "prompt", "prompt": "!echo asked by an extension"},
         "insert": {"action": "insert", "insert": "inserted text"},
         "display": {"action": "display", "display": "# A note\\n\\n- shown"},
-        "open": {"action": "open_panel", "open_panel": {"id": "one", "title": "First", "lines": ["a", "b"],
+        "open": {"action": "open_panel", "open_panel": {"id": "one", "title": "First [red]", "lines": ["[b]a", "b"],
                                                          "footer": "keys go here"}},
         "open2": {"action": "open_panel", "open_panel": {"id": "two", "title": "Second", "lines": ["c"]}},
         "noop": {"action": "noop"},
@@ -97,7 +97,8 @@ async def test_panels_have_their_keys_and_are_closed_by_either_side(tmp_path: Pa
         await _known(person)
         await person.says("/open ")
         await person.sees("keys go here")
-        assert "First" in person.screen
+        assert "First [red] (player)" in person.screen
+        assert "[b]a" in person.screen
         names = [
             "up",
             "down",

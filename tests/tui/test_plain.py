@@ -113,6 +113,6 @@ async def test_what_extensions_want(tmp_path: Path) -> None:
         person.type("/notes")
         await person.until("[player] error: a notice of level error\n")
         person.type("/open")
-        await person.until("== First\n   a\n   b\n")
+        await person.until("== First [red]\n   [b]a\n   b\n")
         person.type("/prompt")
         await person.until("asked by an extension\n> ")

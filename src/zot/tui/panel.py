@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual import events
 from textual.message import Message
@@ -26,6 +27,10 @@ KEYS: Mapping[str, str] = {
     "backspace": "backspace",
     "delete": "delete",
 }
+
+
+#: What the frame takes of a line, with the blanks around what stands in it.
+_FRAME = 6
 
 
 class Panel(Static, can_focus=True):
@@ -58,12 +63,14 @@ class Panel(Static, can_focus=True):
         self.extension = extension
 
     def show(self, title: str, lines: Sequence[str], footer: str) -> None:
-        """Show something else."""
-        self.border_title = Text(safe(title or self.panel_id)).markup
-        self.border_subtitle = Text(safe(self.extension)).markup
+        """Show something else. The footer stands in the frame, where it is always seen, if there is room for it."""
+        name, footer = safe(title or self.panel_id), safe(footer).replace("\n", " ")
+        fits = cell_len(footer) <= self.app.size.width - _FRAME
+        self.border_title = Text(f"{name} ({safe(self.extension)})")
+        self.border_subtitle = Text(footer) if fits else None
         text = Text("\n".join(safe(line).replace("\n", " ") for line in lines))
-        if footer:
-            text.append(f"{chr(10) if lines else ''}{safe(footer)}", "dim")
+        if not fits:
+            text.append(f"{chr(10) if lines else ''}{footer}", "dim")
         self.update(text)
 
     def on_key(self, event: events.Key) -> None:
