@@ -278,7 +278,7 @@ class Worker:
     async def _enter(self, job: Job) -> bool:
         """Become the only writer and begin ``job``. False if that cannot be; whoever wanted it has been told."""
         try:
-            async with asyncio.timeout(None) as self._entering:
+            async with asyncio.timeout(_ENTER_S if self._aborting else None) as self._entering:
                 others = await self._store.begin()
                 await self._catch_up([row for _, row in others])
                 if others:

@@ -121,7 +121,9 @@ async def _give_up(claim: Claim, daemon: Daemon, notifier: Notifier) -> None:
     if daemon.heir is not None and isinstance(wire := daemon.heir.wire, LocalWire):
         from zot.serve.handover import hand_over
 
-        if hand_over(claim, await wire.release()):
+        async with asyncio.timeout(_END_S):
+            connection = await wire.release()
+        if hand_over(claim, connection):
             if daemon.heir.who.pid:
                 notifier.succeeded_by(daemon.heir.who.pid)
             return

@@ -42,6 +42,8 @@ _CODES: Mapping[type[AgentError], int] = {
     UserError: jsonrpc.INVALID_PARAMS,
     AgentError: jsonrpc.INTERNAL_ERROR,
 }
+#: So many requests of one client may wait for their answers.
+_MAX_UNANSWERED = 4096
 _DIALECTS = {Spelling.CAMEL: Dialect.CAMEL, Spelling.SNAKE: Dialect.SNAKE}
 
 
@@ -224,6 +226,8 @@ class Connection:
 
     def _checked(self, request: Request) -> Any:
         """Return what is asked for. Raise RpcError if it cannot be."""
+        if len(self._tasks) >= _MAX_UNANSWERED:
+            raise RpcError(jsonrpc.SESSION_BUSY, f"{_MAX_UNANSWERED} requests are unanswered; wait for some")
         method = find(request.method, initialized=self.is_welcome, local=self.is_local)
         return read_params(method, request.params)
 
