@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 from textual import events
 from textual.binding import Binding
 from textual.message import Message
+from textual.timer import Timer
 from textual.widgets import TextArea
 
 #: What is pasted and longer than this is shown as one word.
 _FOLD_LINES = 6
 _FOLD_CHARACTERS = 1000
 _FOLDED = re.compile(r"\[pasted #(\d+): [^\]]*\]")
+_ALT_S = 0.03
 _NEWLINE_KEYS = ("ctrl+j", "shift+enter", "alt+enter", "ctrl+enter")
 
 
@@ -27,7 +29,7 @@ class Editor(TextArea):
     """
     BINDINGS = [  # noqa: RUF012  (as every widget has it)
         Binding("ctrl+s", "steer", "steer", show=False),
-        Binding("escape", "escape", "abort", show=False),
+        Binding("ctrl+d", "end_of_input", "leave", show=False),
         Binding("pageup", "app.page(-1)", "scroll up", show=False),
         Binding("pagedown", "app.page(1)", "scroll down", show=False),
         Binding("ctrl+home", "app.page(-9999)", "to the beginning", show=False),
@@ -44,6 +46,9 @@ class Editor(TextArea):
 
     class Escaped(Message):
         """Somebody wants out."""
+
+    class Ended(Message):
+        """Somebody has nothing more to say."""
 
     class Offered(Message):
         """What can be completed is to be offered: the word before the cursor, "" for nothing."""
@@ -77,6 +82,8 @@ class Editor(TextArea):
         self._history: list[str] = []
         self._at = 0
         self._draft = ""
+        #: Runs while it is not known if the last key was Escape, or the beginning of another.
+        self._escaping: Timer | None = None
         self._pasted: dict[int, str] = {}
 
     # What was written before.
@@ -120,8 +127,20 @@ class Editor(TextArea):
     def action_steer(self) -> None:
         self.submit(steers=True)
 
-    def action_escape(self) -> None:
+    def _wait_for_alt(self) -> None:
+        # Many terminals send Alt+Enter as Escape and Enter.
+        self._escaping = self.set_timer(_ALT_S, self._escape)
+
+    def _escape(self) -> None:
+        self._escaping = None
         self.post_message(self.Escaped())
+
+    def action_end_of_input(self) -> None:
+        """Leave, if there is nothing to lose; else delete a character, as shells do."""
+        if self.text:
+            self.action_delete_right()
+        else:
+            self.post_message(self.Ended())
 
     def submit(self, *, steers: bool = False) -> None:
         """Have it said, if there is anything."""
@@ -140,6 +159,10 @@ class Editor(TextArea):
             event.stop()
             event.prevent_default()
             self._enter()
+        elif event.key == "escape":
+            event.stop()
+            event.prevent_default()
+            self._wait_for_alt()
         elif event.key in _NEWLINE_KEYS:
             event.stop()
             event.prevent_default()
@@ -151,7 +174,11 @@ class Editor(TextArea):
 
     def _enter(self) -> None:
         row, column = self.cursor_location
-        if self.offers:
+        if self._escaping is not None:
+            self._escaping.stop()
+            self._escaping = None
+            self.insert("\n")
+        elif self.offers:
             self.post_message(self.Accepted(submits=True))
         elif column and self.document.get_line(row)[column - 1 : column] == "\\" and self.cursor_at_end_of_line:
             self.replace("\n", (row, column - 1), (row, column))  # For terminals that have no other way.
