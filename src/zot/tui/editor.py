@@ -6,17 +6,21 @@ import re
 from collections.abc import Callable, Sequence
 
 from textual import events
+from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 from textual.binding import Binding
+from textual.keys import Keys
 from textual.message import Message
-from textual.timer import Timer
 from textual.widgets import TextArea
 
 #: What is pasted and longer than this is shown as one word.
 _FOLD_LINES = 6
 _FOLD_CHARACTERS = 1000
 _FOLDED = re.compile(r"\[pasted #(\d+): [^\]]*\]")
-_ALT_S = 0.03
 _NEWLINE_KEYS = ("ctrl+j", "shift+enter", "alt+enter", "ctrl+enter")
+
+# Most terminals send this for Alt+Enter, of which Textual would make other keys.
+if isinstance(ANSI_SEQUENCES_KEYS, dict):
+    ANSI_SEQUENCES_KEYS.setdefault("\x1b\r", (Keys.ControlJ,))
 
 
 class Editor(TextArea):
@@ -82,8 +86,6 @@ class Editor(TextArea):
         self._history: list[str] = []
         self._at = 0
         self._draft = ""
-        #: Runs while it is not known if the last key was Escape, or the beginning of another.
-        self._escaping: Timer | None = None
         self._pasted: dict[int, str] = {}
 
     # What was written before.
@@ -127,14 +129,6 @@ class Editor(TextArea):
     def action_steer(self) -> None:
         self.submit(steers=True)
 
-    def _wait_for_alt(self) -> None:
-        # Many terminals send Alt+Enter as Escape and Enter.
-        self._escaping = self.set_timer(_ALT_S, self._escape)
-
-    def _escape(self) -> None:
-        self._escaping = None
-        self.post_message(self.Escaped())
-
     def action_end_of_input(self) -> None:
         """Leave, if there is nothing to lose; else delete a character, as shells do."""
         if self.text:
@@ -162,7 +156,7 @@ class Editor(TextArea):
         elif event.key == "escape":
             event.stop()
             event.prevent_default()
-            self._wait_for_alt()
+            self.post_message(self.Escaped())
         elif event.key in _NEWLINE_KEYS:
             event.stop()
             event.prevent_default()
@@ -174,11 +168,7 @@ class Editor(TextArea):
 
     def _enter(self) -> None:
         row, column = self.cursor_location
-        if self._escaping is not None:
-            self._escaping.stop()
-            self._escaping = None
-            self.insert("\n")
-        elif self.offers:
+        if self.offers:
             self.post_message(self.Accepted(submits=True))
         elif column and self.document.get_line(row)[column - 1 : column] == "\\" and self.cursor_at_end_of_line:
             self.replace("\n", (row, column - 1), (row, column))  # For terminals that have no other way.
