@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from textual._xterm_parser import XTermParser
+from textual.events import Key
+
 from tui.stage import stage
 
 #: A prompt that runs until there is a file named `go`.
@@ -90,3 +93,20 @@ async def test_what_is_selected_is_copied(tmp_path: Path) -> None:
         await person.pilot.press("ctrl+c")
         assert person.app.clipboard == "Hello brave"
         assert person.app.is_running
+
+
+async def test_new_lines_are_written_in_several_ways_and_an_empty_editor_can_be_left(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        editor = person.app.editor
+        for keys in (["ctrl+j"], ["shift+enter"], ["\\", "enter"]):
+            await person.pilot.press("a", *keys)
+        for key in XTermParser().feed("\x1b\r"):  # Alt+Enter
+            assert isinstance(key, Key)
+            await person.pilot.press(key.key)
+        assert editor.text == "a\na\na\n\n"
+        await person.pilot.press("left", "ctrl+d")
+        assert editor.text == "a\na\na\n"
+        editor.text = ""
+        await person.pilot.press("ctrl+d")
+        await person.until(lambda: person.app.return_value == 0)

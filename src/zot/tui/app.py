@@ -69,10 +69,9 @@ class ZotApp(App[int]):
     """
     BINDINGS = [  # noqa: RUF012  (as every app has it)
         Binding("ctrl+c", "interrupt", "leave", show=False, priority=True),
-        Binding("ctrl+d", "end_of_input", "leave", show=False),
         Binding("ctrl+o", "fold_all", "fold", show=False, priority=True),
         Binding("ctrl+r", "remove_waiting", "remove", show=False),
-        Binding("ctrl+q", "end_of_input", "leave", show=False, priority=True),
+        Binding("ctrl+q", "leave", "leave", show=False, priority=True),
     ]
     ENABLE_COMMAND_PALETTE = False
     TITLE = "zot"
@@ -297,9 +296,8 @@ class ZotApp(App[int]):
         self.editor.text = ""
         self.note("Ctrl+C again leaves; Esc aborts what runs")
 
-    def action_end_of_input(self) -> None:
-        if not self.editor.text:
-            self.leave()
+    def on_editor_ended(self) -> None:
+        self.leave()
 
     def action_fold_all(self) -> None:
         self.transcript.fold_all()
@@ -374,6 +372,9 @@ class ZotApp(App[int]):
 
     def leave(self) -> None:
         self.exit(0)
+
+    def action_leave(self) -> None:
+        self.leave()
 
     async def close(self) -> None:
         """Let go of the conversation, having noted how it stands."""

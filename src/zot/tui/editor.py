@@ -6,7 +6,9 @@ import re
 from collections.abc import Callable, Sequence
 
 from textual import events
+from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 from textual.binding import Binding
+from textual.keys import Keys
 from textual.message import Message
 from textual.widgets import TextArea
 
@@ -15,6 +17,10 @@ _FOLD_LINES = 6
 _FOLD_CHARACTERS = 1000
 _FOLDED = re.compile(r"\[pasted #(\d+): [^\]]*\]")
 _NEWLINE_KEYS = ("ctrl+j", "shift+enter", "alt+enter", "ctrl+enter")
+
+# Most terminals send this for Alt+Enter, of which Textual would make other keys.
+if isinstance(ANSI_SEQUENCES_KEYS, dict):
+    ANSI_SEQUENCES_KEYS.setdefault("\x1b\r", (Keys.ControlJ,))
 
 
 class Editor(TextArea):
@@ -27,7 +33,7 @@ class Editor(TextArea):
     """
     BINDINGS = [  # noqa: RUF012  (as every widget has it)
         Binding("ctrl+s", "steer", "steer", show=False),
-        Binding("escape", "escape", "abort", show=False),
+        Binding("ctrl+d", "end_of_input", "leave", show=False),
         Binding("pageup", "app.page(-1)", "scroll up", show=False),
         Binding("pagedown", "app.page(1)", "scroll down", show=False),
         Binding("ctrl+home", "app.page(-9999)", "to the beginning", show=False),
@@ -44,6 +50,9 @@ class Editor(TextArea):
 
     class Escaped(Message):
         """Somebody wants out."""
+
+    class Ended(Message):
+        """Somebody has nothing more to say."""
 
     class Offered(Message):
         """What can be completed is to be offered: the word before the cursor, "" for nothing."""
@@ -120,8 +129,12 @@ class Editor(TextArea):
     def action_steer(self) -> None:
         self.submit(steers=True)
 
-    def action_escape(self) -> None:
-        self.post_message(self.Escaped())
+    def action_end_of_input(self) -> None:
+        """Leave, if there is nothing to lose; else delete a character, as shells do."""
+        if self.text:
+            self.action_delete_right()
+        else:
+            self.post_message(self.Ended())
 
     def submit(self, *, steers: bool = False) -> None:
         """Have it said, if there is anything."""
@@ -140,6 +153,10 @@ class Editor(TextArea):
             event.stop()
             event.prevent_default()
             self._enter()
+        elif event.key == "escape":
+            event.stop()
+            event.prevent_default()
+            self.post_message(self.Escaped())
         elif event.key in _NEWLINE_KEYS:
             event.stop()
             event.prevent_default()
