@@ -254,6 +254,7 @@ class SlowStore:
     """A store that makes nothing safe until it is told to, as a disk would: `commit` and `lose` are the disk."""
 
     full = False
+    is_broken = False
     shared = False
     keeps = False
     left_behind = False

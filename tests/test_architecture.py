@@ -102,7 +102,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "checkpoints": {"errors", "messages", "store", "agent", "past"},
     "rewind": {"errors", "messages", "store", "history", "job", "checkpoints"},
     "session": {
-        "errors", "messages", "events", "slash", "store", "providers/base", "agent", "history", "job", "past", "worker",
+        "errors", "messages", "events", "slash", "store", "agent", "history", "job", "past", "worker",
         "rewind", "mending", "abortable",
     },
     # What faces see of a session.

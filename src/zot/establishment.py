@@ -17,7 +17,7 @@ from zot.hub import Wanted
 from zot.journal.journal import Journal
 from zot.premises import Premises
 from zot.provision import models_of
-from zot.runtime import Choice, journal_path, open_chosen, open_hosted
+from zot.runtime import HOSTED, Choice, journal_path, open_chosen, open_hosted
 from zot.serve.audit import Audit
 from zot.session import Session
 from zot.store import Configured
@@ -62,7 +62,8 @@ class Establishment:
 
         def choose(recorded: Configured | None) -> Choice:
             alias = _alias(recorded, wanted, session_id)
-            guarded = wanted is not None and wanted.guarded if recorded is None else recorded.guarded
+            made = wanted is not None and wanted.guarded if recorded is None else recorded.guarded
+            guarded = made or session_id.startswith(HOSTED)  # Also one of an earlier zot, which did not record it.
             given = {*self._flags, *(() if cwd is None else ("cwd",))}
             config = self._config(alias, session_id, cwd)
             return Choice(config, given, agent=alias, guarded=guarded, joinable=self.joinable)
@@ -94,6 +95,10 @@ class Establishment:
             deadline,
         )
         return await open_hosted(self._config(alias, None, None), demand, self._premises)
+
+    def has_rules(self, alias: str) -> bool:
+        """True if an agent has a policy of its own, so that strangers may be let to it."""
+        return alias in self.agents.names and bool(self._config(alias, None, None).policy)
 
     def describe(self, alias: str) -> tuple[str, str]:
         """Return the provider and the model of an agent; "" for a model that cannot be told."""

@@ -85,9 +85,9 @@ class Hub:
         """``limit`` bounds the sessions that are loaded at once; 0 does not."""
         self._opening = opening
         self._make_channel = channel
-        self._limit = limit
+        self.limit = limit
         self._resting = resting
-        self._idle_s = idle_s
+        self.idle_s = idle_s
         self._channels: dict[str, Channel] = {}
         #: The one that was used last stands at the end.
         self._live: dict[str, Live] = {}
@@ -119,12 +119,14 @@ class Hub:
         return channel
 
     @asynccontextmanager
-    async def use(self, session_id: str, wanted: Wanted | None = None) -> AsyncIterator[Session]:
+    async def use(
+        self, session_id: str, wanted: Wanted | None = None, *, looks: bool = False
+    ) -> AsyncIterator[Session]:
         """Have a session, and keep it loaded meanwhile. Raise NoSuchSession, TooManySessions, ConfigError, StoreFailed.
 
-        One that does not exist is made as ``wanted``.
+        One that does not exist is made as ``wanted``. Who only ``looks`` is let in however many there are.
         """
-        live = await self._get(session_id, wanted)
+        live = await self._get(session_id, wanted, looks)
         live.users += 1
         try:
             yield live.session
@@ -138,12 +140,19 @@ class Hub:
 
     async def let_go(self, session_id: str, *, parks: bool = False) -> bool:
         """End what a session does and forget it; what it recorded stays. False if it is not loaded."""
-        if session_id in self._loading:
-            await asyncio.wait({self._loading[session_id]})
+        for others in (self._loading, self._leaving):
+            if (task := others.get(session_id)) is not None:
+                await asyncio.wait({task})
         if session_id not in self._live:
             return False
         await asyncio.wait({self._leave(session_id, parks=parks)})
         return True
+
+    async def refresh(self, session_id: str, last_seq: int) -> None:
+        """Let go of a session that has nothing to do if others have added rows to it, up to ``last_seq``."""
+        live = self._live.get(session_id)
+        if live is not None and live.session.last_seq < last_seq and live.can_go(before=0.0):
+            await asyncio.wait({self._leave(session_id)})
 
     async def close(self) -> None:
         """Let go of all sessions. One that waits for a person waits on, in the journal."""
@@ -157,28 +166,32 @@ class Hub:
         if self._leaving:
             await asyncio.wait(list(self._leaving.values()))
 
-    async def _get(self, session_id: str, wanted: Wanted | None) -> Live:
+    async def _get(self, session_id: str, wanted: Wanted | None, looks: bool) -> Live:
         while True:
             if self._closed:
                 raise RuntimeClosed("the daemon is stopping")
             if (live := self._live.get(session_id)) is not None:
-                return live
+                if not live.session.is_broken or live.session.busy or live.users:
+                    return live
+                self._leave(session_id)  # What it could not write, such as on a full disk, is not on record.
             if (leaving := self._leaving.get(session_id)) is not None:
                 await asyncio.wait({leaving})
                 continue
             loading = self._loading.get(session_id)
             if loading is None:
-                loading = asyncio.get_running_loop().create_task(self._load(session_id, wanted), name="zot loading")
+                loading = asyncio.get_running_loop().create_task(
+                    self._load(session_id, wanted, looks), name="zot loading"
+                )
                 self._loading[session_id] = loading
                 loading.add_done_callback(lambda _: self._loading.pop(session_id, None))
                 await asyncio.shield(loading)  # Before we have it, it may have been let go of again.
             else:
                 await asyncio.wait({loading})  # If that fails we try for ourselves: we may want something else.
 
-    async def _load(self, session_id: str, wanted: Wanted | None) -> Live:
+    async def _load(self, session_id: str, wanted: Wanted | None, looks: bool) -> Live:
         self._tidy(more=1)
-        if self._limit and len(self._live) + self._opened >= self._limit:
-            raise TooManySessions(f"{self._limit} sessions are in use already; close one, or wait")
+        if self.limit and not looks and len(self._live) + self._opened >= self.limit:
+            raise TooManySessions(f"{self.limit} sessions are in use already; close one, or wait")
         self._opened += 1
         try:
             session = await self._opening(session_id, wanted)
@@ -211,11 +224,11 @@ class Hub:
 
     def _tidy(self, *, more: int = 0) -> None:
         """Let go of what has had nothing to do for longest, as far as there are too many, or ``more`` need room."""
-        before = time.monotonic() - self._idle_s
+        before = time.monotonic() - self.idle_s
         idle = [session_id for session_id, live in self._live.items() if live.can_go(before=before)]
         over = max(len(idle) - self._resting, sum(self._live[session_id].used < before for session_id in idle))
-        if self._limit:
-            over = max(over, len(self._live) + self._opened + more - self._limit)
+        if self.limit:
+            over = max(over, len(self._live) + self._opened + more - self.limit)
         for session_id in idle[: max(0, over)]:
             self._leave(session_id)
         self._tidy_at = max(self._resting, len(self._live)) + len(self._live) // _SHARE + 1
@@ -224,7 +237,7 @@ class Hub:
         if self._looking is None and not self._closed:
             soon = len(self._live) > self._resting
             self._looking = asyncio.get_running_loop().call_later(
-                _LOOK_S if soon else max(_LOOK_S, self._idle_s / 4), self._look
+                _LOOK_S if soon else max(_LOOK_S, self.idle_s / 4), self._look
             )
 
     def _look(self) -> None:

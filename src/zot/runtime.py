@@ -162,10 +162,9 @@ async def open_hosted(config: Config, demand: Demand, premises: Premises | None 
     What is configured counts, whatever the session worked with before. Raise ConfigError, StoreFailed.
     """
     from zot.answers import Once
-    from zot.guard import guarded
 
-    hosted = guarded(msgspec.structs.replace(config, session=f"{HOSTED}{demand.session_id}"))
-    chosen = Choice(hosted, {*RECORDED, *_PROMPTING})
+    hosted = msgspec.structs.replace(config, session=f"{HOSTED}{demand.session_id}")
+    chosen = Choice(hosted, {*RECORDED, *_PROMPTING}, guarded=True)
     return await _open_recorded(
         hosted,
         lambda _: chosen,

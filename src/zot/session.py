@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -23,7 +23,6 @@ from zot.job import Edit, Errand, Job, Wish, Words, checked_prompt
 from zot.mending import establish, note
 from zot.messages import Counters, ImageBlock, Message, TextBlock, timestamp
 from zot.past import CONCLUSION, Past, concluded, everything, fork_point
-from zot.providers.base import Reasoning
 from zot.slash import CommandAnswer, CommandInfo
 from zot.store import Allowed, MemoryStore, Spliced, Store
 from zot.worker import Worker
@@ -132,6 +131,11 @@ class Session:
     def overhear(self, call: Callable[[int], None]) -> None:
         """Let ``call`` hear up to which number there are rows that no subscriber was shown: of others, of repairs."""
         self._history.overheard = call
+
+    @property
+    def is_broken(self) -> bool:
+        """True if something could not be recorded: then it must be opened again."""
+        return self._store.is_broken
 
     @property
     def last_seq(self) -> int:
@@ -327,11 +331,7 @@ class Session:
 
     def use_reasoning(self, level: str) -> None:
         """Let the model think so much from the next model call on. Raise UserError if that is no level."""
-        if level not in get_args(Reasoning):
-            raise UserError(
-                f"{level!r} is not how much a model thinks; that is one of {', '.join(get_args(Reasoning))}"
-            )
-        self.agent.reasoning = cast(Reasoning, level)
+        self.agent.use_reasoning(level)
         self._worker.model_changed()
 
     async def keep_choice(self) -> None:

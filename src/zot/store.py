@@ -144,6 +144,10 @@ class Store(Protocol):
         """
 
     @property
+    def is_broken(self) -> bool:
+        """True if rows could not be made safe: it takes no more, and whoever goes on opens the session again."""
+
+    @property
     def full(self) -> bool:
         """True while so much is not yet safe that no more should be said."""
 
@@ -185,6 +189,7 @@ class MemoryStore:
     """
 
     full = False
+    is_broken = False
     shared = False
     keeps = False
     left_behind = False

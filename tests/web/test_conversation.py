@@ -16,6 +16,7 @@ from daemons import running
 from zot.client import Client
 from zot.errors import ConnectionLost
 from zot.events import Done, TextDelta
+from zot.hub import Wanted
 from zot.web import Limits, listen
 
 from .face import PATIENCE_S, Face, faced, until
@@ -106,6 +107,20 @@ async def test_a_session_made_over_a_websocket_may_look_and_not_touch_also_later
     ]  # fmt: skip
     assert results[0]["rawOutput"] == "not run: the policy of this session denies write here"
     assert not path.exists()
+
+
+async def test_a_session_that_was_made_on_the_machine_can_be_looked_at_only(face: Face) -> None:
+    async with face.daemon.hub.use("local one", Wanted()):
+        pass
+    async with face.connected() as client:
+        await client.call("initialize")
+        refused = await client.call("session/prompt", {"sessionId": "local one", "prompt": "!bash id"})
+        assert (refused["error"]["code"], "a policy of [agents.default]" in refused["error"]["message"]) == (
+            -32003,
+            True,
+        )
+        seen = await client.call("session/messages", {"sessionId": "local one"})
+        assert seen["result"]["total"] == 0
 
 
 @pytest.mark.parametrize("secret", ["data/token", "data/journal.db"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast, get_args
 
 from zot.agent.budget import Budget
 from zot.agent.calls import CallRunner
@@ -13,7 +13,7 @@ from zot.agent.hooks import AllowAll, Approver, Extensions, MessageDecision, NoE
 from zot.agent.relief import AutoCompact, Relief
 from zot.agent.run import Run
 from zot.agent.transcript import Transcript
-from zot.errors import ContextTooLong, PromptTooLong, ProviderError, StepsExhausted, TurnBlocked
+from zot.errors import ContextTooLong, PromptTooLong, ProviderError, StepsExhausted, TurnBlocked, UserError
 from zot.events import Usage
 from zot.messages import Counters, Message, ToolSpec, text_of
 from zot.providers.base import Catalogue, EncodedMessages, Model, Provider, Reasoning, Reply, ReplyStream, Request
@@ -79,6 +79,14 @@ class Agent:
         return Configured(
             self.provider.name, self.model.id, self.system, self.reasoning, self.cwd, self.name, self.guarded
         )
+
+    def use_reasoning(self, level: str) -> None:
+        """Let the model think so much from the next call on. Raise UserError if that is no level."""
+        if level not in get_args(Reasoning):
+            raise UserError(
+                f"{level!r} is not how much a model thinks; that is one of {', '.join(get_args(Reasoning))}"
+            )
+        self.reasoning = cast(Reasoning, level)
 
     def charge(self, counters: Counters) -> Counters:
         """Return ``counters`` with their cost at the prices of the model that was asked last."""

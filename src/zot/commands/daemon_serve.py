@@ -67,6 +67,7 @@ async def serve(
     notifier.ready(f"listening at {place.socket}")
     log.info("the daemon %d listens at %s", os.getpid(), place.socket)
     mending = loop.create_task(daemon.mend(), name="zot mending")
+    watching = loop.create_task(daemon.watch.run(), name="zot watching")
     pinging = loop.create_task(_ping(notifier), name="zot watchdog")
     web: list[Listening] = []
     is_there = True
@@ -78,6 +79,7 @@ async def serve(
         for one in web:
             one.stop()
         mending.cancel()
+        watching.cancel()
         async with asyncio.timeout(daemon.grace_s + _END_S):
             await daemon.close()
             for one in web:

@@ -204,6 +204,11 @@ class Record:
         self._safe, self._failed = safe, failed
 
     @property
+    def is_broken(self) -> bool:
+        """True if rows could not be written: it takes no more."""
+        return self._failure is not None
+
+    @property
     def full(self) -> bool:
         """True while more than 8 MiB are not yet safe."""
         return self._unsafe_bytes >= MAX_UNSAFE_BYTES

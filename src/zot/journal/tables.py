@@ -78,6 +78,11 @@ def listed(connection: sqlite3.Connection, *, cwd: str | None = None, limit: int
     return [record_of(row) for row in connection.execute(query, (*values, limit))]
 
 
+def touched(connection: sqlite3.Connection, since: str) -> list[str]:
+    """Return the ids of sessions that were used ``since`` a time."""
+    return [_text(key) for (key,) in connection.execute("SELECT id FROM sessions WHERE updated >= ?", (since,))]
+
+
 def marked(connection: sqlite3.Connection) -> list[SessionRecord]:
     """Return the sessions that somebody runs, or ran when they died, in the order in which they were made."""
     query = f"SELECT {_COLUMNS} FROM sessions WHERE owner <> x'' ORDER BY number"

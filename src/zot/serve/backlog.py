@@ -57,7 +57,7 @@ class Backlog:
             return  # To look how much it has taken is not worth it.
         if self._unread() <= MAX_UNREAD_BYTES:
             return
-        if self._size > _MAX_BURST_BYTES:
+        if self._size > _MAX_BURST_BYTES and len(self._pieces) > 1:
             self._cut()
         elif self._looking is None:
             self._looking = asyncio.get_running_loop().call_later(_PATIENCE_S, self._look)

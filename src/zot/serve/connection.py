@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Protocol, TypeAlias
 
 from zot.errors import (
@@ -116,6 +116,12 @@ class Office(Protocol):
     def cut_off(self) -> None:
         """A client was cut off that did not read."""
 
+    def has_rules(self, alias: str) -> bool:
+        """True if an agent has a policy of its own."""
+
+    def behind_turn(self, session_id: str, call: Callable[[], None]) -> None:
+        """Do something when the turn that runs in a session is over; at once, if none does."""
+
 
 class Connection:
     """A client: who it is, how it spells, and which sessions it follows."""
@@ -173,6 +179,11 @@ class Connection:
 
     # What it follows.
 
+    @property
+    def followed(self) -> Collection[str]:
+        """The sessions that it is told of."""
+        return self._followed.keys()
+
     def follow(self, session_id: str, after: int | None = None, *, again: bool = False) -> None:
         """Tell it what happens in a session, from a number on; ``again``, also if it is being told already."""
         before = self._followed.get(session_id)
@@ -203,11 +214,13 @@ class Connection:
 
     def lament(self, session_id: str, reason: str) -> None:
         """Tell it, and nobody else, why a turn that it wanted will never be."""
-        self.wire.send(Updates(session_id, self.dialect).lines(0, [Error(reason), Done()]))
+        line = Updates(session_id, self.dialect).lines(0, [Error(reason), Done()])
+        self.office.behind_turn(session_id, lambda: self.wire.send(line))
 
     def take_back(self, session_id: str) -> None:
         """Tell it, and nobody else, that a turn that it wanted was cancelled before it began."""
-        self.wire.send(Updates(session_id, self.dialect).lines(0, [TurnEnd("aborted"), Done()]))
+        line = Updates(session_id, self.dialect).lines(0, [TurnEnd("aborted"), Done()])
+        self.office.behind_turn(session_id, lambda: self.wire.send(line))
 
     # How it is served.
 

@@ -21,14 +21,17 @@ from zot.serve.local import LocalWire
 from zot.serve.log_feed import LogFeed
 from zot.serve.metrics import Metrics, rss_bytes, size_of_database
 from zot.serve.peer import admits, identify
+from zot.serve.reply import Reply
 from zot.serve.server_methods import ServerMethods
 from zot.serve.session_methods import SessionMethods
 from zot.serve.shelf import Shelf
+from zot.serve.watch import Watch
 from zot.version import __version__
 from zot.wire.daemon import FEATURES, LOOKS, PROTOCOL_VERSION, capabilities, check_version
 from zot.wire.daemon_server import Initialize, Initialized
 from zot.wire.host import Request
 from zot.wire.jsonrpc import RpcError
+from zot.wire.turn import TurnSummary
 
 if TYPE_CHECKING:
     from zot.agents import Agents
@@ -73,6 +76,9 @@ class Parts(Protocol):
     def describe(self, alias: str) -> tuple[str, str]:
         """Return the provider and the model of an agent, as far as they are known."""
 
+    def has_rules(self, alias: str) -> bool:
+        """True if an agent has a policy of its own."""
+
 
 class Daemon:
     """What all connections share (`connection.Office`)."""
@@ -82,6 +88,9 @@ class Daemon:
         self.place = parts.place
         self.server_version = parts.settings.server_version or __version__
         self.shelf = Shelf(parts.journal)
+        #: Set while no session of a dead process is being seen to.
+        self.is_mended = asyncio.Event()
+        self.is_mended.set()
         self.metrics = Metrics()
         #: The addresses at which it is reached besides its socket.
         self.listens: list[str] = []
@@ -91,7 +100,7 @@ class Daemon:
         self._server = ServerMethods(self)
         self.handlers: Mapping[str, Handler] = {
             **SessionMethods(self.hub, self.shelf).table,
-            **KeptMethods(self.hub, self.shelf).table,
+            **KeptMethods(self.hub, self.shelf, self.is_mended).table,
             **self._server.table,
         }
         self._connections: dict[Connection, None] = {}
@@ -99,6 +108,8 @@ class Daemon:
         self._ephemeral = ephemeral
         self._leaving: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Event()
+        #: What tells those who follow a session of runs that are made elsewhere, once it is started.
+        self.watch = Watch(parts.journal, self._followed_elsewhere)
         self.grace_s = parts.settings.grace_s
         self._when_stopping: list[Callable[[], None]] = []
         #: Set while nobody is connected, but who takes the endpoint over.
@@ -180,6 +191,23 @@ class Daemon:
         if self._ephemeral and not self._connections and not self._stopping.is_set():
             self._leaving = asyncio.get_running_loop().call_later(_EPHEMERAL_S, self.stop)
 
+    def has_rules(self, alias: str) -> bool:
+        """True if an agent has a policy of its own."""
+        return self.parts.has_rules(alias)
+
+    def behind_turn(self, session_id: str, call: Callable[[], None]) -> None:
+        """Do something when the turn that runs in a session is over; at once, if none does."""
+        session = self.hub.session(session_id)
+        if session is None or not session.busy or session.pending is not None:
+            call()
+        else:
+            loop = asyncio.get_running_loop()
+
+            def over(turn: TurnSummary, seq: int) -> None:
+                loop.call_soon(call)
+
+            Reply(session, over).started()
+
     def cut_off(self) -> None:
         """A client was cut off that did not read."""
         self.metrics.cut_off += 1
@@ -234,12 +262,22 @@ class Daemon:
 
     async def mend(self) -> None:
         """See to the sessions that a process left in the middle of something: they end, or wait for a person."""
-        for session_id in await self.parts.journal.left_behind():
-            try:
-                async with self.hub.use(session_id):
-                    pass
-            except Exception:  # One that cannot be mended must not keep the others from it.
-                log.exception("session %r could not be mended", session_id)
+        self.is_mended.clear()
+        try:
+            for session_id in await self.parts.journal.left_behind():
+                try:
+                    async with self.hub.use(session_id, looks=True):
+                        pass
+                except Exception:  # One that cannot be mended must not keep the others from it.
+                    log.exception("session %r could not be mended", session_id)
+        finally:
+            self.is_mended.set()
+
+    def _followed_elsewhere(self) -> dict[str, Feed]:
+        """Return the feeds of sessions that somebody follows, and that do not run in the hub."""
+        followed = {one for connection in self._connections for one in connection.followed}
+        running = {one for one in followed if (session := self.hub.session(one)) is not None and session.busy}
+        return {session_id: self.feed(session_id) for session_id in followed - running}
 
     # How it ends.
 

@@ -16,13 +16,17 @@ from zot.serve.connection import Connection, Handler
 from zot.serve.shelf import Entry, Shelf
 from zot.wire import daemon_session as said
 
+#: How long a list waits for sessions to be seen to that a dead process left.
+_MENDING_S = 5.0
+
 
 class KeptMethods:
     """Handlers by the name of their method."""
 
-    def __init__(self, hub: Hub, shelf: Shelf) -> None:
+    def __init__(self, hub: Hub, shelf: Shelf, is_mended: asyncio.Event) -> None:
         self._hub = hub
         self._shelf = shelf
+        self._is_mended = is_mended
 
     @property
     def table(self) -> Mapping[str, Handler]:
@@ -38,6 +42,9 @@ class KeptMethods:
 
     async def _list(self, connection: Connection, asked: said.List) -> said.Sessions:
         del connection
+        with suppress(TimeoutError):  # Some may wait for a person, which is not known before.
+            async with asyncio.timeout(_MENDING_S):
+                await self._is_mended.wait()
         entries = await self._shelf.listed(
             query=asked.query or "", cwd=asked.cwd, agent=asked.agent_alias, limit=asked.limit
         )
@@ -48,6 +55,8 @@ class KeptMethods:
         state: said.SessionState = "idle"
         if session is not None and session.busy:
             state = "waiting_approval" if session.pending is not None else "running"
+        elif entry.is_running:
+            state = "running"
         return said.SessionEntry(
             session_id=record.id,
             session_key=record.id,
@@ -65,7 +74,9 @@ class KeptMethods:
     async def _messages(self, connection: Connection, asked: said.Messages) -> said.MessagePage:
         del connection
         try:
-            async with self._hub.use(asked.session_id) as session:
+            seq, _ = await self._shelf.standing(asked.session_id)
+            await self._hub.refresh(asked.session_id, seq)
+            async with self._hub.use(asked.session_id, looks=True) as session:
                 messages = list(session.transcript.messages)
                 if asked.view == "full":
                     kept = await session.all_messages()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 from zot.errors import UserError
@@ -16,7 +17,7 @@ from zot.serve.reply import Reply
 from zot.session import Session, new_session_id
 from zot.slash import CommandAnswer
 from zot.wire import daemon_session as said
-from zot.wire.jsonrpc import SESSION_NOT_FOUND, RpcError
+from zot.wire.jsonrpc import NOT_OWNED, SESSION_NOT_FOUND, RpcError
 from zot.wire.turn import TurnSummary
 from zot.wire.updates import pending_of
 
@@ -72,16 +73,14 @@ class SessionMethods:
 
     async def _new(self, connection: Connection, asked: said.New) -> Told:
         wanted = Wanted(asked.agent_alias, asked.cwd, guarded=not connection.is_local)
-        session_id = asked.session_id or new_session_id()
-        session = self._hub.session(session_id)
-        if session is not None and session.agent.name not in ("", wanted.agent):
-            raise UserError(
-                f"session {session_id!r} is one of the agent {session.agent.name!r}, not of {wanted.agent!r}"
-            )
-        return await self._opened(connection, session_id, wanted)
+        return await self._opened(connection, asked.session_id or new_session_id(), wanted)
 
     async def _opened(self, connection: Connection, session_id: str, wanted: Wanted | None) -> Told:
         async with self._hub.use(session_id, wanted) as session:
+            if wanted is not None and session.agent.name not in ("", wanted.agent):
+                raise UserError(
+                    f"session {session_id!r} is one of the agent {session.agent.name!r}, not of {wanted.agent!r}"
+                )
             seq, epoch = await self._standing(connection, session_id)
             opened = said.Opened(
                 session_id=session_id,
@@ -124,13 +123,14 @@ class SessionMethods:
         connection.unfollow(session_id)
 
     async def _fork(self, connection: Connection, asked: said.Fork) -> Told:
-        async with self._hub.use(asked.session_id) as session:
+        async with self._used(connection, asked.session_id) as session:
             made = await session.fork(asked.new_session_id, messages=asked.messages)
         return await self._opened(connection, made, None)
 
     async def _state(self, connection: Connection, asked: said.OfSession) -> said.State:
         seq, epoch = await self._standing(connection, asked.session_id)
-        async with self._hub.use(asked.session_id) as session:
+        await self._hub.refresh(asked.session_id, seq)
+        async with self._hub.use(asked.session_id, looks=True) as session:
             state = session.state()
             return said.State(
                 session_id=asked.session_id,
@@ -159,8 +159,28 @@ class SessionMethods:
     async def _standing(self, connection: Connection, session_id: str) -> tuple[int, int]:
         """Return the number of the newest event that was shown, and the epoch. Raise NoSuchSession."""
         seq, epoch = await self._shelf.standing(session_id)
-        feed = connection.office.feed(session_id)
-        return feed.seq if feed.is_loaded else seq, epoch
+        feed, session = connection.office.feed(session_id), self._hub.session(session_id)
+        if session is not None and session.busy:
+            return feed.seq, epoch
+        feed.overheard(seq)  # Others may have added rows, which nobody was shown here.
+        return seq, epoch
+
+    @asynccontextmanager
+    async def _used(self, connection: Connection, session_id: str) -> AsyncIterator[Session]:
+        """Have a session to do something with it. Raise RpcError if that is not for whoever is not on this machine.
+
+        One that was made here may do anything, unless its agent has rules of its own.
+        """
+        async with self._hub.use(session_id) as session:
+            if not connection.is_local and not session.agent.guarded:
+                alias = session.agent.name or "default"
+                if not connection.office.has_rules(alias):
+                    raise RpcError(
+                        NOT_OWNED,
+                        f"session {session_id!r} was made on this machine and its agent has no policy: over the network"
+                        f" it can be looked at only; a policy of [agents.{alias}] would change that",
+                    )
+            yield session
 
     # Turns.
 
@@ -194,7 +214,7 @@ class SessionMethods:
     ) -> Deferred:
         """Begin a run, let the client hear it, and answer with its ``result`` right behind its last update."""
         deferred = Deferred()
-        async with self._hub.use(session_id) as session:
+        async with self._used(connection, session_id) as session:
             connection.follow(session_id)
 
             def ended(turn: TurnSummary, seq: int) -> None:
@@ -213,7 +233,7 @@ class SessionMethods:
     async def _steer(self, connection: Connection, asked: said.Prompt) -> Deferred:
         words, images = await read_attachments(asked.attachments, is_local=connection.is_local)
         text, deferred = "\n\n".join(part for part in (asked.prompt, *words) if part), Deferred()
-        async with self._hub.use(asked.session_id) as session:
+        async with self._used(connection, asked.session_id) as session:
             connection.follow(asked.session_id)
             session.steer(
                 text,
@@ -233,18 +253,17 @@ class SessionMethods:
         return said.Cancelled(asked.session_id)
 
     async def _approve(self, connection: Connection, asked: said.Approve) -> said.Approved:
-        async with self._hub.use(asked.session_id) as session:
+        async with self._used(connection, asked.session_id) as session:
             session.approve(asked.request_id, asked.verdict, by=connection.label)
         return said.Approved(asked.session_id, asked.request_id)
 
     # What it works with.
 
     async def _configure(self, connection: Connection, asked: said.Configure) -> said.Configured:
-        del connection
         wanted = asked.overrides
         if wanted.model_provider:
             raise UserError("a session keeps its provider: create one of an agent that has the other")
-        async with self._hub.use(asked.session_id) as session:
+        async with self._used(connection, asked.session_id) as session:
             if wanted.model is not None:
                 session.use_model(wanted.model)
             if wanted.reasoning is not None:
@@ -253,9 +272,8 @@ class SessionMethods:
             return said.Configured(asked.session_id, said.Overrides(session.agent.model.id, session.agent.reasoning))
 
     async def _clear(self, connection: Connection, asked: said.OfSession) -> Deferred:
-        del connection
         deferred = Deferred()
-        async with self._hub.use(asked.session_id) as session:
+        async with self._used(connection, asked.session_id) as session:
             session.clear(
                 started=lambda: deferred.resolve(said.Cleared(asked.session_id)),
                 dropped=lambda reason: deferred.resolve(as_rpc_error(UserError(reason))),
@@ -264,21 +282,20 @@ class SessionMethods:
 
     async def _models(self, connection: Connection, asked: said.OfSession) -> said.Models:
         del connection
-        async with self._hub.use(asked.session_id) as session:
+        async with self._hub.use(asked.session_id, looks=True) as session:
             known = session.agent.catalogue.models
         entries = (said.ModelEntry(one.provider, one.id, one.name, one.context_window) for one in known)
         return said.Models(asked.session_id, tuple(entries))
 
     async def _allowed(self, connection: Connection, asked: said.OfSession) -> said.AllowedCalls:
         del connection
-        async with self._hub.use(asked.session_id) as session:
+        async with self._hub.use(asked.session_id, looks=True) as session:
             known = session.remembered()
         entries = (said.AllowedEntry(one.tool, one.subject) for one in known)
         return said.AllowedCalls(asked.session_id, tuple(entries))
 
     async def _forget(self, connection: Connection, asked: said.Forget) -> said.Forgotten:
-        del connection
-        async with self._hub.use(asked.session_id) as session:
+        async with self._used(connection, asked.session_id) as session:
             for one in session.remembered():
                 if (one.tool, one.subject) == (asked.tool, asked.subject):
                     await session.forget(one)
@@ -291,7 +308,7 @@ class SessionMethods:
         del connection
 
         async def list_commands() -> said.Commands:
-            async with self._hub.use(asked.session_id) as session:
+            async with self._hub.use(asked.session_id, looks=True) as session:
                 found = await session.commands()
             entries = (said.CommandEntry(one.name, one.description, one.extension) for one in found)
             return said.Commands(asked.session_id, tuple(entries))
@@ -300,7 +317,7 @@ class SessionMethods:
 
     async def _run_command(self, connection: Connection, asked: said.RunCommand) -> Later:
         async def run_command() -> Told:
-            async with self._hub.use(asked.session_id) as session:
+            async with self._used(connection, asked.session_id) as session:
                 connection.follow(asked.session_id)
                 answer = await session.run_command(asked.name, asked.args)
                 return Told(_command_run(asked.session_id, answer), lambda: self._act(connection, asked, answer))
@@ -317,14 +334,12 @@ class SessionMethods:
                 connection.lament(asked.session_id, str(problem))
 
     async def _panel_key(self, connection: Connection, asked: said.PanelKey) -> said.PanelTold:
-        del connection
-        async with self._hub.use(asked.session_id) as session:
+        async with self._used(connection, asked.session_id) as session:
             session.press(asked.panel_id, asked.key, asked.text)
         return said.PanelTold(asked.session_id, asked.panel_id)
 
     async def _panel_close(self, connection: Connection, asked: said.PanelClose) -> said.PanelTold:
-        del connection
-        async with self._hub.use(asked.session_id) as session:
+        async with self._used(connection, asked.session_id) as session:
             session.close_panel(asked.panel_id)
         return said.PanelTold(asked.session_id, asked.panel_id)
 

@@ -16,11 +16,12 @@ from zot.journal.tables import SessionRecord
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A session in a list: what is recorded of it, its newest row, and its agent."""
+    """A session in a list: what is recorded of it, its newest row, its agent, and if somebody runs it."""
 
     record: SessionRecord
     last_seq: int
     agent: str
+    is_running: bool = False
 
 
 class Shelf:
@@ -44,6 +45,9 @@ class Shelf:
         """Return sessions, the newest first; of those, the ones in which ``query`` was said."""
         found = [hit.session for hit in await self._journal.search(query)] if query else None
 
+        def running(record: SessionRecord) -> bool:
+            return record.owner is not None and self._journal.is_running(record)
+
         def look(connection: sqlite3.Connection) -> list[Entry]:
             entries: list[Entry] = []
             for record in tables.listed(connection, cwd=cwd):
@@ -51,7 +55,12 @@ class Shelf:
                     break
                 if found is not None and record.id not in found:
                     continue
-                entry = Entry(record, tables.last_seq(connection, record.number), view.agent_of(connection, record))
+                entry = Entry(
+                    record,
+                    tables.last_seq(connection, record.number),
+                    view.agent_of(connection, record),
+                    running(record),
+                )
                 if agent is None or entry.agent == agent:
                     entries.append(entry)
             return entries

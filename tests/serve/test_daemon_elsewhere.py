@@ -1,0 +1,105 @@
+"""Sessions that are used from several sides: by another process, over the host protocol, from another machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from daemons import PATIENCE_S, Caller, Running, running
+from zot.config import Config
+from zot.errors import StoreFailed
+from zot.runtime import open_recorded
+
+
+@pytest.fixture
+async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
+    async with running(tmp_path) as service:
+        watching = asyncio.create_task(service.daemon.watch.run())
+        yield service
+        watching.cancel()
+
+
+async def say_elsewhere(home: Path, session_id: str, prompt: str) -> None:
+    """Run a prompt as another process would: with a session of its own in the same journal."""
+    config = Config(provider="lab", session=session_id, journal=str(home / "journal.db"), cwd=str(home))
+    session = await open_recorded(config, {"provider"})
+    session.prompt(prompt)
+    await session.finish()
+    await session.close()
+
+
+def said(caller: Caller, session_id: str) -> list[str]:
+    return [one["text"] for one in caller.updates(session_id) if one["type"] == "agent_message_chunk"]
+
+
+async def test_who_follows_a_session_hears_what_others_do_with_it(daemon: Running, tmp_path: Path) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    await caller.get("session/prompt", sessionId="s", prompt="!echo here")
+    await say_elsewhere(tmp_path, "s", "!echo there")
+    await caller.until(type="turn_complete", content="there")
+    assert (await caller.get("session/state", sessionId="s"))["messageCount"] == 4
+    assert len((await caller.get("session/messages", sessionId="s"))["messages"]) == 4
+    await caller.get("session/prompt", sessionId="s", prompt="!echo again")
+    assert said(caller, "s") == ["here", "there", "again"]
+    late = await daemon.caller()
+    await late.get("session/attach", sessionId="s", after=0)
+    await late.until(type="turn_complete", content="again")
+    assert late.updates("s") == caller.updates("s")
+
+
+async def test_who_follows_a_chat_hears_what_is_asked_over_the_host_protocol(daemon: Running) -> None:
+    caller, bridge = await daemon.caller(), await daemon.caller()
+    for prompt in ("!echo one", "!echo two"):
+        asked = {"request_id": prompt, "session_id": "chat", "prompt": prompt}
+        assert (await bridge.get("host/respond", **asked))["response"]["ok"]
+        if prompt == "!echo one":
+            await caller.get("session/attach", sessionId="host:chat")
+    await caller.until(type="turn_complete", content="two")
+
+
+async def test_a_chat_with_strangers_stays_guarded_however_it_is_used(daemon: Running, tmp_path: Path) -> None:
+    caller = await daemon.caller()
+    asked = {"request_id": "r", "session_id": "chat", "prompt": "!echo hi"}
+    assert (await caller.get("host/respond", **asked))["response"]["ok"]
+    copy = (await caller.get("session/fork", sessionId="host:chat"))["sessionId"]
+    for session_id in ("host:chat", copy):
+        await caller.get("session/prompt", sessionId=session_id, prompt="!bash touch made")
+    assert not (tmp_path / "made").exists()
+    results = [one for one in caller.updates() if one["type"] == "tool_result"]
+    assert [one["isError"] for one in results] == [True, True]
+
+
+async def test_a_turn_that_never_began_is_told_behind_the_one_that_runs(daemon: Running) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    caller.call("session/prompt", sessionId="s", prompt="!slow 5 0.02")
+    await caller.until(type="agent_message_chunk")
+    caller.tell("session/prompt", sessionId="s", prompt="")
+    outcomes = [(await caller.until(type="turn_complete"))["outcome"] for _ in range(2)]
+    assert outcomes == ["completed", "failed"]
+
+
+async def test_a_session_that_could_not_be_written_is_opened_again_when_it_can(daemon: Running) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    session = daemon.daemon.hub.session("s")
+    assert session is not None
+    session._store.on_failed(StoreFailed("the disk is full"))  # type: ignore[attr-defined]  # as the writer would
+    assert (await caller.get("session/prompt", sessionId="s", prompt="!echo there is room again"))["content"]
+    assert daemon.daemon.hub.session("s") is not session
+
+
+async def test_of_two_who_make_a_session_for_different_agents_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[agents.default]\nprovider = "lab"\n[agents.two]\nprovider = "lab"\n')
+    async with running(tmp_path) as daemon:
+        first, second = await daemon.caller(), await daemon.caller()
+        async with asyncio.timeout(PATIENCE_S):
+            answers = await asyncio.gather(
+                first.ask("session/new", agentAlias="default", sessionId="s"),
+                second.ask("session/new", agentAlias="two", sessionId="s"),
+            )
+    assert sorted("error" in answer for answer in answers) == [False, True]
