@@ -13,7 +13,9 @@ import socket
 import sys
 from collections.abc import Collection, Iterable
 from contextlib import suppress
+from functools import _lru_cache_wrapper as _Cached
 from importlib import import_module
+from inspect import signature
 from pkgutil import iter_modules
 from typing import Any, NoReturn
 
@@ -29,6 +31,7 @@ def load() -> None:
     load_all_of(zot.__path__, "zot.", _ELSEWHERE)
     for name in ("concurrent.futures.thread", "encodings.utf_8_sig", "random", "shlex", "tempfile", "tomllib"):
         import_module(name)
+    make_what_is_made_once()
     gc.collect()
     gc.freeze()  # What nobody looks at is nowhere copied.
 
@@ -40,6 +43,15 @@ def load_all_of(path: Iterable[str], prefix: str, without: Collection[str] = ())
             loaded = import_module(prefix + module.name)
             if module.ispkg:
                 load_all_of(loaded.__path__, f"{prefix}{module.name}.")
+
+
+def make_what_is_made_once() -> None:
+    """Call each function of zot that does its work once in a process, and needs to be told nothing for it."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("zot.")]
+    cached = {made for module in modules for made in vars(module).values() if isinstance(made, _Cached)}
+    for function in cached:
+        if not signature(function).parameters:
+            function()
 
 
 def serve(control: socket.socket) -> None:
