@@ -13,4 +13,6 @@ class Late:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith(("_", "pytest")):  # Whatever stands in a module is asked by pytest for its own marks.
+            raise AttributeError(name)
         return getattr(import_module(self._name), name)
