@@ -6,25 +6,52 @@ Whoever asks sends a JSON object (`argv`, `cwd`, `env`) with four descriptors: t
 report the pid and then the exit code, each on a line. Each has a parent of its own, which waits for it.
 """
 
+import gc
 import json
 import os
 import socket
 import sys
+from collections.abc import Collection, Iterable
 from contextlib import suppress
+from functools import _lru_cache_wrapper as _Cached
 from importlib import import_module
+from inspect import signature
+from pkgutil import iter_modules
 from typing import Any, NoReturn
 
+import zot
 from zot.cli import main
 
-LOADED = (
-    "concurrent.futures.thread", "ctypes", "hashlib", "zot.agent.prompt", "zot.agent.run", "zot.commands.doctor",
-    "zot.commands.host", "zot.commands.login", "zot.commands.models", "zot.commands.once", "zot.commands.rpc",
-    "zot.commands.skills", "zot.doctor", "zot.journal.journal", "zot.providers.anthropic", "zot.providers.failures",
-    "zot.providers.http", "zot.providers.lab.service", "zot.providers.lab.transport", "zot.providers.probe",
-    "zot.runtime", "zot.serve.host", "zot.serve.host_input", "zot.serve.host_many", "zot.serve.once", "zot.serve.rpc",
-    "zot.skills", "zot.tools.bash", "zot.tools.edit", "zot.tools.guardian", "zot.tools.read", "zot.tools.skill",
-    "zot.tools.write",
-)  # fmt: skip
+#: Begins to run, or belongs to an extra: whether that is installed is found out by whoever wants it.
+_ELSEWHERE = ("__main__", "client_line", "tui", "web")
+
+
+def load() -> None:
+    """Load all of zot, and what it needs of the standard library only later, and let it stay where it is in memory."""
+    load_all_of(zot.__path__, "zot.", _ELSEWHERE)
+    for name in ("concurrent.futures.thread", "encodings.utf_8_sig", "random", "shlex", "tempfile", "tomllib"):
+        import_module(name)
+    make_what_is_made_once()
+    gc.collect()
+    gc.freeze()  # What nobody looks at is nowhere copied.
+
+
+def load_all_of(path: Iterable[str], prefix: str, without: Collection[str] = ()) -> None:
+    """Load the modules of a package, and of those in it."""
+    for module in iter_modules(path):
+        if module.name not in without:
+            loaded = import_module(prefix + module.name)
+            if module.ispkg:
+                load_all_of(loaded.__path__, f"{prefix}{module.name}.")
+
+
+def make_what_is_made_once() -> None:
+    """Call each function of zot that does its work once in a process, and needs to be told nothing for it."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("zot.")]
+    cached = {made for module in modules for made in vars(module).values() if isinstance(made, _Cached)}
+    for function in cached:
+        if not signature(function).parameters:
+            function()
 
 
 def serve(control: socket.socket) -> None:
@@ -82,6 +109,5 @@ if __name__ == "__main__":
     if os.fork():
         os._exit(0)
     os.setsid()
-    for name in LOADED:
-        import_module(name)
+    load()
     serve(socket.socket(fileno=int(sys.argv[1])))

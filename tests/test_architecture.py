@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -209,9 +209,25 @@ def module_of(path: Path) -> str:
 MODULES = {module_of(path) for path in FILES}
 
 
-def imported(path: Path) -> Iterator[str]:
-    """Yield the modules of ours that a file imports: at the top, inside functions, and for the type checker only."""
-    for node in nodes(path):
+def imported(path: Path) -> tuple[str, ...]:
+    """Return the modules of ours that a file imports: at the top, inside functions, and for the type checker only."""
+    return seen(path)[0]
+
+
+def calls(path: Path) -> tuple[tuple[str, int], ...]:
+    """Return what a file calls, by its last name, and on which line."""
+    return seen(path)[1]
+
+
+@cache
+def seen(path: Path) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...]]:
+    # Not the tree itself: whoever looks for garbage in the tests to come would have to look at a million nodes.
+    nodes = [*ast.walk(ast.parse(path.read_text()))]
+    return tuple(_imported(nodes, path)), tuple(_calls(nodes))
+
+
+def _imported(nodes: Sequence[ast.AST], path: Path) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if part_is_ours(alias.name))
         elif isinstance(node, ast.ImportFrom):
@@ -222,9 +238,14 @@ def imported(path: Path) -> Iterator[str]:
                     yield inner if inner in MODULES else node.module
 
 
-@cache
-def nodes(path: Path) -> list[ast.AST]:
-    return [*ast.walk(ast.parse(path.read_text()))]
+def _calls(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, int]]:
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            match node.func:
+                case ast.Name(id=name) | ast.Attribute(attr=name):
+                    yield name, node.lineno
+                case _:
+                    pass
 
 
 def part_is_ours(name: str) -> bool:
@@ -284,16 +305,6 @@ CALLS_NOBODY_MAKES = {
 def test_nobody_calls_this(name: str) -> None:
     found = [f"{path.relative_to(ROOT)}:{line}" for path in FILES for called, line in calls(path) if called == name]
     assert found == [], CALLS_NOBODY_MAKES[name]
-
-
-def calls(path: Path) -> Iterator[tuple[str, int]]:
-    for node in nodes(path):
-        if isinstance(node, ast.Call):
-            match node.func:
-                case ast.Name(id=name) | ast.Attribute(attr=name):
-                    yield name, node.lineno
-                case _:
-                    pass
 
 
 WORDS_NOBODY_WRITES = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from apis import APIS, Words
+from apis import APIS
 
 from fakes import (
     PNG,
@@ -41,8 +41,7 @@ class Conversation:
     def __init__(self, api: ApiName, points: Points, *, holds: bool = False) -> None:
         self.spoken = APIS[api]
         self.points = points
-        words = self.spoken.words
-        self.transport = FakeTransport(_script(words), points, words.reply(words.text("fine")))
+        self.transport = FakeTransport(_script(api), points, _fine(api))
         self.session = self._open(holds=holds)
         self.listener = listen(self.session, points)
         self.grammar = Grammar()
@@ -111,7 +110,15 @@ def _problems(find: Callable[[bytes], list[str]], body: bytes) -> list[str]:
     return find(body)
 
 
-def _script(words: Words) -> list[Answer | list[bytes]]:
+@cache
+def _fine(api: ApiName) -> list[bytes]:
+    words = APIS[api].words
+    return words.reply(words.text("fine"))
+
+
+@cache
+def _script(api: ApiName) -> list[Answer | list[bytes]]:
+    words = APIS[api].words
     return [
         words.reply(
             words.thinking("Let me", " see", signature="sig1"),

@@ -5,16 +5,21 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-import openai
-
+from .late import Late
 from .scenes import PICTURE
 
+if TYPE_CHECKING:
+    import openai
+else:
+    openai = Late("openai")
+
 ERRORS = {
-    400: openai.BadRequestError, 401: openai.AuthenticationError, 403: openai.PermissionDeniedError,
-    404: openai.NotFoundError, 413: openai.APIStatusError, 422: openai.UnprocessableEntityError,
-    429: openai.RateLimitError, 500: openai.InternalServerError, 503: openai.InternalServerError,
-    529: openai.InternalServerError,
+    400: "BadRequestError", 401: "AuthenticationError", 403: "PermissionDeniedError",
+    404: "NotFoundError", 413: "APIStatusError", 422: "UnprocessableEntityError",
+    429: "RateLimitError", 500: "InternalServerError", 503: "InternalServerError",
+    529: "InternalServerError",
 }  # fmt: skip
 
 

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gemini_validator
 import pytest
-from google import genai
-from google.genai import errors, types
 
 from zot.providers.gemini import GeminiGenerateContent
 
+from .late import Late
 from .scenes import PICTURE, SCENES, STATUSES, TOOL, Call, Heard, sent, told
+
+if TYPE_CHECKING:
+    from google import genai
+    from google.genai import errors, types
+else:
+    genai = Late("google.genai")
+    errors = Late("google.genai.errors")
+    types = Late("google.genai.types")
 
 _STOPS = {"STOP": "end_turn", "MAX_TOKENS": "length", "SAFETY": "refusal"}
 

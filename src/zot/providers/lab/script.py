@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 
 import msgspec
 
@@ -99,6 +100,7 @@ class Script(msgspec.Struct, frozen=True):
         return "\n".join(scene.help for scene in self.scenes if scene.help)
 
 
+@cache
 def demo() -> Script:
     """Return the built-in script: a demonstration that uses the tools, and scenes that begin with ``!``."""
     # Not checked line by line: it is ours, a test does that, and a session may be waiting for its first word.
