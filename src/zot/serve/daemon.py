@@ -270,9 +270,9 @@ class Daemon:
             await asyncio.wait(running, timeout=self.grace_s)
         for task in running:
             task.cancel()
-        await self.hub.close()
         if self._respondent is not None:
             await self._respondent.close()
+        await self.hub.close()
         await self._see_off()
 
     async def _see_off(self) -> None:
