@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from zot.hub import Hub, Opening
+from zot.serve.acceptor import Acceptor, room_for_clients
 from zot.serve.audit import Audit, Who
-from zot.serve.claim import BACKLOG
 from zot.serve.connection import Connection, Handler
 from zot.serve.feed import Feed
 from zot.serve.kept_methods import KeptMethods
@@ -160,8 +160,8 @@ class Daemon:
 
     def connect(self, connection: Connection) -> Connection | None:
         """Take a client in; None if there are too many."""
-        if len(self._connections) >= MAX_CLIENTS:
-            log.warning("refused a connection of %s: there are %d already", connection.label, MAX_CLIENTS)
+        if len(self._connections) >= (most := room_for_clients(MAX_CLIENTS)):
+            log.warning("refused a connection of %s: there are %d already", connection.label, most)
             return None
         self._connections[connection] = None
         self.metrics.connections += 1
@@ -292,8 +292,6 @@ class Daemon:
 
 async def listen(daemon: Daemon, listener: socket.socket) -> Callable[[], None]:
     """Accept clients at the local socket until the daemon stops; return what ends that before. Others wait in line."""
-    loop = asyncio.get_running_loop()
-    listener.setblocking(False)
-    server = await loop.create_unix_server(lambda: LocalWire(daemon.accept), sock=listener, backlog=BACKLOG)
-    daemon.when_stopping(server.close)
-    return server.close
+    acceptor = Acceptor(listener, lambda: LocalWire(daemon.accept))
+    daemon.when_stopping(acceptor.close)
+    return acceptor.close
