@@ -28,7 +28,7 @@ from zot.version import __version__
 from zot.wire.daemon import FEATURES, LOOKS, PROTOCOL_VERSION, capabilities, check_version
 from zot.wire.daemon_server import Initialize, Initialized
 from zot.wire.host import Request
-from zot.wire.jsonrpc import RpcError
+from zot.wire.jsonrpc import NULL, TOO_MANY_CLIENTS, RpcError, encode_error
 
 if TYPE_CHECKING:
     from zot.agents import Agents
@@ -41,6 +41,8 @@ log = logging.getLogger("zot")
 
 #: So many clients at once: what a process may have open is not theirs alone.
 MAX_CLIENTS = 1024
+#: How long one may say nothing before another gets its place.
+_SILENT_S = 10.0
 #: How long an ephemeral daemon waits for the next client.
 _EPHEMERAL_S = 1.0
 #: How long those who have just come may take to say something when the daemon ends, and all others to read the rest.
@@ -156,11 +158,15 @@ class Daemon:
         if not admits(peer):
             self.parts.audit.note("refused", who)
             return None
-        return self.connect(Connection(self, wire, who, label=peer.label))
+        connection = self.connect(Connection(self, wire, who, label=peer.label))
+        if connection is None:
+            wire.send(encode_error(NULL, RpcError(TOO_MANY_CLIENTS, "there are too many clients; try again later")))
+            wire.finish()
+        return connection
 
     def connect(self, connection: Connection) -> Connection | None:
         """Take a client in; None if there are too many."""
-        if len(self._connections) >= (most := room_for_clients(MAX_CLIENTS)):
+        if len(self._connections) >= (most := room_for_clients(MAX_CLIENTS)) and not self._makes_room():
             log.warning("refused a connection of %s: there are %d already", connection.label, most)
             return None
         self._connections[connection] = None
@@ -170,6 +176,16 @@ class Daemon:
             self._leaving.cancel()
             self._leaving = None
         return connection
+
+    def _makes_room(self) -> bool:
+        """End the connection of whoever has been there longest without introducing itself. False if nobody has."""
+        before = time.monotonic() - _SILENT_S
+        for one in self._connections:
+            if not one.is_welcome and one.came < before:
+                del self._connections[one]
+                one.wire.cut(f"{one.label} did not introduce itself, and others want to come in")
+                return True
+        return False
 
     def left(self, connection: Connection) -> None:
         """A client has gone."""
