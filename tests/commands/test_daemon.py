@@ -193,23 +193,54 @@ async def test_one_takes_over_while_clients_come_and_go_and_nobody_is_refused(da
     assert not os.path.exists(daemons.path)
 
 
-async def test_systemd_may_have_made_the_socket(daemons: Daemons, tmp_path: Path) -> None:
+PASSED = 'exec 3<&0 0</dev/null; export LISTEN_FDS=1 LISTEN_PID=$$; exec "$@"'
+
+
+async def passed(daemons: Daemons, made: socket.socket, *flags: str, **env: str) -> asyncio.subprocess.Process:
+    """Start a daemon as systemd would, with a socket that listens already."""
+    return await asyncio.create_subprocess_exec(
+        "sh", "-c", PASSED, "sh", sys.executable, "-m", "zot", "daemon", "--provider", "lab", *flags,
+        cwd=daemons.cwd, env={**daemons.env, **env}, stdin=made.fileno(), stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+
+
+async def test_systemd_may_have_made_the_socket_and_hears_where_it_is(daemons: Daemons, tmp_path: Path) -> None:
     path = str(tmp_path / "made.sock")
-    with socket.socket(socket.AF_UNIX) as made:
+    with socket.socket(socket.AF_UNIX) as made, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
         made.bind(path)
         os.chmod(path, 0o600)
         made.listen()
-        script = 'exec 3<&0 0</dev/null; export LISTEN_FDS=1 LISTEN_PID=$$; exec "$@"'
-        process = await asyncio.create_subprocess_exec(
-            "sh", "-c", script, "sh", sys.executable, "-m", "zot", "daemon", "--provider", "lab", "--socket", path,
-            cwd=daemons.cwd, env=daemons.env, stdin=made.fileno(), stderr=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
+        ear.bind(str(tmp_path / "notify"))
+        ear.settimeout(PATIENCE_S)
+        process = await passed(daemons, made, NOTIFY_SOCKET=str(tmp_path / "notify"))
+        told = (await asyncio.to_thread(ear.recv, 4096)).decode()
+        assert told == f"READY=1\nSTATUS=listening at {path}\nMAINPID={process.pid}"
     caller = Caller(*await asyncio.open_unix_connection(path))
-    assert (await caller.get("initialize"))["serverPid"] == process.pid
+    welcome = await caller.get("initialize")
+    assert (welcome["serverPid"], welcome["endpoint"]) == (process.pid, path)
     assert (await caller.get("daemon/stop")) == {"stopping": True}
-    assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
+    said = (await asyncio.wait_for(process.communicate(), PATIENCE_S))[1].decode()
+    assert said.splitlines()[0] == f"zot: the daemon listens at {path}"
+    assert process.returncode == 0
     assert os.path.exists(path)
     await caller.close()
+
+
+async def test_a_socket_that_is_passed_and_has_no_file_is_refused(daemons: Daemons) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        process = await passed(daemons, made)
+    said = (await asyncio.wait_for(process.communicate(), PATIENCE_S))[1].decode()
+    assert process.returncode == 1
+    assert said.count("\n") == 1
+    assert "no local stream socket with a path" in said
+
+
+async def test_a_start_that_fails_leaves_no_socket_and_does_not_say_that_it_listens(daemons: Daemons) -> None:
+    (daemons.home / "journal.db").mkdir()
+    said = await asyncio.to_thread(daemons.fork("daemon", "--provider", "lab").communicate)
+    assert b"listens at" not in said[1]
+    assert b"journal.db" in said[1]
+    assert not os.path.exists(daemons.path)
 
 
 async def test_what_was_done_is_in_the_audit_log(daemons: Daemons) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -39,3 +40,20 @@ async def test_a_request_that_takes_too_long_is_answered_in_time(tmp_path: Path)
         caller = await daemon.caller()
         answer = await caller.get("host/respond", **{**ASKED, "prompt": "!stall", "timeout_ms": 200})
         assert (answer["response"]["ok"], answer["response"]["error_code"]) == (False, "TIMEOUT")
+
+
+async def test_a_stop_answers_who_waits_and_waits_for_nobody_who_was_answered(tmp_path: Path) -> None:
+    async with running(tmp_path) as daemon:
+        caller = await daemon.caller()
+        assert (await caller.get("host/respond", **ASKED))["code"] == 0  # We never say that it got out.
+        number = caller.call("host/respond", **{**ASKED, "request_id": "r2", "session_id": "b", "prompt": "!stall"})
+        behind = caller.call("host/respond", **{**ASKED, "request_id": "r3", "session_id": "b"})
+        await caller.get("status")
+        began = asyncio.get_running_loop().time()
+        await daemon.daemon.close()
+        assert asyncio.get_running_loop().time() - began < 5
+        for one in (number, behind):
+            answer = (await caller.answer(one))["result"]
+            assert (answer["code"], answer["response"]["error_code"]) == (4, "INTERNAL")
+            assert answer["response"]["error_message"] == "the daemon is stopping"
+        assert await caller.rest() == []

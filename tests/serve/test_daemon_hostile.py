@@ -164,9 +164,23 @@ async def test_too_many_clients_are_refused_and_those_who_are_there_are_served(
     monkeypatch.setattr("zot.serve.daemon.MAX_CLIENTS", 3)
     callers = [await daemon.caller() for _ in range(3)]
     stranger = await daemon.stranger()
-    with pytest.raises((EOFError, ConnectionError)):
-        await stranger.ask("initialize")
+    error = {"code": -32004, "message": "there are too many clients; try again later"}
+    assert await stranger.rest() == [{"jsonrpc": "2.0", "error": error, "id": None}]
     await callers[0].close()
     for caller in callers[1:]:
         await is_well(caller)
     await is_well(await daemon.stranger())
+
+
+async def test_who_says_nothing_gives_its_place_to_who_comes(daemon: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zot.serve.daemon.MAX_CLIENTS", 3)
+    caller = await daemon.caller()
+    silent, silent_too = await daemon.stranger(), await daemon.stranger()
+    await is_well(caller)
+    assert (await (await daemon.stranger()).read())["error"]["code"] == -32004, "they have only just come"
+    monkeypatch.setattr("zot.serve.daemon._SILENT_S", 0.0)
+    another = await daemon.caller()
+    assert await silent.rest() == []
+    for one in (caller, another, silent_too):
+        await is_well(one)
+    assert (await (await daemon.stranger()).read())["error"]["code"] == -32004, "all have said something"

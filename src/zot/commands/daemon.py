@@ -15,6 +15,8 @@ from zot.endpoint import Place, locate
 from zot.errors import ConfigError, DaemonRunning, UsageError
 
 if TYPE_CHECKING:
+    import socket
+
     from zot.daemon_settings import DaemonSettings
     from zot.listen_address import Tls
     from zot.serve.claim import Claim
@@ -62,12 +64,14 @@ def main(argv: Sequence[str]) -> int:
     except DaemonRunning as problem:
         sys.stderr.write(f"zot: {problem}\n")
         return _TAKEN
-    sys.stderr.write(f"zot: the daemon listens at {place.socket}\n")
     import asyncio
+
+    from msgspec.structs import replace
 
     from zot.commands.daemon_serve import serve
 
     given = {name: value for name, value in settings.items() if name not in _OWN}
+    place = replace(place, socket=claim.path)  # A socket that was made for us may be elsewhere.
     leave(asyncio.run(serve(place, agents, claim, given, ephemeral=bool(own.get("ephemeral")), listens=listens)))
 
 
@@ -101,10 +105,24 @@ def _claim(place: Place, *, replaces: bool) -> Claim:
     if passed:
         for more in passed[1:]:
             more.close()
-        return adopt_listener(passed[0].getsockname() or place.socket, passed[0])
+        return adopt_listener(_path_of(passed[0]) or place.socket, passed[0])
     if replaces:
         from zot.serve.handover import take_over
 
         if (taken := take_over(place.socket)) is not None:
             return taken
     return claim_endpoint(place.socket)
+
+
+def _path_of(listener: socket.socket) -> str:
+    """Return where a socket is that was made for us; "" if it has no name. Raise ConfigError if it has no file."""
+    from socket import SOCK_STREAM
+
+    name = listener.getsockname()
+    if not isinstance(name, str) or listener.type != SOCK_STREAM:
+        where = name.decode("utf-8", "replace").replace("\0", "@") if isinstance(name, bytes) else name
+        raise ConfigError(
+            f"the socket that was passed to the daemon is no local stream socket with a path, but at {where}: let"
+            " ListenStream be a path; for WebSockets there is --listen"
+        )
+    return name

@@ -48,7 +48,22 @@ async def serve(
     ephemeral: bool,
     listens: Sequence[tuple[str, Tls | None]],
 ) -> int:
-    """Serve until somebody wants an end; return the exit code."""
+    """Serve until somebody wants an end; return the exit code. The endpoint is free then, whatever happens."""
+    try:
+        return await _serve(place, agents, claim, given, ephemeral=ephemeral, listens=listens)
+    finally:
+        claim.release()
+
+
+async def _serve(
+    place: Place,
+    agents: Agents,
+    claim: Claim,
+    given: Mapping[str, Any],
+    *,
+    ephemeral: bool,
+    listens: Sequence[tuple[str, Tls | None]],
+) -> int:
     sys.setswitchinterval(_SWITCH_S)
     notifier = Notifier(os.environ)
     handler = _log_to(place, agents)
@@ -64,8 +79,8 @@ async def serve(
     await listen(daemon, claim.listener)
     gc.freeze()
     gc.enable()
-    notifier.ready(f"listening at {place.socket}")
-    log.info("the daemon %d listens at %s", os.getpid(), place.socket)
+    sys.stderr.write(f"zot: the daemon listens at {claim.path}\n")
+    log.info("the daemon %d listens at %s", os.getpid(), claim.path)
     mending = loop.create_task(daemon.mend(), name="zot mending")
     watching = loop.create_task(daemon.watch.run(), name="zot watching")
     pinging = loop.create_task(_ping(notifier), name="zot watchdog")
@@ -73,6 +88,8 @@ async def serve(
     is_there = True
     try:
         is_there = await _listen_elsewhere(daemon, listens, web)
+        if is_there:
+            notifier.ready(f"listening at {claim.path}")
         await daemon.stopped()
         notifier.stopping()
         log.info("the daemon is stopping")

@@ -136,6 +136,7 @@ class Connection:
         #: What it is called where all are listed, and since when it is there.
         self.name = f"tui_{os.urandom(4).hex()}"
         self.since = time.time()
+        self.came = time.monotonic()
         #: Whether it is on this machine, so that paths mean the same to both.
         self.is_local = is_local
         self.is_welcome = False

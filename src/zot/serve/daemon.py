@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from zot.hub import Hub, Opening
+from zot.serve.acceptor import Acceptor, room_for_clients
 from zot.serve.audit import Audit, Who
-from zot.serve.claim import BACKLOG
 from zot.serve.connection import Connection, Handler
 from zot.serve.feed import Feed
 from zot.serve.kept_methods import KeptMethods
@@ -30,7 +30,7 @@ from zot.version import __version__
 from zot.wire.daemon import FEATURES, LOOKS, PROTOCOL_VERSION, capabilities, check_version
 from zot.wire.daemon_server import Initialize, Initialized
 from zot.wire.host import Request
-from zot.wire.jsonrpc import RpcError
+from zot.wire.jsonrpc import NULL, TOO_MANY_CLIENTS, RpcError, encode_error
 from zot.wire.turn import TurnSummary
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ log = logging.getLogger("zot")
 
 #: So many clients at once: what a process may have open is not theirs alone.
 MAX_CLIENTS = 1024
+#: How long one may say nothing before another gets its place.
+_SILENT_S = 10.0
 #: How long an ephemeral daemon waits for the next client.
 _EPHEMERAL_S = 1.0
 #: How long those who have just come may take to say something when the daemon ends, and all others to read the rest.
@@ -167,12 +169,16 @@ class Daemon:
         if not admits(peer):
             self.parts.audit.note("refused", who)
             return None
-        return self.connect(Connection(self, wire, who, label=peer.label))
+        connection = self.connect(Connection(self, wire, who, label=peer.label))
+        if connection is None:
+            wire.send(encode_error(NULL, RpcError(TOO_MANY_CLIENTS, "there are too many clients; try again later")))
+            wire.finish()
+        return connection
 
     def connect(self, connection: Connection) -> Connection | None:
         """Take a client in; None if there are too many."""
-        if len(self._connections) >= MAX_CLIENTS:
-            log.warning("refused a connection of %s: there are %d already", connection.label, MAX_CLIENTS)
+        if len(self._connections) >= (most := room_for_clients(MAX_CLIENTS)) and not self._makes_room():
+            log.warning("refused a connection of %s: there are %d already", connection.label, most)
             return None
         self._connections[connection] = None
         self.metrics.connections += 1
@@ -181,6 +187,16 @@ class Daemon:
             self._leaving.cancel()
             self._leaving = None
         return connection
+
+    def _makes_room(self) -> bool:
+        """End the connection of whoever has been there longest without introducing itself. False if nobody has."""
+        before = time.monotonic() - _SILENT_S
+        for one in self._connections:
+            if not one.is_welcome and one.came < before:
+                del self._connections[one]
+                one.wire.cut(f"{one.label} did not introduce itself, and others want to come in")
+                return True
+        return False
 
     def left(self, connection: Connection) -> None:
         """A client has gone."""
@@ -308,9 +324,9 @@ class Daemon:
             await asyncio.wait(running, timeout=self.grace_s)
         for task in running:
             task.cancel()
-        await self.hub.close()
         if self._respondent is not None:
             await self._respondent.close()
+        await self.hub.close()
         await self._see_off()
 
     async def _see_off(self) -> None:
@@ -330,8 +346,6 @@ class Daemon:
 
 async def listen(daemon: Daemon, listener: socket.socket) -> Callable[[], None]:
     """Accept clients at the local socket until the daemon stops; return what ends that before. Others wait in line."""
-    loop = asyncio.get_running_loop()
-    listener.setblocking(False)
-    server = await loop.create_unix_server(lambda: LocalWire(daemon.accept), sock=listener, backlog=BACKLOG)
-    daemon.when_stopping(server.close)
-    return server.close
+    acceptor = Acceptor(listener, lambda: LocalWire(daemon.accept))
+    daemon.when_stopping(acceptor.close)
+    return acceptor.close

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from zot.serve.host import Answering, Reply
+from zot.serve.host import FAILED, Answering, Reply
 from zot.serve.host_line import Line
 from zot.wire.host import TIMEOUT_MESSAGE, WAITED_MESSAGE, Request
 
 if TYPE_CHECKING:
     from zot.answers import Once
     from zot.session import Session
+
+log = logging.getLogger("zot")
 
 #: Opens the session of a request that came at a time and must be answered by another.
 OpeningBy: TypeAlias = "Callable[[Request, float, float], Awaitable[tuple[Session, Once]]]"
@@ -22,6 +25,10 @@ OpeningBy: TypeAlias = "Callable[[Request, float, float], Awaitable[tuple[Sessio
 _AT_ONCE = 64
 #: How long we wait to hear that an answer got out.
 _HEARD_S = 10.0
+#: How long everything may take when it is ended.
+_CLOSE_S = 2.0
+#: What those are told whose answer will not come.
+_STOPPING_MESSAGE = "the daemon is stopping"
 
 
 class Answered:
@@ -36,13 +43,41 @@ class Answered:
         self._conclude(got_out)
 
 
+class _Pending:
+    """A request on its way: to its answer, and from there to whoever waits for it."""
+
+    def __init__(self, request: Request, answering: Answering) -> None:
+        self.request = request
+        self.answering = answering
+        self.reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self.got_out: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def end(self) -> None:
+        """End what runs for it; its answer, if it has one, did not get out."""
+        self.heard(False)
+        if not self.reply.done():
+            self.answering.cancel()
+            self.answering.kill()
+            self.reply.set_result(_stopping(self.request, self.answering))
+
+    def heard(self, got_out: bool) -> None:
+        """Take whether the answer got out. The first word counts."""
+        if not self.got_out.done():
+            self.got_out.set_result(got_out)
+
+
 class Respondent:
     """Answers requests, each once and in time; those of one session one after the other."""
 
     def __init__(self, opening: OpeningBy) -> None:
         self._opening = opening
         self._line = Line(_AT_ONCE)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], _Pending] = {}
+        #: How many wait for an answer; set while nobody does.
+        self._callers = 0
+        self._all_answered = asyncio.Event()
+        self._all_answered.set()
+        self._is_closed = False
 
     async def answer(self, request: Request, *, age_s: float = 0.0) -> Answered:
         """Return the answer to a request that was made ``age_s`` ago, whatever happens, by its deadline.
@@ -53,51 +88,65 @@ class Respondent:
         deadline = came + request.timeout_s
         place = self._line.join(request)
         answering = Answering(request, lambda one: self._opening(one, came, deadline), None, place)
-        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        got_out: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        task = asyncio.get_running_loop().create_task(
-            self._follow(answering, place.leave, reply, got_out), name="zot respond"
-        )
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        if self._is_closed:
+            place.leave()
+            return Answered(_stopping(request, answering), lambda out: None)
+        pending = _Pending(request, answering)
+        task = asyncio.get_running_loop().create_task(self._follow(pending, place.leave), name="zot respond")
+        self._tasks[task] = pending
+        task.add_done_callback(self._tasks.pop)
+        self._callers += 1
+        self._all_answered.clear()
+        try:
+            return Answered(await self._reply(pending, deadline), pending.heard)
+        finally:
+            self._callers -= 1
+            if not self._callers:
+                self._all_answered.set()
+
+    async def close(self) -> None:
+        """End everything at once: whoever waits is told so, and what was answered and not heard of did not get out."""
+        self._is_closed = True
+        for pending in self._tasks.values():
+            pending.end()
+        tasks = list(self._tasks)
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=_CLOSE_S)
+            for task in late:
+                log.warning("a request was left before everything was wound down")
+                task.cancel()
+        await self._all_answered.wait()
+
+    async def _reply(self, pending: _Pending, deadline: float) -> Reply:
+        """Return the answer, or at the deadline that there is none."""
+        answering = pending.answering
         try:
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
-                given = await asyncio.shield(reply)
+                return await asyncio.shield(pending.reply)
         except TimeoutError:
             waited = answering.waits
             answering.cancel()
             answering.kill()
             message = TIMEOUT_MESSAGE + (WAITED_MESSAGE if waited else "")
-            given = Reply(request.ids.failure("TIMEOUT", message, answering.usage()))
-            _settle(got_out, False)
+            pending.heard(False)
+            return Reply(pending.request.ids.failure("TIMEOUT", message, answering.usage()))
         except asyncio.CancelledError:
             answering.cancel()
             answering.kill()
-            _settle(got_out, False)
+            pending.heard(False)
             raise
-        return Answered(given, lambda out: _settle(got_out, out))
 
-    async def close(self) -> None:
-        """Wait until everything that was begun is over."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
-
-    async def _follow(
-        self,
-        answering: Answering,
-        leave: Callable[[], None],
-        reply: asyncio.Future[Reply],
-        got_out: asyncio.Future[bool],
-    ) -> None:
+    async def _follow(self, pending: _Pending, leave: Callable[[], None]) -> None:
         """See a request to its answer, and to its end behind that."""
+        answering = pending.answering
         try:
             given = await answering.answer()
             leave()
-            if not reply.done():
-                reply.set_result(given)
+            if not pending.reply.done():
+                pending.reply.set_result(given)
             try:
                 async with asyncio.timeout(_HEARD_S):
-                    if await got_out:
+                    if await pending.got_out:
                         await answering.delivered()
             except TimeoutError:
                 pass  # Then it counts as one that did not get out.
@@ -106,6 +155,5 @@ class Respondent:
             leave()
 
 
-def _settle(future: asyncio.Future[bool], value: bool) -> None:
-    if not future.done():
-        future.set_result(value)
+def _stopping(request: Request, answering: Answering) -> Reply:
+    return Reply(request.ids.failure("INTERNAL", _STOPPING_MESSAGE, answering.usage()), FAILED)
