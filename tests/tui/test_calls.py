@@ -100,3 +100,28 @@ async def test_a_question_goes_away_when_the_run_is_aborted(tmp_path: Path) -> N
         await person.misses("bash wants to run; may it?")
         await person.idle()
         assert person.app.focused is person.app.editor
+
+
+async def test_a_question_shows_what_would_hide_what_runs(tmp_path: Path) -> None:
+    async with stage(tmp_path, policy=("bash=ask", "write=ask")) as person:
+        await person.sees("ready")
+        command = r'{"command": "touch x #\recho \u001b[2Kharmless\u202e\u200b\nsecond"}'
+        await person.says(f"!script call bash {command} ;; --- ;; say 'z'")
+        await person.sees("bash wants to run; may it?")
+        assert "touch x #\\recho \\x1b[2Kharmless\\u202e\\u200b\n second" in person.screen
+        await person.pilot.press("escape")
+        await person.idle()
+        await person.says(r'!script call write {"path": "a\rb", "content": "evil\rgood\n"} ;; --- ;; say "z"')
+        await person.sees("write wants to run; may it?")
+        assert " a\\rb\n +evil\\rgood\n" in person.screen
+        await person.pilot.press("escape")
+        await person.idle()
+
+
+async def test_the_lines_of_a_file_that_is_written_are_counted(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        for content, count in ((r"one\ntwo\nthree\n", "3 lines"), ("one", "1 line"), ("", "0 lines")):
+            await person.says(f'!script call write {{"path": "{count}", "content": "{content}"}} ;; --- ;; say "z"')
+            await person.sees(f"write  {count} ({count})")
+            await person.idle()

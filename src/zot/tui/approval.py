@@ -9,6 +9,7 @@ import msgspec
 
 from zot.conversation import Decision
 from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest, Done, ToolProgress, ToolResult, TurnEnd, TurnStart
+from zot.printable import printable
 from zot.tui.about import changes
 from zot.tui.question import Question
 from zot.tui.terminal import Option
@@ -67,9 +68,9 @@ def _about(request: ApprovalRequest) -> tuple[str, list[tuple[str, str]]]:
         case {"command": str(command)}:
             return command, []
         case {"path": str(path)} if diff := [*changes(request.args)]:
-            return path, diff
+            return printable(path), diff
         case _:
-            return f"{request.summary}\n{_arguments(request)}", []
+            return f"{printable(request.summary)}\n{_arguments(request)}", []
 
 
 def _arguments(request: ApprovalRequest) -> str:

@@ -12,7 +12,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Input, Static
 
-from zot.tui.looks import safe
+from zot.tui.looks import frank, safe
 from zot.tui.terminal import Option
 
 _SHOWN = 8
@@ -43,7 +43,7 @@ class Question(Vertical, can_focus=True):
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._title = safe(title)
         self._options = options
-        self._body = Text(safe(body).rstrip("\n"))
+        self._body = Text(frank(body).rstrip("\n"))
         for number, (line, style) in enumerate(diff):
             self._body.append(f"{chr(10) if number or body else ''}{line}", style)
         self._filter = ""
