@@ -56,6 +56,12 @@ class Stage:
         self.app.editor.insert(text)
         await self.pilot.press(*(keys or ("enter",)))
 
+    async def decides(self, question: str, key: str) -> None:
+        """Answer a question with a key, once it takes any."""
+        await self.sees(question)
+        await self.misses("stop typing to answer")
+        await self.pilot.press(key)
+
     async def idle(self) -> None:
         """Wait until nothing runs."""
         await self.until(lambda: not self.app.story.doing and not self.app._feed.waits, "that it is idle")

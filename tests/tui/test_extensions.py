@@ -163,16 +163,14 @@ async def test_what_a_project_brings_along_runs_only_if_somebody_trusts_it(tmp_p
     async with stage(tmp_path) as person:
         await person.sees("Trust the extension player of this project?")
         assert "It is a program, which could do what you can do." in person.screen
-        await person.pilot.press("y")
-        await person.sees("Trust the skill sweep of this project?")
-        await person.pilot.press("n")
+        await person.decides("Trust the extension player of this project?", "y")
+        await person.decides("Trust the skill sweep of this project?", "n")
         await _known(person)
         await person.says("/skills ")
         await person.sees("write-zot-extension")
         assert "sweep" not in person.screen
     async with stage(tmp_path) as person:
-        await person.sees("Trust the skill sweep of this project?")
-        await person.pilot.press("y")
+        await person.decides("Trust the skill sweep of this project?", "y")
         await person.sees("ready")
         await person.says("/skills ")
         await person.sees("how to sweep")

@@ -34,7 +34,7 @@ class Approvals:
     def ask(self, request: ApprovalRequest) -> Coroutine[Any, Any, None]:
         """Have a question, which `hear` can take back from now on; what is returned asks it."""
         body, diff = _about(request)
-        hint = f"Esc does not allow it; until {request.deadline[11:19]} UTC"
+        hint = f"press y, a or n; Esc is n; until {request.deadline[11:19]} UTC"
         question = Question(f"{request.tool} wants to run; may it?", _OPTIONS, body=body, diff=diff, hint=hint)
         self._open[request.id] = question
         return self._asked(request, question)
