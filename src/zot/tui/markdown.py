@@ -148,7 +148,7 @@ def warm() -> None:
 def _parser() -> Any:
     from markdown_it import MarkdownIt  # Only an answer needs it.
 
-    return MarkdownIt().enable("strikethrough").enable("table")
+    return MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
 
 
 def _code(text: str, language: str, look: Look) -> RenderableType:
@@ -163,7 +163,7 @@ def _highlighted(code: str, language: str, theme: str) -> RenderableType:
 
 
 def _markdown(text: str, look: Look) -> RenderableType:
-    made: RenderableType = _ours()(text, code_theme=look.code_theme, hyperlinks=False)
+    made: RenderableType = _ours()(text, code_theme=look.code_theme)
     return made
 
 
@@ -180,6 +180,11 @@ def _ours() -> Any:
         LEVEL_ALIGN = {}  # noqa: RUF012  (as the class above has it)
 
     class Ours(Markdown):
+        def __init__(self, text: str, *, code_theme: str) -> None:
+            super().__init__("", code_theme=code_theme, hyperlinks=False)
+            self.markup = text
+            self.parsed = _parser().parse(text)  # A tag is text like any other: theirs would be left out.
+
         elements = {**Markdown.elements, "fence": Code, "code_block": Code, "heading_open": Left}  # noqa: RUF012
 
     return Ours
