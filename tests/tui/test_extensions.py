@@ -19,7 +19,7 @@ for frame in frames():
     answer_of = {
         "prompt": {"action": "prompt", "prompt": "!echo asked by an extension"},
         "insert": {"action": "insert", "insert": "inserted text"},
-        "display": {"action": "display", "display": "# A note\\n\\n- shown"},
+        "display": {"action": "display", "display": "# A note\\n\\nfirst: 1\\nsecond: 2\\n\\n- shown"},
         "open": {"action": "open_panel", "open_panel": {"id": "one", "title": "First [red]", "lines": ["[b]a", "b"],
                                                          "footer": "keys go here"}},
         "open2": {"action": "open_panel", "open_panel": {"id": "two", "title": "Second", "lines": ["c"]}},
@@ -73,6 +73,7 @@ async def test_every_action_of_a_command_and_every_level_of_a_notice(tmp_path: P
         await person.says("/display ")
         await person.sees("• shown")
         assert "[player]" in person.screen
+        assert [line for line in person.screen.split("\n") if ": " in line] == [" │ first: 1", " │ second: 2"]
         await person.says("/notes ")
         for level in ("info", "success", "warn", "error"):
             await person.sees(f"[player] a notice of level {level}")
