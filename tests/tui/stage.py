@@ -16,6 +16,7 @@ from zot.conversation import Conversation, Home
 from zot.local_home import LocalHome
 from zot.tui.app import ZotApp
 from zot.tui.looks import Look
+from zot.tui.question import Question
 
 PATIENCE_S = 20.0
 
@@ -55,6 +56,11 @@ class Stage:
         """Type something, and send it."""
         self.app.editor.insert(text)
         await self.pilot.press(*(keys or ("enter",)))
+
+    async def decides(self, question: str, key: str) -> None:
+        """Answer a question with a key, once it takes any."""
+        await self.until(lambda: question in self.screen and isinstance(self.app.focused, Question), question)
+        await self.pilot.press(key)
 
     async def idle(self) -> None:
         """Wait until nothing runs."""

@@ -60,7 +60,7 @@ async def test_a_change_is_shown_as_a_diff_and_approved_with_all_of_it_in_sight(
         await person.sees("edit wants to run; may it?")
         assert "-green" in person.screen
         assert "+blue" in person.screen
-        await person.pilot.press("y")
+        await person.decides("may it?", "y")
         await person.sees("edited")
         await person.idle()
         assert (tmp_path / "a.txt").read_text() == "red\nblue\n"
@@ -70,13 +70,11 @@ async def test_a_command_is_refused_allowed_for_good_and_asked_about_again(tmp_p
     async with stage(tmp_path, policy=("bash=ask",)) as person:
         await person.sees("ready")
         await person.says("!bash echo one >> log")
-        await person.sees("bash wants to run; may it?")
-        await person.pilot.press("escape")
+        await person.decides("bash wants to run; may it?", "escape")
         await person.sees("the user refused")
         await person.idle()
         await person.says("!bash echo two >> log")
-        await person.sees("bash wants to run; may it?")
-        await person.pilot.press("a")
+        await person.decides("bash wants to run; may it?", "a")
         await person.idle()
         await person.says("!bash echo two >> log")
         await person.until(lambda: (tmp_path / "log").exists() and (tmp_path / "log").read_text() == "two\ntwo\n")
@@ -86,8 +84,7 @@ async def test_a_command_is_refused_allowed_for_good_and_asked_about_again(tmp_p
         await person.pilot.press("enter")
         await person.sees("will be asked about again")
         await person.says("!bash echo two >> log")
-        await person.sees("bash wants to run; may it?")
-        await person.pilot.press("n")
+        await person.decides("bash wants to run; may it?", "n")
         await person.idle()
 
 
@@ -100,3 +97,79 @@ async def test_a_question_goes_away_when_the_run_is_aborted(tmp_path: Path) -> N
         await person.misses("bash wants to run; may it?")
         await person.idle()
         assert person.app.focused is person.app.editor
+
+
+async def test_a_question_shows_what_would_hide_what_runs(tmp_path: Path) -> None:
+    async with stage(tmp_path, policy=("bash=ask", "write=ask")) as person:
+        await person.sees("ready")
+        command = r'{"command": "touch x #\recho \u001b[2Kharmless\u202e\u200b\nsecond"}'
+        await person.says(f"!script call bash {command} ;; --- ;; say 'z'")
+        await person.sees("bash wants to run; may it?")
+        assert "touch x #\\recho \\x1b[2Kharmless\\u202e\\u200b\n second" in person.screen
+        await person.decides("may it?", "escape")
+        await person.idle()
+        await person.says(r'!script call write {"path": "a\rb", "content": "evil\rgood\n"} ;; --- ;; say "z"')
+        await person.sees("write wants to run; may it?")
+        assert " a\\rb\n +evil\\rgood\n" in person.screen
+        await person.decides("may it?", "escape")
+        await person.idle()
+
+
+async def test_the_lines_of_a_file_that_is_written_are_counted(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        for content, count in ((r"one\ntwo\nthree\n", "3 lines"), ("one", "1 line"), ("", "0 lines")):
+            await person.says(f'!script call write {{"path": "{count}", "content": "{content}"}} ;; --- ;; say "z"')
+            await person.sees(f"write  {count} ({count})")
+            await person.idle()
+
+
+async def test_what_is_typed_when_a_question_appears_goes_to_the_editor_and_enter_approves_nothing(
+    tmp_path: Path,
+) -> None:
+    async with stage(tmp_path, policy=("bash=ask",)) as person:
+        await person.sees("ready")
+        await person.says("!bash touch x")
+        await person.sees("stop typing to answer")
+        await person.pilot.press(*"aya")
+        assert person.app.editor.text == "aya"
+        await person.misses("stop typing to answer")
+        assert "y  allow it this time" in person.screen
+        await person.pilot.press("enter", "q", "backspace", "space", "enter")
+        assert "press y, a or n; Esc is n; until" in person.screen
+        await person.pilot.press("up", "enter")
+        await person.sees("the user refused")
+        await person.idle()
+        assert not (tmp_path / "x").exists()
+        assert person.app.editor.text == "aya"
+
+
+async def test_a_question_fits_a_small_screen_and_tells_how_much_is_out_of_sight(tmp_path: Path) -> None:
+    async with stage(tmp_path, policy=("bash=ask",), size=(40, 10)) as person:
+        await person.sees("ready")
+        command = "\\n".join(f"line {number}" for number in range(1, 8))
+        await person.says(f'!script call bash {{"command": "{command}"}} ;; --- ;; say "z"')
+        await person.sees("n  do not allow it")
+        await person.sees("more lines; PageDown scrolls")
+        rows = [row.strip() for row in person.screen.split("\n")]
+        shown = [row for row in rows if row.startswith("line ")]
+        assert shown == ["line 1"]
+        assert rows[-6].startswith("6 more lines; PageDown scrolls")
+        assert [row[:2] for row in rows[-5:-2]] == ["y ", "a ", "n "]
+        for _ in range(6):
+            await person.pilot.press("pagedown")
+        await person.sees("this is the end; PageUp scrolls")
+        assert "line 7" in person.screen
+        await person.pilot.press("escape")
+        await person.idle()
+
+
+async def test_control_c_refuses_and_twice_leaves(tmp_path: Path) -> None:
+    async with stage(tmp_path, policy=("bash=ask",)) as person:
+        await person.sees("ready")
+        await person.says("!bash touch x")
+        await person.decides("bash wants to run; may it?", "ctrl+c")
+        await person.sees("Ctrl+C again leaves")
+        await person.pilot.press("ctrl+c")
+        await person.until(lambda: person.app.return_value == 0)
+        assert not (tmp_path / "x").exists()

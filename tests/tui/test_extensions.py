@@ -19,7 +19,7 @@ for frame in frames():
     answer_of = {
         "prompt": {"action": "prompt", "prompt": "!echo asked by an extension"},
         "insert": {"action": "insert", "insert": "inserted text"},
-        "display": {"action": "display", "display": "# A note\\n\\n- shown"},
+        "display": {"action": "display", "display": "# A note\\n\\nfirst: 1\\nsecond: 2\\n\\n- shown"},
         "open": {"action": "open_panel", "open_panel": {"id": "one", "title": "First [red]", "lines": ["[b]a", "b"],
                                                          "footer": "keys go here"}},
         "open2": {"action": "open_panel", "open_panel": {"id": "two", "title": "Second", "lines": ["c"]}},
@@ -73,6 +73,7 @@ async def test_every_action_of_a_command_and_every_level_of_a_notice(tmp_path: P
         await person.says("/display ")
         await person.sees("• shown")
         assert "[player]" in person.screen
+        assert [line for line in person.screen.split("\n") if ": " in line] == [" │ first: 1", " │ second: 2"]
         await person.says("/notes ")
         for level in ("info", "success", "warn", "error"):
             await person.sees(f"[player] a notice of level {level}")
@@ -163,16 +164,14 @@ async def test_what_a_project_brings_along_runs_only_if_somebody_trusts_it(tmp_p
     async with stage(tmp_path) as person:
         await person.sees("Trust the extension player of this project?")
         assert "It is a program, which could do what you can do." in person.screen
-        await person.pilot.press("y")
-        await person.sees("Trust the skill sweep of this project?")
-        await person.pilot.press("n")
+        await person.decides("Trust the extension player of this project?", "y")
+        await person.decides("Trust the skill sweep of this project?", "n")
         await _known(person)
         await person.says("/skills ")
         await person.sees("write-zot-extension")
         assert "sweep" not in person.screen
     async with stage(tmp_path) as person:
-        await person.sees("Trust the skill sweep of this project?")
-        await person.pilot.press("y")
+        await person.decides("Trust the skill sweep of this project?", "y")
         await person.sees("ready")
         await person.says("/skills ")
         await person.sees("how to sweep")

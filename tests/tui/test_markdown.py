@@ -38,3 +38,9 @@ def test_all_lines_of_long_code_are_there() -> None:
 
 def test_where_only_ascii_can_be_shown_nothing_else_is_drawn() -> None:
     assert "".join(drawn(Flow(), "- one\n\n> said\n\n| a |\n|---|\n| 1 |\n", ASCII)).isascii()
+
+
+def test_what_looks_like_a_tag_is_shown_as_it_is() -> None:
+    text = "Use <div>, Vec<String>, a<b and c>d\n\n<table><tr>\n\n- <b>one</b> <!-- two -->\n\nend"
+    shown = ["Use <div>, Vec<String>, a<b and c>d", "", "<table><tr>", "", " • <b>one</b> <!-- two -->", "", "end"]
+    assert drawn(Flow(), text) == shown

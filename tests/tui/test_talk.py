@@ -110,3 +110,13 @@ async def test_new_lines_are_written_in_several_ways_and_an_empty_editor_can_be_
         editor.text = ""
         await person.pilot.press("ctrl+d")
         await person.until(lambda: person.app.return_value == 0)
+
+
+async def test_a_carriage_return_in_an_answer_hides_nothing(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.says(r'!script say "before\rafter"')
+        await person.sees("after")
+        await person.idle()
+        rows = [line.strip() for line in person.screen.split("\n") if line.strip()]
+        assert rows[1] == "before after"

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from zot.readable import counted
-from zot.tui.looks import safe
+from zot.tui.looks import frank
 
 
 def summary(args: dict[str, Any]) -> str:
@@ -20,7 +20,7 @@ def summary(args: dict[str, Any]) -> str:
         case {"path": str(path), "edits": list(edits)}:
             return f"{path} ({counted(len(edits), 'change')})"
         case {"path": str(path), "content": str(content)}:
-            return f"{path} ({counted(len(content.split(chr(10))), 'line')})"
+            return f"{path} ({counted(_lines(content), 'line')})"
         case {"path": str(path)}:
             return path
         case {"name": str(name), **rest} if not rest:
@@ -36,13 +36,17 @@ def changes(args: dict[str, Any]) -> Iterator[tuple[str, str]]:
             for edit in edits:
                 match edit:
                     case {"oldText": str(old), "newText": str(new)}:
-                        yield from _diff(safe(old), safe(new))
+                        yield from _diff(frank(old), frank(new))
                     case _:
                         continue
         case {"path": str(), "content": str(content)}:
-            yield from ((f"+{line}", "green") for line in safe(content).rstrip("\n").split("\n"))
+            yield from ((f"+{line}", "green") for line in frank(content).rstrip("\n").split("\n"))
         case _:
             return
+
+
+def _lines(content: str) -> int:
+    return content.count("\n") + (not content.endswith("\n") if content else 0)
 
 
 def _diff(old: str, new: str) -> Iterator[tuple[str, str]]:

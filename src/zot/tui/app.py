@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding
+from textual.events import Event, Key
 
 from zot.conversation import Conversation, Home, Snapshot
 from zot.errors import AgentError, UserError
@@ -34,8 +35,9 @@ from zot.tui.asking import Asking
 from zot.tui.completion import Files
 from zot.tui.composer import Composer
 from zot.tui.editor import Editor
-from zot.tui.entries import DisplayEntry, Entry, NoteEntry, UserEntry
+from zot.tui.entries import DisplayEntry, Entry, NoteEntry
 from zot.tui.feed import Feed
+from zot.tui.jump import jump
 from zot.tui.keys import KEYS
 from zot.tui.level import Level
 from zot.tui.looks import Look, look_for
@@ -222,6 +224,11 @@ class ZotApp(App[int]):
 
     # What people do.
 
+    async def on_event(self, event: Event) -> None:
+        if isinstance(event, Key):
+            self.asking.keyed()
+        await super().on_event(event)
+
     async def on_editor_submitted(self, message: Editor.Submitted) -> None:
         self.transcript.show_end()
         if _COMMAND.match(message.text):
@@ -286,14 +293,12 @@ class ZotApp(App[int]):
         if isinstance(self.focused, Panel):
             self.post_message(Panel.Dismissed(self.focused.panel_id))
             return
-        for question in (*self.query(Question), *self.query(Form)):
-            question.close(None)
-            return
         if time.monotonic() - self._interrupted < _TWICE_S:
             self.leave()
             return
         self._interrupted = time.monotonic()
-        self.editor.text = ""
+        if not self.asking.refuse():
+            self.editor.text = ""
         self.note("Ctrl+C again leaves; Esc aborts what runs")
 
     def on_editor_ended(self) -> None:
@@ -359,13 +364,7 @@ class ZotApp(App[int]):
         self._show_doing()
 
     async def jump(self) -> None:
-        said = [entry for entry in self.transcript.entries if isinstance(entry, UserEntry)]
-        if not said:
-            self.note("nothing has been said yet")
-            return
-        options = [Option(entry, " ".join(entry.text.split())[:200]) for entry in reversed(said)]
-        if (chosen := await self.choose("Go to", options)) is not None:
-            self.transcript.show_entry(chosen)
+        await jump(self, self.transcript)
 
     def page(self) -> str:
         return KEYS

@@ -9,6 +9,7 @@ import msgspec
 
 from zot.conversation import Decision
 from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest, Done, ToolProgress, ToolResult, TurnEnd, TurnStart
+from zot.printable import printable
 from zot.tui.about import changes
 from zot.tui.question import Question
 from zot.tui.terminal import Option
@@ -33,7 +34,7 @@ class Approvals:
     def ask(self, request: ApprovalRequest) -> Coroutine[Any, Any, None]:
         """Have a question, which `hear` can take back from now on; what is returned asks it."""
         body, diff = _about(request)
-        hint = f"Esc does not allow it; until {request.deadline[11:19]} UTC"
+        hint = f"press y, a or n; Esc is n; until {request.deadline[11:19]} UTC"
         question = Question(f"{request.tool} wants to run; may it?", _OPTIONS, body=body, diff=diff, hint=hint)
         self._open[request.id] = question
         return self._asked(request, question)
@@ -67,9 +68,9 @@ def _about(request: ApprovalRequest) -> tuple[str, list[tuple[str, str]]]:
         case {"command": str(command)}:
             return command, []
         case {"path": str(path)} if diff := [*changes(request.args)]:
-            return path, diff
+            return printable(path), diff
         case _:
-            return f"{request.summary}\n{_arguments(request)}", []
+            return f"{printable(request.summary)}\n{_arguments(request)}", []
 
 
 def _arguments(request: ApprovalRequest) -> str:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 from zot.tui.composer import Composer
 from zot.tui.question import Form, Question
+
+#: A question that nobody asked for has the keys only after this time, and when nobody has typed for the other one.
+_DEAD_S = 0.6
+_PAUSE_S = 0.4
 
 
 class Asking:
@@ -15,17 +20,46 @@ class Asking:
     def __init__(self, composer: Composer) -> None:
         self._composer = composer
         self._turn = asyncio.Lock()
+        self._shown: Question | Form | None = None
+        self._keyed = -_PAUSE_S
+
+    def keyed(self) -> None:
+        """Somebody has pressed a key."""
+        self._keyed = time.monotonic()
 
     async def put(self, question: Question | Form) -> Any:
         """Show a question, after those that came before, and return its answer."""
         async with self._turn:
             if not question.answer.done():
-                screen = self._composer.screen
-                before = screen.focused
-                await screen.mount(question, before=self._composer)
-                self._composer.display = False  # Small screens have no room for both.
-                await question.answer
-                self._composer.display = True
-                screen.set_focus(before if before is not None and before.is_attached else self._composer.editor)
+                self._shown = question
+                await self._composer.screen.mount(question, before=self._composer)
+                if isinstance(question, Question) and question.by_key:
+                    await self._pause(question)
+                if not question.answer.done():
+                    await self._listen(question)
+                self._shown = None
                 await question.remove()
             return question.answer.result()
+
+    async def _listen(self, question: Question | Form) -> None:
+        """Let a question have the keys until it is answered."""
+        screen = self._composer.screen
+        before = screen.focused
+        self._composer.display = False  # Small screens have no room for both.
+        question.listen()
+        await question.answer
+        self._composer.display = True
+        screen.set_focus(before if before is not None and before.is_attached else self._composer.editor)
+
+    def refuse(self) -> bool:
+        """Leave the question that is shown; False if none is."""
+        shown = self._shown
+        if shown is not None:
+            shown.close(None)
+        return shown is not None
+
+    async def _pause(self, question: Question) -> None:
+        """Wait until what is typed cannot be meant for anything but the question."""
+        at = time.monotonic() + _DEAD_S
+        while not question.answer.done() and (left := max(at, self._keyed + _PAUSE_S) - time.monotonic()) > 0:
+            await asyncio.wait([question.answer], timeout=left)

@@ -12,7 +12,7 @@ from textual.strip import Strip
 from zot.readable import counted, one_line
 from zot.tui.about import changes, summary
 from zot.tui.entries import DIM, Entry
-from zot.tui.looks import Look, safe
+from zot.tui.looks import Look, frank, safe, written
 from zot.tui.markdown import drawn, with_prefix
 
 State: TypeAlias = Literal["writing", "waiting", "running", "done", "failed"]
@@ -75,7 +75,7 @@ class CallEntry(Entry):
 
     def finish(self, text: str, *, is_error: bool, extension: str = "") -> None:
         """It is over."""
-        self._result, self._extension = safe(text), safe(extension)
+        self._result, self._extension = written(text), safe(extension)
         self.state = "failed" if is_error else "done"
         self._live = ""
         self.touch()
@@ -114,12 +114,12 @@ class CallEntry(Entry):
         args = self._args or {}
         command = args.get("command")
         if isinstance(command, str) and "\n" in command.strip() and not self.folded:
-            yield from ((f"$ {line}", "cyan") for line in safe(command).strip("\n").split("\n"))
+            yield from ((f"$ {line}", "cyan") for line in frank(command).strip("\n").split("\n"))
         if self.state != "failed":
             yield from changes(args)
-        text = self._result if self._result is not None else safe(self._live)
+        text = self._result if self._result is not None else written(self._live)
         if isinstance(command, str):  # The model is told which command it was; here it stands above.
-            text = text.removeprefix(f"$ {safe(command)}\n\n")
+            text = text.removeprefix(f"$ {written(command)}\n\n")
         if text and not (self.state == "done" and self.folded and _is_quiet(self.name, args)):
             style = "red" if self.state == "failed" else "dim"
             yield from ((line, style) for line in text.rstrip("\n").split("\n"))

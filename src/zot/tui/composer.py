@@ -62,7 +62,7 @@ class Composer(Vertical):
     def _fitting(self, word: str) -> list[Offer]:
         known = [(name, one.help) for name, one in slash.COMMANDS.items()]
         known += [(one.name, one.description) for one in self.commands if one.name not in slash.COMMANDS]
-        fits = [one for one in known if one[0].startswith(word)]
+        fits = sorted((one for one in known if one[0].startswith(word)), key=lambda one: one[0] != word)
         return [] if [word] == [name for name, _ in fits] else [Offer(f"/{name} ", help_) for name, help_ in fits]
 
     def _offer(self, word: str, offers: Sequence[Offer]) -> None:

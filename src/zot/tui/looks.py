@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from zot.printable import printable
 from zot.readable import escaped
 
 #: Sequences that programs write for a terminal: colours, cursor movements, titles.
@@ -44,13 +45,25 @@ def look_for(env: Mapping[str, str] = os.environ, encoding: str | None = None) -
 
 
 def safe(text: str) -> str:
-    """Return text of others as a terminal can be given it: no sequences, of overwritten lines the last state."""
+    """Return what others say as a terminal can be given it: no sequences, and every line end is one."""
     if "\x1b" in text:
         text = _SEQUENCES.sub("", text)
     if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return escaped(text).expandtabs(4)
+
+
+def written(text: str) -> str:
+    """Return what a program wrote as `safe` text: of lines that it has overwritten, the last state."""
+    if "\r" in text:
         lines = text.replace("\r\n", "\n").split("\n")
         text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)
-    return escaped(text).expandtabs(4)
+    return safe(text)
+
+
+def frank(text: str) -> str:
+    """Return what a call would do as it is: all that would not be seen, but LF and TAB, stands there as its escape."""
+    return "\n".join(printable(line.expandtabs(4)) for line in text.split("\n"))
 
 
 def tokens(count: int) -> str:

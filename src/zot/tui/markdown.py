@@ -71,7 +71,9 @@ class Flow:
     Code is kept in pieces, however long its block gets: each is coloured on its own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, breaks: bool = False) -> None:
+        """``breaks``: the line ends of a paragraph stay where they are."""
+        self._breaks = breaks
         self._key: tuple[int, str] = (0, "")
         self._begin()
 
@@ -90,12 +92,20 @@ class Flow:
         tail = prefix + text[self._stable :]
         starts = [*_starts(tail)] or [0]
         for begin, end in pairwise(starts):
-            self._done += [*_block(tail[begin:end], width, look), Strip([])]
+            self._done += [*self._block(tail[begin:end], width, look), Strip([])]
             self._fence = ""
         if starts[-1]:
             self._stable += starts[-1] - len(prefix)
         last = self._keep_code(tail[starts[-1] :], width, look)
-        return self._done + (_block(last, width, look) if last.strip() else [])
+        return self._done + (self._block(last, width, look) if last.strip() else [])
+
+    def _block(self, text: str, width: int, look: Look) -> list[Strip]:
+        lines = drawn(_markdown(text, look, breaks=self._breaks), width, ascii_only=not look.unicode)
+        while lines and not lines[-1].text.strip():
+            lines.pop()
+        while lines and not lines[0].text.strip() and not _FENCE.match(text):
+            lines.pop(0)
+        return lines
 
     def _keep_code(self, last: str, width: int, look: Look) -> str:
         """Keep all but the newest lines of a block of code; return what is left, as a block of its own."""
@@ -114,15 +124,6 @@ class Flow:
             self._stable += len(lines[0]) + 1
         self._fence = f"{lines[0]}\n"
         return self._fence + "\n".join(lines[1 + pieces * _PIECE_LINES :])
-
-
-def _block(text: str, width: int, look: Look) -> list[Strip]:
-    lines = drawn(_markdown(text, look), width, ascii_only=not look.unicode)
-    while lines and not lines[-1].text.strip():
-        lines.pop()
-    while lines and not lines[0].text.strip() and not _FENCE.match(text):
-        lines.pop(0)
-    return lines
 
 
 def _starts(text: str) -> Iterator[int]:
@@ -148,7 +149,7 @@ def warm() -> None:
 def _parser() -> Any:
     from markdown_it import MarkdownIt  # Only an answer needs it.
 
-    return MarkdownIt().enable("strikethrough").enable("table")
+    return MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
 
 
 def _code(text: str, language: str, look: Look) -> RenderableType:
@@ -162,8 +163,8 @@ def _highlighted(code: str, language: str, theme: str) -> RenderableType:
     return Padding(Syntax(code, language, theme=theme, word_wrap=True, background_color="default"), (0, 0, 0, 2))
 
 
-def _markdown(text: str, look: Look) -> RenderableType:
-    made: RenderableType = _ours()(text, code_theme=look.code_theme, hyperlinks=False)
+def _markdown(text: str, look: Look, *, breaks: bool) -> RenderableType:
+    made: RenderableType = _ours()(text, code_theme=look.code_theme, breaks=breaks)
     return made
 
 
@@ -180,6 +181,14 @@ def _ours() -> Any:
         LEVEL_ALIGN = {}  # noqa: RUF012  (as the class above has it)
 
     class Ours(Markdown):
+        def __init__(self, text: str, *, code_theme: str, breaks: bool) -> None:
+            super().__init__("", code_theme=code_theme, hyperlinks=False)
+            self.markup = text
+            self.parsed = _parser().parse(text)  # A tag is text like any other: theirs would be left out.
+            for child in (child for token in self.parsed if breaks for child in token.children or ()):
+                if child.type == "softbreak":
+                    child.type = "hardbreak"
+
         elements = {**Markdown.elements, "fence": Code, "code_block": Code, "heading_open": Left}  # noqa: RUF012
 
     return Ours

@@ -6,24 +6,29 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Input, Static
 
-from zot.tui.looks import safe
+from zot.readable import counted
+from zot.tui.looks import frank, safe
 from zot.tui.terminal import Option
 
 _SHOWN = 8
+#: The lines around what a question is about and what can be chosen: of the transcript, the border, how much more there
+#: is, the keys, the status.
+_AROUND = 5
 
 
 class Question(Vertical, can_focus=True):
     """Shows what it is about in full, and what can be chosen. ``answer`` has the value; None if nothing was."""
 
     DEFAULT_CSS = """
-    Question { height: auto; max-height: 80vh; border-top: solid ansi_yellow; padding: 0 1; }
-    Question .body { height: auto; max-height: 40vh; }
+    Question { height: auto; border-top: solid ansi_yellow; padding: 0 1; }
+    Question .body { height: auto; }
     Question .title { height: auto; }
     Question .options { height: auto; text-wrap: nowrap; text-overflow: ellipsis; }
     """
@@ -43,11 +48,13 @@ class Question(Vertical, can_focus=True):
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._title = safe(title)
         self._options = options
-        self._body = Text(safe(body).rstrip("\n"))
+        self._body = Text(frank(body).rstrip("\n"))
         for number, (line, style) in enumerate(diff):
             self._body.append(f"{chr(10) if number or body else ''}{line}", style)
         self._filter = ""
-        self._at = 0
+        #: Where something must be decided, Enter decides nothing unless somebody has gone there.
+        self._at = -1 if self.by_key else 0
+        self._listens = False
 
     def compose(self) -> ComposeResult:
         yield Static(Text(self._title, style="bold"), classes="title")
@@ -57,8 +64,28 @@ class Question(Vertical, can_focus=True):
         yield Static(classes="options")
 
     def on_mount(self) -> None:
+        for body in self.query(".body"):
+            for name in ("scroll_y", "virtual_size"):
+                self.watch(body, name, self._draw, init=False)
+        self._fit()
+
+    def on_resize(self) -> None:
+        self._fit()
+
+    def listen(self) -> None:
+        """Have the keys from now on."""
+        self._listens = True
         self._draw()
         self.focus()
+
+    def _fit(self) -> None:
+        """Give what it is about the room that everything else leaves."""
+        screen = self.app.size
+        title = -(-cell_len(self._title) // max(1, screen.width - 2))
+        left = screen.height - _AROUND - title - min(self._shown, len(self._options))
+        for body in self.query(".body"):
+            body.styles.max_height = max(1, min(left, screen.height * 2 // 5))
+        self._draw()
 
     def close(self, value: Any = None) -> None:
         """Have the answer."""
@@ -71,12 +98,33 @@ class Question(Vertical, can_focus=True):
         return [one for one in self._options if all(word in one.label.lower() for word in words)]
 
     @property
-    def _by_key(self) -> bool:
+    def by_key(self) -> bool:
+        """True if something must be decided, with one key: a stray one must not do it."""
         return any(one.key for one in self._options)
 
+    @property
+    def _shown(self) -> int:
+        return max(3, min(_SHOWN, self.app.size.height // 3))
+
     def _draw(self) -> None:
-        fitting = self._fitting
-        shown = max(3, min(_SHOWN, self.app.size.height // 3))
+        text = self._more()
+        if self._listens:
+            text.append(self._choice())
+        else:
+            text.append("stop typing to answer", "dim")
+        self.query_one(".options", Static).update(text)
+
+    def _more(self) -> Text:
+        """Return how much of what it is about is out of sight."""
+        for body in self.query(".body"):
+            if left := round(body.max_scroll_y - body.scroll_y):
+                return Text(f"{counted(left, 'more line')}; PageDown scrolls\n", "yellow")
+            if body.max_scroll_y:
+                return Text("this is the end; PageUp scrolls\n", "dim")
+        return Text()
+
+    def _choice(self) -> Text:
+        fitting, shown = self._fitting, self._shown
         first = max(0, min(self._at - shown // 2, len(fitting) - shown))
         text = Text(no_wrap=True, overflow="ellipsis")
         if self._filter:
@@ -86,7 +134,7 @@ class Question(Vertical, can_focus=True):
             text.append(safe(label).replace("\n", " "), "reverse" if number == self._at else "")
             text.append("\n")
         text.append(self._hint, "dim")
-        self.query_one(".options", Static).update(text)
+        return text
 
     def on_key(self, event: events.Key) -> None:
         event.stop()
@@ -96,20 +144,22 @@ class Question(Vertical, can_focus=True):
             case "escape" | "ctrl+c":
                 self.close(None)
             case "up" | "down" if fitting:
-                self._at = (self._at + (1 if event.key == "down" else -1)) % len(fitting)
+                self._at = (max(self._at, 0) - 1 if event.key == "up" else self._at + 1) % len(fitting)
             case "pageup" | "pagedown":
                 for body in self.query(".body"):
-                    body.scroll_page_down() if event.key == "pagedown" else body.scroll_page_up()
-            case "enter" if fitting:
+                    body.scroll_relative(
+                        y=body.size.height if event.key == "pagedown" else -body.size.height, animate=False
+                    )
+            case "enter" if fitting and self._at >= 0:
                 self.close(fitting[self._at].value)
-            case "backspace":
+            case "backspace" if not self.by_key:
                 self._filter, self._at = self._filter[:-1], 0
             case _:
                 self._typed(event.character or "")
         self._draw()
 
     def _typed(self, character: str) -> None:
-        if self._by_key:
+        if self.by_key:
             chosen = next((one for one in self._options if one.key and one.key == character.lower()), None)
             if chosen is not None:
                 self.close(chosen.value)
@@ -136,7 +186,8 @@ class Form(Vertical):
         yield Static(Text(self._title, style="bold"))
         yield Input(password=self._secret, compact=True)
 
-    def on_mount(self) -> None:
+    def listen(self) -> None:
+        """Have the keys from now on."""
         self.query_one(Input).focus()
 
     def close(self, value: str | None = None) -> None:
