@@ -38,6 +38,7 @@ class LocalConversation:
         self._session = session
         self._unused = unused
         self._config = config
+        self._aborting = False
         self._followers: dict[Subscriber, Callable[[], None]] = {}
         session.start()
 
@@ -73,7 +74,11 @@ class LocalConversation:
         self._session.prompt(text, images, dropped=self._dropped)
 
     async def steer(self, text: str) -> None:
-        self._session.steer(text, dropped=self._dropped)
+        def dropped(reason: str) -> None:
+            if not self._aborting:  # Whoever aborts has it back.
+                self._dropped(reason)
+
+        self._session.steer(text, dropped=dropped)
 
     async def retry(self) -> None:
         asked = [message for message in self._session.transcript.messages if message.role == "user"]
@@ -82,7 +87,11 @@ class LocalConversation:
         self._session.request(text_of(asked[-1].content) or "go on", lambda messages: None)
 
     async def abort(self) -> None:
-        self._session.abort()
+        self._aborting = True
+        try:
+            self._session.abort(steers=True)
+        finally:
+            self._aborting = False
 
     async def approve(self, request: str, decision: Decision) -> None:
         self._session.approve(request, decision)
