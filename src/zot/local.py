@@ -125,7 +125,7 @@ class LocalConversation:
         if not isinstance(extensions, Reloadable):
             raise UserError("extensions cannot be reloaded here")
         self._check_idle("extensions cannot be reloaded")
-        return await extensions.reload()
+        return await extensions.reload(lambda: self._check_idle("extensions cannot be reloaded"))
 
     async def models(self) -> Sequence[ModelInfo]:
         known = [_info(model) for model in self._session.agent.catalogue.models]
