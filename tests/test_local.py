@@ -191,3 +191,14 @@ async def test_extensions_are_not_replaced_below_a_prompt_that_has_begun_and_are
                 await asyncio.sleep(0.01)
         await talk(conversation, "!echo blue")
         assert (await said(conversation))[-1] == "green"
+
+
+async def test_an_aside_is_guarded_as_the_conversation_is(tmp_path: Path) -> None:
+    guard = Extension(tmp_path, "guard", GUARD)
+    async with opened(tmp_path, ext=(str(guard.directory),)) as (_, conversation):
+        with pytest.raises(UserError, match="held back: that is a secret"):
+            await conversation.aside("!echo the secret")
+        assert (await conversation.aside("!echo blue")).text == "green"
+        (guard.directory / "data" / "closed").touch()
+        with pytest.raises(UserError, match="not asked: not at this time"):
+            await conversation.aside("!echo blue")

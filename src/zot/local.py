@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from zot.agent.hooks import MessageDecision
 from zot.config import Config
 from zot.conversation import Aside, Decision, ModelInfo, Remembered, Snapshot
 from zot.errors import ConfigError, RunCancelled, RuntimeBusy, UserError
@@ -158,6 +159,19 @@ class LocalConversation:
         return await self._session.fork(messages=messages)
 
     async def aside(self, question: str) -> Aside:
+        """Ask without leaving a trace; whoever guards the conversation guards this, too."""
+        extensions = self._session.agent.extensions
+        await extensions.ready()
+        # No turn of a run has this number: what waits for a decision about one of those goes on waiting.
+        if (reason := await extensions.turn_starting(0)) is not None:
+            raise UserError(f"not asked: {reason}")
+        answer = await self._answer(question)
+        decision = await extensions.message_written(answer.text) if answer.text else MessageDecision("")
+        if decision.refusal is not None:
+            raise UserError(f"held back: {decision.refusal}")
+        return Aside(decision.text, answer.usage)
+
+    async def _answer(self, question: str) -> Aside:
         config = msgspec.structs.replace(self._working(), session=None, tools=(), no_ext=True, ext=(), record=None)
         session = open_session(config, past=self._past())
         outcome = _Outcome()
