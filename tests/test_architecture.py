@@ -154,7 +154,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # A conversation and a home in this process. Faces do not know them.
     "local": {
         "errors", "messages", "events", "slash", "store", "config", "conversation", "history", "outcome", "past",
-        "session", "runtime", "reloadable", "provision", "providers/vendors", "providers/models",
+        "session", "runtime", "reloadable", "provision", "providers/vendors", "providers/models", "agent",
     },
     "local_home": {
         "errors", "messages", "config", "conversation", "local", "runtime", "session", "journal", "skills", "trust",

@@ -190,6 +190,16 @@ def test_the_terminal_shows_a_session_of_the_daemon(home: Path) -> None:
                 await stage.sees("lab-1")
                 await stage.says("!echo shown in the terminal")
                 await stage.until(lambda: stage.screen.count("shown in the terminal") == 2, "the answer")
+                await stage.idle()
+                await stage.says("!slow 1000 0.02")
+                await stage.sees("answering")
+                await stage.says("never said", "ctrl+s")
+                await stage.sees("steering: never said")
+                await stage.pilot.press("escape")
+                await stage.sees("aborted")
+                await stage.idle()
+                assert app.editor.text == "never said"
+                assert [message.role for message in await talk.messages()] == ["user", "assistant"] * 2
             await app.close()
 
     held(conversation())

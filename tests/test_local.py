@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from extensions.stage import Extension
 from fakes import PATIENCE_S, Listener
 from zot.config import Config
 from zot.conversation import ModelInfo
-from zot.errors import ConfigError, NoSuchSession, UserError
-from zot.events import Done
+from zot.errors import ConfigError, NoSuchSession, RuntimeBusy, UserError
+from zot.events import Done, ExtNotify
 from zot.local import LocalConversation
 from zot.local_home import LocalHome
 from zot.messages import ShownResult, text_of
@@ -131,3 +132,73 @@ async def test_sessions_are_found_by_the_beginning_of_their_id(tmp_path: Path) -
             await home.open("nonsense")
         with pytest.raises(UserError, match="is the beginning of several sessions"):
             await home.open("2")
+
+
+#: Lets nothing be said that has a secret in it. It is slow to start as long as it is told to, and says that it starts.
+GUARD = """
+hello("events", "intercept")
+say("subscribe", events=[], intercept=["assistant_message", "turn_start"])
+say("notify", level="info", message="on guard")
+while os.path.exists("data/wait"):
+    time.sleep(0.02)
+say("ready")
+for frame in frames():
+    if frame["type"] == "event_intercept":
+        at = frame.get("text", "")
+        if "secret" in at:
+            answer(frame, block=True, reason="that is a secret")
+        elif os.path.exists("data/closed") and frame["event"] == "turn_start":
+            answer(frame, block=True, reason="not at this time")
+        else:
+            answer(frame, **({"replace_text": at.replace("blue", "green")} if at else {}))
+"""
+
+
+async def test_a_guard_that_cannot_be_read_any_more_stays_when_extensions_are_reloaded(tmp_path: Path) -> None:
+    guard = Extension(tmp_path / "home" / "extensions", "guard", GUARD)
+    manifest = guard.directory / "extension.json"
+    async with opened(tmp_path) as (_, conversation):
+        await talk(conversation, "!echo a secret")
+        good = manifest.read_text()
+        manifest.write_text("{")
+        with pytest.raises(UserError, match="stay as they were, because guard: "):
+            await conversation.reload_extensions()
+        await talk(conversation, "!echo another secret")
+        assert "another secret" not in await said(conversation)
+        manifest.write_text(good.replace("}", ', "enabled": false}'))
+        assert await conversation.reload_extensions() == []
+
+
+async def test_extensions_are_not_replaced_below_a_prompt_that_has_begun_and_are_heard_while_they_start(
+    tmp_path: Path,
+) -> None:
+    guard = Extension(tmp_path, "guard", GUARD)
+    async with opened(tmp_path, ext=(str(guard.directory),)) as (_, conversation):
+        await conversation.commands()
+        listener = Listener()
+        conversation.follow(listener)
+        (guard.directory / "data" / "wait").touch()
+        reloading = asyncio.create_task(conversation.reload_extensions())
+        async with asyncio.timeout(PATIENCE_S):
+            while ExtNotify("guard", "info", "on guard") not in listener.events:
+                await asyncio.sleep(0.01)
+            await conversation.prompt("!slow 1000 0.02")
+            (guard.directory / "data" / "wait").unlink()
+            with pytest.raises(RuntimeBusy, match="cannot be reloaded while a prompt"):
+                await reloading
+            await conversation.abort()
+            while not any(isinstance(event, Done) for event in listener.events):
+                await asyncio.sleep(0.01)
+        await talk(conversation, "!echo blue")
+        assert (await said(conversation))[-1] == "green"
+
+
+async def test_an_aside_is_guarded_as_the_conversation_is(tmp_path: Path) -> None:
+    guard = Extension(tmp_path, "guard", GUARD)
+    async with opened(tmp_path, ext=(str(guard.directory),)) as (_, conversation):
+        with pytest.raises(UserError, match="held back: that is a secret"):
+            await conversation.aside("!echo the secret")
+        assert (await conversation.aside("!echo blue")).text == "green"
+        (guard.directory / "data" / "closed").touch()
+        with pytest.raises(UserError, match="not asked: not at this time"):
+            await conversation.aside("!echo blue")

@@ -27,7 +27,10 @@ def open_extensions(
     if reloadable:
         from zot.reloadable import Reloadable
 
-        return Reloadable(lambda: open_extensions(config, toolbox, cwd=cwd, model_id=model_id, joinable=joinable))
+        return Reloadable(
+            lambda: open_extensions(config, toolbox, cwd=cwd, model_id=model_id, joinable=joinable),
+            lambda: locate_extensions(config, cwd),
+        )
     if not extension_places(config) and not joinable:
         return None
     from zot.extensions.confinement import Confinement

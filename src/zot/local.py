@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from zot.agent.hooks import MessageDecision
 from zot.config import Config
 from zot.conversation import Aside, Decision, ModelInfo, Remembered, Snapshot
 from zot.errors import ConfigError, RunCancelled, RuntimeBusy, UserError
@@ -38,6 +39,7 @@ class LocalConversation:
         self._session = session
         self._unused = unused
         self._config = config
+        self._aborting = False
         self._followers: dict[Subscriber, Callable[[], None]] = {}
         session.start()
 
@@ -73,7 +75,11 @@ class LocalConversation:
         self._session.prompt(text, images, dropped=self._dropped)
 
     async def steer(self, text: str) -> None:
-        self._session.steer(text, dropped=self._dropped)
+        def dropped(reason: str) -> None:
+            if not self._aborting:  # Whoever aborts has it back.
+                self._dropped(reason)
+
+        self._session.steer(text, dropped=dropped)
 
     async def retry(self) -> None:
         asked = [message for message in self._session.transcript.messages if message.role == "user"]
@@ -82,7 +88,11 @@ class LocalConversation:
         self._session.request(text_of(asked[-1].content) or "go on", lambda messages: None)
 
     async def abort(self) -> None:
-        self._session.abort()
+        self._aborting = True
+        try:
+            self._session.abort(steers=True)
+        finally:
+            self._aborting = False
 
     async def approve(self, request: str, decision: Decision) -> None:
         self._session.approve(request, decision)
@@ -116,7 +126,7 @@ class LocalConversation:
         if not isinstance(extensions, Reloadable):
             raise UserError("extensions cannot be reloaded here")
         self._check_idle("extensions cannot be reloaded")
-        return await extensions.reload()
+        return await extensions.reload(lambda: self._check_idle("extensions cannot be reloaded"))
 
     async def models(self) -> Sequence[ModelInfo]:
         known = [_info(model) for model in self._session.agent.catalogue.models]
@@ -149,6 +159,19 @@ class LocalConversation:
         return await self._session.fork(messages=messages)
 
     async def aside(self, question: str) -> Aside:
+        """Ask without leaving a trace; whoever guards the conversation guards this, too."""
+        extensions = self._session.agent.extensions
+        await extensions.ready()
+        # No turn of a run has this number: what waits for a decision about one of those goes on waiting.
+        if (reason := await extensions.turn_starting(0)) is not None:
+            raise UserError(f"not asked: {reason}")
+        answer = await self._answer(question)
+        decision = await extensions.message_written(answer.text) if answer.text else MessageDecision("")
+        if decision.refusal is not None:
+            raise UserError(f"held back: {decision.refusal}")
+        return Aside(decision.text, answer.usage)
+
+    async def _answer(self, question: str) -> Aside:
         config = msgspec.structs.replace(self._working(), session=None, tools=(), no_ext=True, ext=(), record=None)
         session = open_session(config, past=self._past())
         outcome = _Outcome()

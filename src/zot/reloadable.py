@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,30 +13,62 @@ from zot.messages import CallBlock
 from zot.slash import CommandAnswer, CommandInfo
 
 if TYPE_CHECKING:
+    from zot.extensions.discovery import Located
     from zot.tools.base import Tool
 
 
-class Reloadable:
-    """What `agent.hooks.Extensions` promises, by whichever set is in use. ``find`` returns a new one, not started."""
+#: What is wrong with one that does not run because of that.
+_WRONG = {
+    "broken": "it is broken",
+    "refused": "it cannot be confined",
+    "untrusted": "it has changed, and is not trusted as it is now",
+}
 
-    def __init__(self, find: Callable[[], Extensions | None]) -> None:
+
+class Reloadable:
+    """What `agent.hooks.Extensions` promises, by whichever set is in use.
+
+    ``find`` returns a new one, not started; ``locate`` what there is, and why something of it would not run.
+    """
+
+    def __init__(self, find: Callable[[], Extensions | None], locate: Callable[[], Sequence[Located]]) -> None:
         self._find = find
+        self._locate = locate
         self._now: Extensions = find() or NoExtensions()
         self._show: Callable[[Sequence[AgentEvent]], None] = lambda events: None
 
-    async def reload(self) -> list[str]:
-        """Use what is there now; return the names. Raise UserError, and keep what was in use, if one does not start."""
+    async def reload(self, check_idle: Callable[[], None]) -> list[str]:
+        """Use what is there now; return the names. Raise UserError, and keep what was in use, if one does not start,
+
+        if one that ran cannot any more because something is wrong with it, or if ``check_idle`` raises at the end: what
+        runs by then is guarded by what was in use when it began.
+        """
         fresh = self._find() or NoExtensions()
         try:
+            self._check_kept()
+            fresh.attach(self._show)
             await fresh.ready()
             _check(fresh)
+            check_idle()
         except BaseException:
+            fresh.attach(lambda events: None)
             await fresh.close()
             raise
         former, self._now = self._now, fresh
-        fresh.attach(self._show)
         await former.close()
         return _names(fresh)
+
+    def _check_kept(self) -> None:
+        """Raise UserError if something keeps one from running that has run. What was removed or disabled was meant."""
+        now = {one.directory: one for one in self._locate()}
+        reasons = []
+        for former in _located(self._now):
+            # If the place where it stood cannot be read, nobody knows if it is still there.
+            found = now.get(former.directory) or now.get(os.path.dirname(former.directory))
+            if found is not None and found.standing in _WRONG:
+                reasons.append(f"{former.name}: {found.problem or _WRONG[found.standing]}")
+        if reasons:
+            raise UserError(f"the extensions stay as they were, because {'; '.join(reasons)}")
 
     def attach(self, show: Callable[[Sequence[AgentEvent]], None]) -> None:
         self._show = show
@@ -94,6 +127,12 @@ def _check(extensions: Extensions) -> None:
         if failed:
             reasons = "; ".join(f"{one.name}: {one.problem or 'it did not start in time'}" for one in failed)
             raise UserError(f"the extensions stay as they were, because {reasons}")
+
+
+def _located(extensions: Extensions) -> Sequence[Located]:
+    from zot.extensions.manager import Manager
+
+    return extensions.located if isinstance(extensions, Manager) else ()
 
 
 def _names(extensions: Extensions) -> list[str]:

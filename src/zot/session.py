@@ -203,13 +203,13 @@ class Session:
         """Summarise the conversation, after the prompts that came before."""
         return self._worker.accept(Job(None, (), started=started, dropped=dropped))
 
-    def abort(self, *, queue: bool = False) -> None:
+    def abort(self, *, queue: bool = False, steers: bool = False) -> None:
         """End the running prompt or compact, whatever it is doing, and every wait for an extension.
 
-        ``queue`` drops the prompts that wait, too.
+        ``queue`` drops the prompts that wait, too, ``steers`` only what was to steer it and has not been said.
         """
         self._waits.abort()
-        self._worker.abort(queue=queue)
+        self._worker.abort(queue=queue, steers=steers)
 
     @property
     def begins_later(self) -> bool:

@@ -14,15 +14,7 @@ from zot.agent.loop import Agent
 from zot.agent.recovery import recover
 from zot.agent.run import Run
 from zot.driver import Driver
-from zot.errors import (
-    AgentError,
-    ContextExhausted,
-    ContextTooLong,
-    QueueFull,
-    RuntimeClosed,
-    StoreFailed,
-    Unforeseen,
-)
+from zot.errors import AgentError, ContextExhausted, ContextTooLong, QueueFull, RuntimeClosed, StoreFailed, Unforeseen
 from zot.events import AgentEvent, ApprovalRequest, Done, Error, TurnEnd
 from zot.history import History
 from zot.job import Errand, Job
@@ -129,10 +121,12 @@ class Worker:
             self._check_room()
             self._steering.append(job)
 
-    def abort(self, *, queue: bool = False) -> None:
-        """End the running job, whatever it is doing; ``queue`` drops those that wait, too."""
+    def abort(self, *, queue: bool = False, steers: bool = False) -> None:
+        """End the running job, whatever it does; ``queue`` drops those that wait, too, ``steers`` what steers it."""
         if queue:
             self.drop_waiting("dropped by an abort")
+        if steers:
+            _drop(self._steering, "what it was to steer was cancelled")
         # Once is enough: a second cancellation would interrupt the clean-up after the first.
         if self._running is not None and not self._aborting:
             self._aborting = True
@@ -143,8 +137,7 @@ class Worker:
     def cancel(self, job: Job) -> None:
         """End ``job``: abort it if it runs, and what was to steer it; drop it if it waits; else leave it be."""
         if job is self._running:
-            _drop(self._steering, "what it was to steer was cancelled")
-            self.abort()
+            self.abort(steers=True)
         elif job in self._waiting:
             self._waiting.remove(job)
             job.drop("cancelled before it began")

@@ -156,6 +156,30 @@ async def test_reloading_takes_all_that_is_new_or_keeps_what_there_was(tmp_path:
         await person.sees("• reloaded")
 
 
+async def test_reloading_asks_about_what_the_project_has_changed_and_keeps_what_ran_if_it_is_not_trusted(
+    tmp_path: Path,
+) -> None:
+    player = Extension(tmp_path / ".zot" / "extensions", "player", PLAYER)
+    async with stage(tmp_path) as person:
+        await person.sees("Trust the extension player of this project?")
+        await person.pilot.press("y")
+        await _known(person)
+        program = player.directory / "run.py"
+        program.write_text(program.read_text().replace("- shown", "- reloaded"))
+        await person.says("/reload-ext ")
+        await person.sees("Trust the extension player of this project?")
+        await person.pilot.press("n")
+        await person.sees("stay as they were, because player: it has changed")
+        await person.says("/display ")
+        await person.sees("• shown")
+        await person.says("/reload-ext ")
+        await person.sees("Trust the extension player of this project?")
+        await person.pilot.press("y")
+        await person.sees("running: player")
+        await person.says("/display ")
+        await person.sees("• reloaded")
+
+
 async def test_what_a_project_brings_along_runs_only_if_somebody_trusts_it(tmp_path: Path) -> None:
     Extension(tmp_path / ".zot" / "extensions", "player", PLAYER)
     skill = tmp_path / ".zot" / "skills" / "sweep"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import select
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,13 +25,20 @@ PATIENCE_S = 20.0
 class Lines:
     """What was typed, and what was written."""
 
-    def __init__(self, typed: int, written: io.StringIO) -> None:
+    def __init__(self, typed: int, incoming: int, written: io.StringIO) -> None:
         self._typed = typed
+        self._incoming = incoming
         self._written = written
         self._read = 0
 
     def type(self, line: str) -> None:
         os.write(self._typed, f"{line}\n".encode())
+
+    async def read(self) -> None:
+        """Wait until what was typed has been read."""
+        async with asyncio.timeout(PATIENCE_S):
+            while select.select([self._incoming], [], [], 0)[0]:
+                await asyncio.sleep(0.01)
 
     async def until(self, text: str) -> str:
         """Return what was written up to and including a text, and not returned before."""
@@ -58,7 +67,7 @@ async def lines(directory: Path, **settings: Any) -> AsyncIterator[Lines]:
     terminal = PlainTerminal(begin, session, incoming=incoming, output=written)
     running = asyncio.get_running_loop().create_task(terminal.run())
     try:
-        yield Lines(typed, written)
+        yield Lines(typed, incoming, written)
         os.close(typed)
         async with asyncio.timeout(PATIENCE_S):
             assert await running == 0
@@ -102,6 +111,21 @@ async def test_a_failed_model_call_and_an_escape_sequence(tmp_path: Path) -> Non
         await person.until("? The model call failed. Ask again?\n  1  lab/lab-1, once more\n  number, or nothing: ")
         person.type("1")
         await person.until("all \\x1b[2J good")
+
+
+async def test_control_c_aborts_and_what_was_typed_meanwhile_is_shown_and_not_said(tmp_path: Path) -> None:
+    async with lines(tmp_path) as person:
+        await person.until("> ")
+        person.type("!slow 1000 0.02")
+        await person.until(" ")
+        person.type("!echo never")
+        person.type("/nonsense")
+        await person.read()
+        os.kill(os.getpid(), signal.SIGINT)
+        shown = await person.until("-- aborted\n> ")
+        assert "-- not said: !echo never\n-- not said: /nonsense\n" in shown
+        person.type("!echo at once")
+        assert await person.until("at once\n> ") == "at once\n> "
 
 
 async def test_what_extensions_want(tmp_path: Path) -> None:

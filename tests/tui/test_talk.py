@@ -41,6 +41,21 @@ async def test_escape_aborts_and_gives_back_what_waited(tmp_path: Path) -> None:
         assert person.app.editor.text == "first of those that wait\n\nsecond"
 
 
+async def test_escape_aborts_and_gives_back_what_was_to_steer(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.says("!slow 1000 0.02")
+        await person.sees("answering")
+        await person.says("never said", "ctrl+s")
+        await person.sees("steering: never said")
+        await person.says("nor this")
+        await person.pilot.press("escape")
+        await person.sees("aborted")
+        await person.idle()
+        assert person.app.editor.text == "never said\n\nnor this"
+        assert [message.role for message in await person.app.conversation.messages()] == ["user", "assistant"]
+
+
 async def test_what_waits_is_said_when_the_run_is_over_and_can_be_removed(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")

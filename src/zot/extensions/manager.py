@@ -124,6 +124,11 @@ class Manager:
     # What the agent asks.
 
     @property
+    def located(self) -> Sequence[Located]:
+        """Those that it has begun with, as they were found then."""
+        return self._located
+
+    @property
     def attentive(self) -> bool:
         return bool(self._located or self.extensions)
 

@@ -249,7 +249,7 @@ class SessionMethods:
         if session is None or not session.busy:
             await self._shelf.standing(asked.session_id)
             raise RpcError(SESSION_NOT_FOUND, "No active turn for this session")
-        session.abort()
+        session.abort(steers=True)
         return said.Cancelled(asked.session_id)
 
     async def _approve(self, connection: Connection, asked: said.Approve) -> said.Approved:

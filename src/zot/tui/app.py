@@ -234,8 +234,7 @@ class ZotApp(App[int]):
         if _COMMAND.match(message.text):
             self._do(self._run_command(message.text))
         elif message.steers and self.runs:
-            self.queue.steer(message.text)
-            self._do(self.conversation.steer(message.text))
+            self._do(self.composer.steer(message.text, self.conversation.steer))
         else:
             await self.submit(message.text)
 
@@ -281,9 +280,9 @@ class ZotApp(App[int]):
     async def on_editor_escaped(self) -> None:
         if self.composer.withdraw():
             return
+        self.composer.take_back_all()  # First: what waits is said as soon as the run is over.
         if self._conversation is not None:
-            await self._conversation.abort()
-        self.composer.take_back_all()
+            self._do(self._conversation.abort())
 
     def action_interrupt(self) -> None:
         if (selected := self.screen.get_selected_text()) or (selected := self.editor.selected_text):

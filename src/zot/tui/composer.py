@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
+from zot.errors import AgentError
 from zot.slash import CommandInfo
 from zot.tui import slash
 from zot.tui.completion import Files, Offer, Offers
@@ -45,8 +46,22 @@ class Composer(Vertical):
 
     def take_back_all(self) -> None:
         """Put what waits back into the editor."""
-        if waiting := self.queue.all():
-            self.editor.put("\n\n".join([*waiting, self.editor.text] if self.editor.text else waiting))
+        self._put_back(self.queue.all())
+
+    async def steer(self, text: str, say: Callable[[str], Awaitable[None]]) -> None:
+        """Show that something is on its way to the running prompt. What cannot be said is put back into the editor."""
+        self.queue.steer(text)
+        try:
+            await say(text)
+        except AgentError:
+            if not self.queue.said(text):
+                return  # Somebody took it back already.
+            self._put_back([text])
+            raise
+
+    def _put_back(self, texts: list[str]) -> None:
+        if texts:
+            self.editor.put("\n\n".join([*texts, self.editor.text] if self.editor.text else texts))
 
     async def on_editor_offered(self, message: Editor.Offered) -> None:
         word = message.word

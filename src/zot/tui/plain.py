@@ -147,7 +147,17 @@ class PlainTerminal:
         if self._conversation is None:
             self._lines.put_nowait(None)
             return
+        self._drop_typed()
         self._spawn(self._conversation.abort())
+
+    def _drop_typed(self) -> None:
+        """What was typed while something ran is not said after an abort. The end of the input stays."""
+        typed = [self._lines.get_nowait() for _ in range(self._lines.qsize())]
+        for line in typed:
+            if line is None:
+                self._lines.put_nowait(None)
+            elif line.strip():
+                self._say(f"-- not said: {one_line(line, 160)}")
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work, name="zot abort")

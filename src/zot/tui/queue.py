@@ -41,8 +41,8 @@ class Queue(Static):
         return text
 
     def all(self) -> list[str]:
-        """Take out everything."""
-        texts, self.waiting = self.waiting, []
+        """Take out everything, with what is on its way."""
+        texts, self.waiting, self._steering = self._steering + self.waiting, [], []
         self.draw()
         return texts
 
@@ -51,11 +51,13 @@ class Queue(Static):
         self._steering.append(text)
         self.draw()
 
-    def said(self, text: str) -> None:
-        """Something has been said: it is no longer on its way."""
-        if text in self._steering:
-            self._steering.remove(text)
-            self.draw()
+    def said(self, text: str) -> bool:
+        """Something has been said, or never will be: it is no longer on its way. False if it was not."""
+        if text not in self._steering:
+            return False
+        self._steering.remove(text)
+        self.draw()
+        return True
 
     def draw(self) -> None:
         """Show what waits."""

@@ -13,6 +13,7 @@ from zot.errors import UserError
 from zot.readable import counted, one_line, when
 from zot.tui.looks import tokens
 from zot.tui.terminal import Option, Terminal
+from zot.tui.trust import ask_trust
 
 Action: TypeAlias = Callable[[Terminal, str], Awaitable[None]]
 
@@ -240,6 +241,7 @@ async def _unlock(terminal: Terminal, args: str) -> None:
 
 
 async def _reload(terminal: Terminal, args: str) -> None:
+    await ask_trust(terminal, "extension")
     terminal.busy("starting the extensions anew")
     try:
         names = await terminal.conversation.reload_extensions()

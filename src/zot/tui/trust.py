@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from zot.conversation import Untrusted
 from zot.tui.terminal import Option, Terminal
 
 
-async def ask_trust(terminal: Terminal) -> None:
-    """Ask about each extension and skill of the project that nobody trusts yet."""
+async def ask_trust(terminal: Terminal, *kinds: Literal["extension", "skill"]) -> None:
+    """Ask about each extension and skill of the project that nobody trusts yet, or those of some kinds."""
     for one in await terminal.home.untrusted():
+        if kinds and one.kind not in kinds:
+            continue
         yes = await terminal.choose(f"Trust the {one.kind} {one.name} of this project?", _OPTIONS, body=_about(one))
         if yes:
             await terminal.home.trust(one)
