@@ -24,7 +24,7 @@ from zot.mending import establish, note
 from zot.messages import Counters, ImageBlock, Message, TextBlock, timestamp
 from zot.past import CONCLUSION, Past, concluded, everything, fork_point
 from zot.slash import CommandAnswer, CommandInfo
-from zot.store import Allowed, MemoryStore, Spliced, Store
+from zot.store import Allowed, Guarded, MemoryStore, Spliced, Store
 from zot.worker import Worker
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class Session:
             recall=agent.approver.recall,
             observe=agent.extensions.observe,
             on_failure=self._store_failed,
+            guarded=agent.extensions.recall,
         )
         agent.extensions.attach(self._history.mention)
         past = past or Past()
@@ -244,6 +245,11 @@ class Session:
     async def forget(self, allowed: Allowed) -> None:
         """Ask about it again from now on. Raise UserError if it is not remembered, SessionBusy, StoreFailed."""
         await note(self._history, self._store, self.agent.approver.forget(allowed), begun=self.busy)
+
+    async def keep_guard(self, guarded: Guarded) -> None:
+        """Record who guards it, so that this holds when it is loaded again. Raise AgentError."""
+        if self._history.guards.get(guarded.name) != guarded:
+            await self._worker.keep(guarded)
 
     def approver_left(self) -> None:
         """Hear that a subscriber can no longer approve. A question that nobody else can answer is over."""

@@ -204,6 +204,52 @@ async def test_what_a_broken_manifest_was_to_guard_stays_blocked(tmp_path: Path)
     )
 
 
+ALL = ("tool_call", "turn_start", "assistant_message")
+GUARDS = {
+    '{"name":"x","exec":"./run","intercept":["tool_call","nope"],"on_failure":"block"}': ("x", ("tool_call",)),
+    '{"name":"x","exec":"./run","intercept":"tool_call","on_failure":"block"}': ("x", ("tool_call",)),
+    '{"exec":"./run","intercept":["tool_call"],"on_failure":"block"}': ("dir", ("tool_call",)),
+    '{"name":"a b","exec":"./run","intercept":["turn_start"],"on_failure":"block"}': ("dir", ("turn_start",)),
+    '{"name":"x","exec":"./run","intercept":["tool_call"],"on_failure":"Block"}': ("x", ("tool_call",)),
+    '{"name":"x","exec":"./run","intercept":["tool_call"],"on_failur":"block"}': ("x", ("tool_call",)),
+    '{"name":"x","exec":"./run","interccept":["tool_call"],"on_failure":"block"}': ("x", ("tool_call",)),
+    '{"name":"x","exec":"./run","intercept":["Tool-Call"],"onFailure":"blocked"}': ("x", ("tool_call",)),
+    '{"name":"x","exec":"./run","intercept":{"tool_call":true},"on_failure":"block"}': ("x", ALL),
+    '{"name":"x","exec":"./run","intercept":["nope"],"on_failure":"block"}': ("x", ALL),
+    '{"name":"x","on_failure":"block"}': ("x", ALL),
+    '{"name":"x","exec":"./run","intercept":["tool_call"],"on_failure":"block",}': ("dir", ALL),
+    '{"name":"x","exec":"./run","intercept":["tool_call"],"on_failure":"bl': ("dir", ALL),
+    '{"name":"x","exec":"./run","intercept":["tool_call"],"on_failure":"allow",}': None,
+    '{"name":"x","intercept":["tool_call"],"on_failure":"Allow"}': None,
+    '{"name":"x","intercept":["tool_call"],"on_failure":"block","enabled":false}': None,
+    '{"name":"x","intercept":["tool_call"]}': None,
+    '{"name":"x","intercept":[],"on_failure":"block"}': None,
+    '[]': None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", GUARDS)
+def test_what_looks_like_a_guard_and_cannot_be_used_guards_what_it_says_or_all(tmp_path: Path, text: str) -> None:
+    directory = tmp_path / "extensions" / "dir"
+    directory.mkdir(parents=True)
+    (directory / "extension.json").write_text(text)
+    [found] = discover(cwd=str(tmp_path), home=str(tmp_path), is_trusted=everything)
+    guard = found.manifest
+    assert (found.standing, found.counts) == ("broken", GUARDS[text] is not None)
+    assert (guard and (guard.name, guard.intercept)) == GUARDS[text]
+    assert guard is None or guard.on_failure == "block"
+
+
+def test_a_named_copy_takes_the_place_of_one_whose_manifest_is_broken(tmp_path: Path) -> None:
+    guarding = {"intercept": ["tool_call"], "on_failure": "block"}
+    installed = put(tmp_path / "home" / "extensions", "guard", **guarding, version=3)
+    named = put(tmp_path, "guard", **guarding)
+    found = discover(cwd=str(tmp_path), home=str(tmp_path / "home"), explicit=[str(named)], is_trusted=everything)
+    assert [(one.directory, one.standing, one.counts) for one in found] == [
+        (str(named), "runs", True), (str(installed), "shadowed", False),
+    ]  # fmt: skip
+
+
 async def test_a_named_extension_that_is_broken_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere/extension\.json: No such file"):
         async with Stage(tmp_path, ext=(str(tmp_path / "nowhere"),)):

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from zot.errors import ConfigError, UserError
-from zot.extensions.manifest import Manifest, broken_guard, changeable, load
+from zot.extensions.manifest import Manifest, changeable, load
 
 Source: TypeAlias = Literal["ext", "project", "global"]
 #: Why one does not run: "broken" says what is wrong with it in ``problem``, "shadowed" who took its name, "refused" why
@@ -78,17 +78,23 @@ def _located(directory: str, source: Source) -> Located:
         manifest = load(directory)
     except ConfigError as problem:
         # A project must not be able to block anything before it is trusted.
-        guard = broken_guard(directory) if source != "project" else None
+        guard = _broken_guard(directory) if source != "project" else None
         return Located(directory, source, "broken", guard, problem=str(problem))
     return Located(directory, source, "runs" if manifest.enabled else "disabled", manifest)
+
+
+def _broken_guard(directory: str) -> Manifest | None:
+    from zot.extensions.guarded import broken_guard  # Nearly all can be used.
+
+    return broken_guard(directory)
 
 
 def _ranked(found: Sequence[Located], is_trusted: Callable[[str, Sequence[str]], bool]) -> Iterator[Located]:
     """Yield what was found, saying of each that will not run why."""
     taken: dict[str, str] = {}
     for one in found:
-        if one.standing != "runs" or one.manifest is None:
-            yield one
+        if one.manifest is None or (one.standing != "runs" and not (one.counts and one.name in taken)):
+            yield one  # One that is broken does not take a name, but whoever has it does its work.
         elif one.source == "project" and (problem := _distrust(one, one.manifest, is_trusted)) is not None:
             yield msgspec.structs.replace(one, standing="untrusted", problem=problem)
         elif (first := taken.setdefault(one.name, one.directory)) != one.directory:

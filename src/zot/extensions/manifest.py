@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 
@@ -86,24 +86,6 @@ def _check_spelling(fields: Iterable[str], path: str) -> None:
         for field in unknown:
             if close := get_close_matches(field.lower(), known, n=1, cutoff=0.8):
                 raise ConfigError(f"{path}: there is no field {field!r}; did you mean {close[0]!r}?")
-
-
-class _Guard(msgspec.Struct, frozen=True):
-    name: ExtensionName
-    intercept: Annotated[tuple[Intercepted, ...], msgspec.Meta(min_length=1)]
-    on_failure: Literal["block"]
-    enabled: bool = True
-
-
-def broken_guard(directory: str) -> Manifest | None:
-    """Return what a manifest that cannot be used was to guard, if that can be read: it stays blocked."""
-    try:
-        guard = msgspec.json.decode(content(os.path.join(directory, FILE_NAME)), type=_Guard)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    if not guard.enabled:
-        return None
-    return Manifest(guard.name, exec="./nothing", intercept=guard.intercept, on_failure="block")
 
 
 def changeable(manifest: Manifest, directory: str) -> tuple[str, ...]:
