@@ -237,7 +237,9 @@ _DECLARED: Final = (
         "Says that the answer to a request of the host protocol got out.",
         local=True,
     ),
-    _server("daemon/stop", server.Stop, server.Stopping, "Stops the daemon; what waits for a person is kept.", local=True),
+    _server(
+        "daemon/stop", server.Stop, server.Stopping, "Stops the daemon; what waits for a person is kept.", local=True
+    ),
 )
 
 METHODS: Final[Mapping[str, Method]] = MappingProxyType({method.name: method for method in _DECLARED})
