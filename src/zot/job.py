@@ -22,6 +22,19 @@ Edit: TypeAlias = Callable[[Transcript], Spliced]
 Words: TypeAlias = Callable[[Sequence[Message]], str | None]
 
 
+#: Hears that what was asked begins, or why it never will.
+Started: TypeAlias = Callable[[], None]
+Dropped: TypeAlias = Callable[[str], None]
+
+
+def begun() -> None:
+    """Nobody wants to know."""
+
+
+def unwanted(reason: str) -> None:
+    """Nobody wants to know."""
+
+
 class Wish(msgspec.Struct, frozen=True):
     """Where a rewind goes: to the first ``messages``, or to the row ``at``. Without ``files``, these stay."""
 

@@ -19,7 +19,7 @@ from zot.agent.transcript import Transcript, repaired
 from zot.errors import RunCancelled, RuntimeBusy, StoreFailed, UserError
 from zot.events import ApprovalRequest
 from zot.history import History, Subscriber
-from zot.job import Edit, Errand, Job, Wish, Words, checked_prompt
+from zot.job import Dropped, Edit, Errand, Job, Started, Wish, Words, begun, checked_prompt, unwanted
 from zot.mending import establish, note
 from zot.messages import Counters, ImageBlock, Message, TextBlock, timestamp
 from zot.past import CONCLUSION, Past, concluded, everything, fork_point
@@ -148,8 +148,8 @@ class Session:
         text: str,
         images: Sequence[ImageBlock] = (),
         *,
-        started: Callable[[], None] = lambda: None,
-        dropped: Callable[[str], None] = lambda reason: None,
+        started: Started = begun,
+        dropped: Dropped = unwanted,
     ) -> Job:
         """Run a prompt, after those that came before. Raise UserError if it cannot be accepted.
 
@@ -186,8 +186,8 @@ class Session:
         text: str,
         images: Sequence[ImageBlock] = (),
         *,
-        started: Callable[[], None] = lambda: None,
-        dropped: Callable[[str], None] = lambda reason: None,
+        started: Started = begun,
+        dropped: Dropped = unwanted,
     ) -> None:
         """Say something to the running prompt before its next model call; when idle, the same as `prompt`.
 
@@ -195,12 +195,7 @@ class Session:
         """
         self._worker.steer(Job(*checked_prompt(text, images), started=started, dropped=dropped))
 
-    def compact(
-        self,
-        *,
-        started: Callable[[], None] = lambda: None,
-        dropped: Callable[[str], None] = lambda reason: None,
-    ) -> Job:
+    def compact(self, *, started: Started = begun, dropped: Dropped = unwanted) -> Job:
         """Summarise the conversation, after the prompts that came before."""
         return self._worker.accept(Job(None, (), started=started, dropped=dropped))
 
@@ -255,12 +250,7 @@ class Session:
         """Hear that a subscriber can no longer approve. A question that nobody else can answer is over."""
         self._worker.approver_left()
 
-    def clear(
-        self,
-        *,
-        started: Callable[[], None] = lambda: None,
-        dropped: Callable[[str], None] = lambda reason: None,
-    ) -> None:
+    def clear(self, *, started: Started = begun, dropped: Dropped = unwanted) -> None:
         """Forget the conversation; what it cost stays counted. Raise UserError while busy."""
         self.replace_messages([], started=started, dropped=dropped)
 
@@ -268,8 +258,8 @@ class Session:
         self,
         messages: Sequence[Message],
         *,
-        started: Callable[[], None] = lambda: None,
-        dropped: Callable[[str], None] = lambda reason: None,
+        started: Started = begun,
+        dropped: Dropped = unwanted,
     ) -> None:
         """Make ``messages`` the conversation, repaired where a provider would refuse it. Raise UserError while busy.
 
@@ -280,12 +270,7 @@ class Session:
         whole = tuple(repaired(messages))
         self._edit(lambda transcript: Spliced(0, len(transcript), whole), started, dropped)
 
-    def undo_compact(
-        self,
-        *,
-        started: Callable[[], None] = lambda: None,
-        dropped: Callable[[str], None] = lambda reason: None,
-    ) -> None:
+    def undo_compact(self, *, started: Started = begun, dropped: Dropped = unwanted) -> None:
         """Put back what the newest compaction replaced, before what came after. Raise UserError while busy.
 
         ``started`` and ``dropped`` as for `replace_messages`; if there is nothing to undo, either that or UserError.

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from zot.agent.compaction import compact
 from zot.agent.hooks import Jobs, Question
@@ -23,6 +23,8 @@ from zot.store import Change, Row, Store
 
 log = logging.getLogger("zot")
 
+Clock: TypeAlias = Callable[[], str]
+
 #: How many prompts may wait behind the running one.
 MAX_QUEUE = 32
 #: How long an abort lets a session try to become its store's writer.
@@ -33,15 +35,7 @@ class Worker:
     """Owns the runs of one session: begins each, waits for it, says how it ended, and begins the next."""
 
     def __init__(
-        self,
-        agent: Agent,
-        history: History,
-        store: Store,
-        *,
-        jobs: Jobs,
-        key: str,
-        now: Callable[[], str],
-        newest: Sequence[Row],
+        self, agent: Agent, history: History, store: Store, *, jobs: Jobs, key: str, now: Clock, newest: Sequence[Row]
     ) -> None:
         """``newest`` has what is known of the newest run."""
         self._agent = agent
@@ -65,8 +59,6 @@ class Worker:
         self._working: asyncio.Task[None] | None = None
         self._aborting = False
         self._closed = False
-
-    # What the session may ask.
 
     @property
     def busy(self) -> bool:
