@@ -29,14 +29,14 @@ COMMAND = shlex.join(
 
 
 async def test_a_timeout_ends_a_fork_loop(kept: Shell) -> None:
-    tool = kept.tool(timeout_s=0.7, grace_s=0.2)
+    tool = kept.tool(timeout_s=1.5, grace_s=0.2)
     begun = time.monotonic()
     said, call = await kept.start(COMMAND, tool)
     assert said == "up"
     await asyncio.wait({call}, timeout=PATIENCE_S)
     assert kept.left() == []
-    assert time.monotonic() - begun < 0.7 + 0.2 + DEADLINE_S
-    assert "[exit -1] (timed out after 0.7 s)" in str(call.exception())
+    assert time.monotonic() - begun < 1.5 + 0.2 + DEADLINE_S
+    assert "[exit -1] (timed out after 1.5 s)" in str(call.exception())
     assert await kept.run("echo next") == "$ echo next\n\nnext\n\n[exit 0]  Took T"
 
 
@@ -51,9 +51,8 @@ async def test_an_abort_ends_a_fork_loop(kept: Shell) -> None:
 
 
 async def test_a_fork_loop_in_the_background_ends_with_its_session(kept: Shell) -> None:
-    up = "until test -s up; do sleep 0.02; done; cat up"
-    said, call = await kept.start(f"{COMMAND} > up & {up}", owners=("session",))
-    assert (said, await outcome(call)) == ("up", "done")
+    _, call = await kept.start(f"{COMMAND} & sleep 1", owners=("session",))
+    assert await outcome(call) == "done"
     begun = time.monotonic()
     await kept.processes.end_all("session", grace_s=0.2)
     assert kept.left() == []
