@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from daemon_process import eventually
 from daemons import PATIENCE_S, Caller, Frame, Running, order, running
 from zot.serve.backlog import MAX_UNREAD_BYTES
 from zot.version import __version__
@@ -230,3 +231,52 @@ async def test_answers_that_were_not_read_yet_do_not_count_as_deafness(daemon: R
     late.reader._transport.resume_reading()  # type: ignore[attr-defined]  # as above
     while answers - {frame.get("id") for frame in late.heard} or "turn_complete" not in order(late.heard):
         await late.read()
+
+
+async def test_who_asks_for_much_and_reads_nothing_is_given_little_and_can_still_cancel(daemon: Running) -> None:
+    other, greedy = await daemon.caller(), await daemon.caller()
+    await other.get("session/new", agentAlias="default", sessionId="large")
+    await other.get("session/prompt", sessionId="large", prompt="!echo " + "x" * 400_000)
+    (wire,) = (one.wire for one in daemon.daemon.connections if one.name == greedy.heard[0]["result"]["tuiId"])
+    greedy.reader._transport.pause_reading()  # type: ignore[attr-defined]  # asyncio has no other way not to read
+    numbers = {greedy.call("session/messages", sessionId="large") for _ in range(100)}
+    await other.get("session/attach", sessionId="large")
+    other.call("session/prompt", sessionId="large", prompt="!stall")
+    await other.until(type="state")
+    cancel = greedy.call("session/cancel", sessionId="large")
+    assert (await other.until(type="turn_complete"))["outcome"] == "cancelled"
+    assert wire.unread < 16 << 20
+    greedy.reader._transport.resume_reading()  # type: ignore[attr-defined]  # as above
+    while (numbers | {cancel}) - {frame.get("id") for frame in greedy.heard}:
+        await greedy.read()
+        greedy.heard[-1].pop("result", None)
+
+
+async def test_what_somebody_only_wanted_to_see_is_not_looked_up_when_it_has_gone(daemon: Running) -> None:
+    other, greedy = await daemon.caller(), await daemon.caller()
+    await other.get("session/new", agentAlias="default", sessionId="large")
+    await other.get("session/prompt", sessionId="large", prompt="!echo " + "x" * 400_000)
+    greedy.reader._transport.pause_reading()  # type: ignore[attr-defined]  # asyncio has no other way not to read
+    for _ in range(100):
+        greedy.call("session/messages", sessionId="large")
+    await eventually(lambda: looking() > 90)
+    await other.get("status")
+    assert looking() > 90, "they wait for it to read"
+    greedy.writer.transport.abort()
+    await eventually(lambda: looking() == 0)
+
+
+def looking() -> int:
+    return sum(task.get_name() == "zot session/messages" for task in asyncio.all_tasks())
+
+
+async def test_long_requests_that_wait_are_bounded(daemon: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zot.serve.connection._MAX_UNANSWERED_BYTES", 100_000)
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    caller.call("session/prompt", sessionId="s", prompt="!stall")
+    first, second = (caller.call("session/prompt", sessionId="s", prompt="!echo " + "x" * 60_000) for _ in range(2))
+    assert (await caller.answer(second))["error"]["code"] == -32002
+    await caller.get("session/cancel", sessionId="s")
+    assert "result" in await caller.answer(first)
+    assert await caller.get("session/prompt", sessionId="s", prompt="!echo " + "x" * 60_000)

@@ -10,6 +10,7 @@ import pytest
 
 from daemons import Caller, Running, running
 from zot.hub import Hub
+from zot.version import __version__
 
 
 @pytest.fixture
@@ -242,3 +243,21 @@ async def test_attachments_are_for_the_model_to_read(caller: Caller, tmp_path: P
     )
     missing = [{"path": str(tmp_path / "none.txt")}]
     assert (await caller.error("session/prompt", sessionId="s", prompt="x", attachments=missing))[0] == -32602
+
+
+async def test_settings_that_are_read_again_count_at_once(tmp_path: Path) -> None:
+    async with running(tmp_path) as daemon:
+        caller = await daemon.caller()
+        for name in ("one", "two"):
+            await caller.get("session/new", agentAlias="default", sessionId=name)
+            caller.call("session/prompt", sessionId=name, prompt="!stall")
+            await caller.until(sessionId=name, type="state")
+        (tmp_path / "config.toml").write_text('[daemon]\nmax_sessions = 2\nserver_version = "7.7"\ngrace_s = 0\n')
+        await caller.get("config/reload")
+        assert (await caller.error("session/new", agentAlias="default", sessionId="three"))[0] == -32001
+        assert (await caller.get("status"))["serverVersion"] == "7.7"
+        assert daemon.daemon.grace_s == 0
+        (tmp_path / "config.toml").write_text("")
+        await caller.get("config/reload")
+        await caller.get("session/new", agentAlias="default", sessionId="three")
+        assert (await caller.get("status"))["serverVersion"] == __version__

@@ -56,6 +56,17 @@ async def test_the_deadline_of_a_request_is_kept(face: Face) -> None:
     assert (told.status, json.loads(told.body)["error_code"]) == (200, "TIMEOUT")
 
 
+async def test_a_request_is_answered_when_the_daemon_stops(tmp_path: Path) -> None:
+    async with faced(tmp_path / "home") as face:
+        waiting = asyncio.ensure_future(face.respond(request("!stall")))
+        await until(lambda: any(task.get_name() == "zot request" for task in asyncio.all_tasks()))
+        async with asyncio.timeout(PATIENCE_S):
+            await face.daemon.close()
+            told = await waiting
+    answer = json.loads(told.body)
+    assert (told.status, answer["error_code"], answer["error_message"]) == (500, "INTERNAL", "the daemon is stopping")
+
+
 async def test_the_same_key_is_answered_once(face: Face) -> None:
     first, second = [await face.respond(request("!echo once", "keyed", idempotency_key="k")) for _ in range(2)]
     assert json.loads(second.body) == {**json.loads(first.body), "replayed": True}

@@ -23,7 +23,7 @@ from zot.serve.audit import Who
 from zot.serve.backlog import Backlog, Wire
 from zot.serve.feed import Feed, Follower
 from zot.wire import jsonrpc
-from zot.wire.daemon import encode_error_in, encode_result_in, find, read_params, spelling_of
+from zot.wire.daemon import LOOKS, encode_error_in, encode_result_in, find, read_params, spelling_of
 from zot.wire.daemon_server import Initialize, Initialized
 from zot.wire.daemon_session import OfSession, Prompt
 from zot.wire.jsonrpc import Bad, Request, RpcError
@@ -44,6 +44,11 @@ _CODES: Mapping[type[AgentError], int] = {
 }
 #: So many requests of one client may wait for their answers.
 _MAX_UNANSWERED = 4096
+#: And so many bytes of them.
+_MAX_UNANSWERED_BYTES = 64 << 20
+#: So many requests that only look are answered at once, and none while so much is unread.
+_LOOKS_AT_ONCE = 4
+_MUCH_BYTES = 1 << 20
 _DIALECTS = {Spelling.CAMEL: Dialect.CAMEL, Spelling.SNAKE: Dialect.SNAKE}
 
 
@@ -143,7 +148,10 @@ class Connection:
         self.spelling = Spelling.CAMEL
         self.dialect = Dialect.CAMEL
         self._followed: dict[str, Follower] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        #: What is being done, and how long the request for it was.
+        self._tasks: dict[asyncio.Task[None], int] = {}
+        self._unanswered_bytes = 0
+        self._looking = asyncio.Semaphore(_LOOKS_AT_ONCE)
         #: One at a time begins what is asked of a session, in the order in which it was asked.
         self._order: dict[str, asyncio.Lock] = {}
         self._is_ending = False
@@ -160,7 +168,7 @@ class Connection:
             return
         match jsonrpc.decode(line):
             case Request() as request:
-                self._serve(request)
+                self._serve(request, len(line))
             case Bad() as bad:
                 self.wire.send(jsonrpc.encode_error(bad.id, bad))
             case _:
@@ -225,23 +233,27 @@ class Connection:
 
     # How it is served.
 
-    def _serve(self, request: Request) -> None:
+    def _serve(self, request: Request, size: int) -> None:
         try:
-            params = self._checked(request)
+            params = self._checked(request, size)
         except RpcError as problem:
             self._fail(request, None, problem)
             return
         if isinstance(params, Initialize):
             self._initialize(request, params)
             return
-        task = asyncio.get_running_loop().create_task(self._perform(request, params), name=f"zot {request.method}")
-        self._tasks.add(task)
+        work = self._look if request.method in LOOKS else self._perform
+        task = asyncio.get_running_loop().create_task(work(request, params), name=f"zot {request.method}")
+        self._tasks[task] = size
+        self._unanswered_bytes += size
         task.add_done_callback(self._performed)
 
-    def _checked(self, request: Request) -> Any:
+    def _checked(self, request: Request, size: int) -> Any:
         """Return what is asked for. Raise RpcError if it cannot be."""
         if len(self._tasks) >= _MAX_UNANSWERED:
             raise RpcError(jsonrpc.SESSION_BUSY, f"{_MAX_UNANSWERED} requests are unanswered; wait for some")
+        if self._unanswered_bytes + size > _MAX_UNANSWERED_BYTES:
+            raise RpcError(jsonrpc.SESSION_BUSY, f"{self._unanswered_bytes} bytes of requests are unanswered; wait")
         method = find(request.method, initialized=self.is_welcome, local=self.is_local)
         return read_params(method, request.params)
 
@@ -256,6 +268,17 @@ class Connection:
         self.is_welcome = True
         self.office.note(self, request.method, None, None)
         self._answer(request, result)
+
+    async def _look(self, request: Request, params: Any) -> None:
+        """Answer a request that changes nothing when the client reads: its answer may be many times as long.
+
+        It waits before it gets its place in the order, so that nothing that does change something waits with it.
+        """
+        async with self._looking:
+            if self.wire.unread > _MUCH_BYTES:
+                await self.wire.room()
+            if not self._is_closed:
+                await self._perform(request, params)
 
     async def _perform(self, request: Request, params: Any) -> None:
         """Do what is asked, and answer it whatever happens."""
@@ -300,7 +323,7 @@ class Connection:
         return self._order.setdefault(session_id, asyncio.Lock())
 
     def _performed(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._unanswered_bytes -= self._tasks.pop(task)
         self._finish_if_even()
 
     def _finish_if_even(self) -> None:

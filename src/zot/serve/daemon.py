@@ -274,6 +274,11 @@ class Daemon:
     def reload(self) -> None:
         """Read the configuration again. Raise ConfigError; then everything stays as it was."""
         self.parts.agents = self.parts.agents.reloaded()
+        settings = self.parts.settings
+        self.server_version = settings.server_version or __version__
+        self.hub.limit, self.hub.idle_s = settings.max_sessions, settings.idle_s
+        if not self._stopping.is_set():  # Whoever stops it may have said how long that may take.
+            self.grace_s = settings.grace_s
         log.info("the configuration was read again: %s", ", ".join(self.agents.names))
 
     async def mend(self) -> None:
