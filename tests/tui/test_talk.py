@@ -120,3 +120,14 @@ async def test_a_carriage_return_in_an_answer_hides_nothing(tmp_path: Path) -> N
         await person.idle()
         rows = [line.strip() for line in person.screen.split("\n") if line.strip()]
         assert rows[1] == "before after"
+
+
+async def test_what_is_typed_goes_to_the_editor_wherever_the_focus_is(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.pilot.press("a", "tab", "b", "shift+tab")
+        assert person.app.focused is person.app.transcript
+        await person.pilot.press("j", "k", "space", "c")
+        await person.until(lambda: person.app.focused is person.app.editor)
+        await person.pilot.press("j")
+        assert person.app.editor.text == "abcj"

@@ -161,10 +161,11 @@ class Editor(TextArea):
             event.stop()
             event.prevent_default()
             self.insert("\n")
-        elif event.key == "tab" and self.offers:
+        elif event.key == "tab":
             event.stop()
             event.prevent_default()
-            self.post_message(self.Accepted(submits=False))
+            if self.offers:
+                self.post_message(self.Accepted(submits=False))
 
     def _enter(self) -> None:
         row, column = self.cursor_location
