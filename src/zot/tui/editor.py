@@ -16,6 +16,8 @@ from textual.widgets import TextArea
 _FOLD_LINES = 6
 _FOLD_CHARACTERS = 1000
 _FOLDED = re.compile(r"\[pasted #(\d+): [^\]]*\]")
+#: What can be completed: a command, or a file, which is in quotes if it has a blank.
+_WORD = re.compile(r'(?:^|(?<=\s))(@"[^"]*|[@/]\S*)$')
 _NEWLINE_KEYS = ("ctrl+j", "shift+enter", "alt+enter", "ctrl+enter")
 
 # Most terminals send this for Alt+Enter, of which Textual would make other keys.
@@ -213,7 +215,7 @@ class Editor(TextArea):
         """Ask for what can be completed at the cursor."""
         row, column = self.cursor_location
         before = self.document.get_line(row)[:column]
-        found = re.search(r"(?:^|(?<=\s))([@/]\S*)$", before)
+        found = _WORD.search(before)
         word = found[1] if found else ""
         is_first = row == 0 and bool(found) and before.lstrip() == word
         self.post_message(self.Offered(word if word.startswith("@") or is_first else "", first=is_first))
