@@ -12,17 +12,23 @@ from textual.keys import Keys
 from textual.message import Message
 from textual.widgets import TextArea
 
+from zot.printable import printable
+from zot.tui.pasting import take_pastes_whole
+
 #: What is pasted and longer than this is shown as one word.
 _FOLD_LINES = 6
 _FOLD_CHARACTERS = 1000
 _FOLDED = re.compile(r"\[pasted #(\d+): [^\]]*\]")
 #: What can be completed: a command, or a file, which is in quotes if it has a blank.
 _WORD = re.compile(r'(?:^|(?<=\s))(@"[^"]*|[@/]\S*)$')
+#: What no text has that somebody means to say.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _NEWLINE_KEYS = ("ctrl+j", "shift+enter", "alt+enter", "ctrl+enter")
 
 # Most terminals send this for Alt+Enter, of which Textual would make other keys.
 if isinstance(ANSI_SEQUENCES_KEYS, dict):
     ANSI_SEQUENCES_KEYS.setdefault("\x1b\r", (Keys.ControlJ,))
+take_pastes_whole()
 
 
 class Editor(TextArea):
@@ -182,6 +188,7 @@ class Editor(TextArea):
 
     async def on_paste(self, event: events.Paste) -> None:
         text = event.text.replace("\r\n", "\n").replace("\r", "\n")
+        text = _CONTROLS.sub(lambda found: printable(found[0]), text)
         event.prevent_default()
         event.stop()
         lines = text.count("\n") + 1
