@@ -153,5 +153,35 @@ async def test_what_is_typed_is_completed_remembered_and_folded(tmp_path: Path) 
         await person.until(lambda: any(entry.text == said for entry in person.app.transcript.entries))
 
 
+async def test_files_with_blanks_and_files_elsewhere_are_completed(tmp_path: Path) -> None:
+    (tmp_path / "my picture.png").write_bytes(b"png")
+    (tmp_path / "a place").mkdir()
+    (tmp_path / "a place" / "other.txt").touch()
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        editor = person.app.editor
+        await person.pilot.press(*"@mypi")
+        await person.sees('@"my picture.png"')
+        await person.pilot.press("tab")
+        assert editor.text == '@"my picture.png" '
+        editor.text = ""
+        await person.pilot.press(*'@"my pi')
+        await person.sees('@"my picture.png"')
+        await person.pilot.press("tab", "enter")
+        await person.sees("[image/png, 3 bytes]")
+        await person.idle()
+        editor.insert(f"@{tmp_path}/a")
+        await person.until(lambda: editor.offers)
+        await person.pilot.press("tab")
+        assert editor.text == f'@"{tmp_path}/a place/'
+        await person.until(lambda: editor.offers)
+        await person.pilot.press("tab")
+        assert editor.text == f'@"{tmp_path}/a place/other.txt" '
+        editor.text = ""
+        editor.insert("@/no/such/place")
+        await person.pilot.press("x")
+        assert not editor.offers
+
+
 def _pasted(text: str) -> Paste:
     return Paste(text)

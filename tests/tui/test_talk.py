@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from textual._xterm_parser import XTermParser
-from textual.events import Key
+from textual.drivers import linux_driver
+from textual.events import Key, Paste
 
 from tui.stage import stage
 
@@ -135,3 +136,31 @@ async def test_a_carriage_return_in_an_answer_hides_nothing(tmp_path: Path) -> N
         await person.idle()
         rows = [line.strip() for line in person.screen.split("\n") if line.strip()]
         assert rows[1] == "before after"
+
+
+async def test_what_is_typed_goes_to_the_editor_wherever_the_focus_is(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.pilot.press("a", "tab", "b", "shift+tab")
+        assert person.app.focused is person.app.transcript
+        await person.pilot.press("j", "k", "space", "c")
+        await person.until(lambda: person.app.focused is person.app.editor)
+        await person.pilot.press("j")
+        assert person.app.editor.text == "abcj"
+
+
+def test_a_paste_with_escape_sequences_stays_in_one_piece_however_it_comes() -> None:
+    sent = "a\x1b[200~one \x1b[31mtwo\x1b[0m\x1b[20 \x1b\x1b[201~b\x1b[200~\x1b[201~\x1b[A"
+    for size in (len(sent), 1, 2, 3, 7):
+        parser = linux_driver.XTermParser()  # type: ignore[attr-defined]
+        pieces = [sent[at : at + size] for at in range(0, len(sent), size)]
+        heard = [event for piece in pieces for event in parser.feed(piece) if isinstance(event, Key | Paste)]
+        said = [event.text if isinstance(event, Paste) else event.key for event in heard]
+        assert said == ["a", "one \\x1b[31mtwo\\x1b[0m\\x1b[20 \\x1b", "b", "", "up"]
+
+
+async def test_control_characters_that_are_pasted_become_text(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        person.app.editor.post_message(Paste("a\x07\x9bb\r\n\tc\x1b"))
+        await person.until(lambda: person.app.editor.text == "a\\x07\\x9bb\n\tc\\x1b")

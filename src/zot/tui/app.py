@@ -95,7 +95,7 @@ class ZotApp(App[int]):
         self._unfollow: Callable[[], None] = lambda: None
         self._feed = Feed(Pace(self, self._show_heard).want)
         self._approvals = Approvals(self)
-        self.transcript = Transcript(self.look)
+        self.transcript = Transcript(self.look, self.insert)
         self.story = Story(self.transcript.add)
         self.status = Status(self.look)
         self.composer = Composer()

@@ -13,6 +13,8 @@ from textual.widgets import Static
 _MAX_FILES = 20_000
 _FRESH_S = 10.0
 _SHOWN = 6
+_MOST = 50
+_ELSEWHERE = ("/", "~/", "../", "./")
 _UNLISTED = {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".mypy_cache", ".ruff_cache"}
 
 
@@ -75,13 +77,32 @@ class Files:
         self._until = 0.0
 
     def find(self, word: str) -> list[Offer]:
-        """Return the files whose path has the letters of ``word`` in it, the likeliest first."""
+        """Return the files whose path has the letters of ``word`` in it, the likeliest first.
+
+        A word that begins like a path of its own, with ``/``, ``~`` or ``..``, is completed as one.
+        """
+        word = word.removeprefix('"')
+        if word.startswith(_ELSEWHERE):
+            return [_offer(path) for path in self._beside(word)]
         if time.monotonic() > self._until:
             self._known = [*self._walk()]
             self._until = time.monotonic() + _FRESH_S
         wanted = word.lower()
         fits = [(_rank(path.lower(), wanted), len(path), path) for path in self._known if _fits(path.lower(), wanted)]
-        return [Offer(f"@{path} ") for _, _, path in sorted(fits)[:50]]
+        return [_offer(path) for _, _, path in sorted(fits)[:_MOST]]
+
+    def _beside(self, word: str) -> list[str]:
+        """Return what there is in the directory that a path names, and begins like the rest of it."""
+        place, name = os.path.split(word)
+        place = place if place.endswith("/") else f"{place}/"
+        try:
+            with os.scandir(os.path.join(self._cwd, os.path.expanduser(place))) as found:
+                fits = [one for one in found if one.name.startswith(name) and one.name.isprintable()]
+        except OSError:
+            return []  # There is nothing to be offered in what cannot be read.
+        hidden = name.startswith(".")
+        paths = [f"{place}{one.name}{'/' * one.is_dir()}" for one in fits if hidden or not one.name.startswith(".")]
+        return sorted(paths)[:_MOST]
 
     def _walk(self) -> Iterator[str]:
         count = 0
@@ -93,8 +114,14 @@ class Files:
                 if count > _MAX_FILES:
                     return
                 path = name if inside == "." else os.path.join(inside, name)
-                if path.isprintable() and " " not in path:
+                if path.isprintable() and '"' not in path:
                     yield path
+
+
+def _offer(path: str) -> Offer:
+    """Return how a file is named in a prompt: in quotes if it has a blank. A directory is not the end of a path."""
+    end = "" if path.endswith("/") else " "
+    return Offer(f'@"{path}{end and chr(34)}{end}' if " " in path else f"@{path}{end}")
 
 
 def _fits(path: str, wanted: str) -> bool:

@@ -12,15 +12,23 @@ from textual.keys import Keys
 from textual.message import Message
 from textual.widgets import TextArea
 
+from zot.printable import printable
+from zot.tui.pasting import take_pastes_whole
+
 #: What is pasted and longer than this is shown as one word.
 _FOLD_LINES = 6
 _FOLD_CHARACTERS = 1000
 _FOLDED = re.compile(r"\[pasted #(\d+): [^\]]*\]")
+#: What can be completed: a command, or a file, which is in quotes if it has a blank.
+_WORD = re.compile(r'(?:^|(?<=\s))(@"[^"]*|[@/]\S*)$')
+#: What no text has that somebody means to say.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _NEWLINE_KEYS = ("ctrl+j", "shift+enter", "alt+enter", "ctrl+enter")
 
 # Most terminals send this for Alt+Enter, of which Textual would make other keys.
 if isinstance(ANSI_SEQUENCES_KEYS, dict):
     ANSI_SEQUENCES_KEYS.setdefault("\x1b\r", (Keys.ControlJ,))
+take_pastes_whole()
 
 
 class Editor(TextArea):
@@ -161,10 +169,11 @@ class Editor(TextArea):
             event.stop()
             event.prevent_default()
             self.insert("\n")
-        elif event.key == "tab" and self.offers:
+        elif event.key == "tab":
             event.stop()
             event.prevent_default()
-            self.post_message(self.Accepted(submits=False))
+            if self.offers:
+                self.post_message(self.Accepted(submits=False))
 
     def _enter(self) -> None:
         row, column = self.cursor_location
@@ -179,6 +188,7 @@ class Editor(TextArea):
 
     async def on_paste(self, event: events.Paste) -> None:
         text = event.text.replace("\r\n", "\n").replace("\r", "\n")
+        text = _CONTROLS.sub(lambda found: printable(found[0]), text)
         event.prevent_default()
         event.stop()
         lines = text.count("\n") + 1
@@ -212,7 +222,7 @@ class Editor(TextArea):
         """Ask for what can be completed at the cursor."""
         row, column = self.cursor_location
         before = self.document.get_line(row)[:column]
-        found = re.search(r"(?:^|(?<=\s))([@/]\S*)$", before)
+        found = _WORD.search(before)
         word = found[1] if found else ""
         is_first = row == 0 and bool(found) and before.lstrip() == word
         self.post_message(self.Offered(word if word.startswith("@") or is_first else "", first=is_first))

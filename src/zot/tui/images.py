@@ -10,13 +10,14 @@ from zot.messages import ImageBlock
 
 _TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif", ".webp": "image/webp"}
 _MAX_BYTES = 20 * 1024 * 1024
-_NAMED = re.compile(r"(?:^|(?<=\s))@(\S+)")
+_NAMED = re.compile(r'(?:^|(?<=\s))@(?:"([^"\n]+)"|(\S+))')
 
 
 def images_in(text: str, cwd: str) -> list[ImageBlock]:
     """Return the images that ``text`` names, if they are there. Raise UserError for one that cannot be sent."""
     found = []
-    for name in _NAMED.findall(text):
+    for quoted, bare in _NAMED.findall(text):
+        name = quoted or bare
         mime_type = _TYPES.get(os.path.splitext(name)[1].lower())
         path = os.path.join(cwd, os.path.expanduser(name))
         if mime_type is None or not os.path.isfile(path):

@@ -1,0 +1,65 @@
+"""Pastes as one piece. Textual would take an escape sequence inside of a paste for keys, which then come first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from textual._xterm_parser import BRACKETED_PASTE_END, BRACKETED_PASTE_START, XTermParser
+from textual.drivers import linux_driver
+from textual.message import Message
+
+_ESC = "\x1b"
+
+
+class WholePastes(XTermParser):
+    """Reads what a terminal sends. ESC in a paste is text: its escape stands for it."""
+
+    def __init__(self, debug: bool = False) -> None:
+        super().__init__(debug)
+        self._pastes = False
+        #: What may be the beginning of the end of a paste, and is not read yet.
+        self._held = ""
+        #: What may be the beginning of the beginning of one, and is read.
+        self._read = ""
+
+    def feed(self, data: str) -> Iterable[Message]:
+        """Yield what a piece of input says; of none, that it is over."""
+        text = self._harmless(self._held + data)
+        return super().feed(text) if text or not data else ()
+
+    def _harmless(self, data: str) -> str:
+        done = ""
+        while data:
+            piece, data = self._pasted(data) if self._pastes else self._typed(data)
+            done += piece
+        return done
+
+    def _typed(self, data: str) -> tuple[str, str]:
+        """Return what comes before a paste begins, and what is left."""
+        seen = self._read + data
+        at = seen.find(BRACKETED_PASTE_START)
+        if at < 0:
+            self._read = seen[1 - len(BRACKETED_PASTE_START) :]
+            return data, ""
+        cut = at + len(BRACKETED_PASTE_START) - len(self._read)
+        self._read, self._pastes = "", True
+        return data[:cut], data[cut:]
+
+    def _pasted(self, data: str) -> tuple[str, str]:
+        """Return what was pasted, and what is left."""
+        text, end, rest = data.partition(BRACKETED_PASTE_END)
+        self._held = "" if end else _beginning(text)
+        self._pastes = not end
+        text = text.removesuffix(self._held)
+        return text.replace(_ESC, "\\x1b") + end, rest
+
+
+def _beginning(text: str) -> str:
+    """Return the end of a text that may be the beginning of the end of a paste."""
+    at = text.rfind(_ESC)
+    return text[at:] if at >= 0 and BRACKETED_PASTE_END.startswith(text[at:]) else ""
+
+
+def take_pastes_whole() -> None:
+    """Have every terminal from now on read so."""
+    linux_driver.XTermParser = WholePastes  # type: ignore[attr-defined]  # it has no other place for it
