@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from zot import flags
-from zot.client import Client
+from zot.client import RECONNECT_S, Client
 from zot.client_session import ClientSession
 from zot.commands.asked import directory, remark, write
 from zot.commands.attach_lines import Lines
@@ -56,7 +57,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def _attach(name: str | None, settings: dict[str, Any]) -> int:
-    client = Client.connect(socket=settings.get("socket"), config_dir=settings.get("config_dir"))
+    # A screen shows that there is no connection, and has keys to leave: it need not give up.
+    patience_s = math.inf if _has_screen(settings) else RECONNECT_S
+    client = Client.connect(
+        socket=settings.get("socket"), config_dir=settings.get("config_dir"), reconnect_s=patience_s
+    )
     try:
         await client.__aenter__()
     except ConnectionLost as problem:

@@ -149,6 +149,7 @@ class ZotApp(App[int]):
         """Show a conversation, and follow it."""
         self._unfollow()
         former, self._conversation = self._conversation, conversation
+        self.status.is_reachable = lambda: conversation.is_reachable
         self.composer.commands = ()
         await self.panels.close_all()
         await self.reset()
@@ -245,9 +246,10 @@ class ZotApp(App[int]):
         try:
             images = await asyncio.to_thread(images_in, text, (await self.conversation.state()).cwd)
             await self.conversation.prompt(text, images)
-        except AgentError:
+        except (AgentError, TimeoutError):
             self.story.doing = ""
             self._show_doing()
+            self.composer.put_back([text])
             raise
 
     @property
@@ -360,8 +362,7 @@ class ZotApp(App[int]):
     async def jump(self) -> None:
         said = [entry for entry in self.transcript.entries if isinstance(entry, UserEntry)]
         if not said:
-            self.note("nothing has been said yet")
-            return
+            raise UserError("nothing has been said yet")
         options = [Option(entry, " ".join(entry.text.split())[:200]) for entry in reversed(said)]
         if (chosen := await self.choose("Go to", options)) is not None:
             self.transcript.show_entry(chosen)
@@ -395,5 +396,5 @@ class ZotApp(App[int]):
     async def _told(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-        except AgentError as problem:
-            self.note(str(problem), "error")
+        except (AgentError, TimeoutError) as problem:
+            self.note(str(problem) or "there was no answer in time", "error")
