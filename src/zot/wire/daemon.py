@@ -105,7 +105,7 @@ _DECLARED: Final = (
         "session/cancel",
         session.OfSession,
         session.Cancelled,
-        "Ends the running turn, in whatever it is doing; nothing to cancel is an error.",
+        "Ends the running turn, whatever it is doing, and drops what was to steer it; nothing to cancel is an error.",
         (SESSION_NOT_FOUND, NOT_OWNED),
     ),
     Method(
