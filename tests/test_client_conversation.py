@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -146,11 +147,12 @@ def test_what_the_daemon_does_not_do_is_refused(home: Path) -> None:
                 talk.lock(locked=True), talk.aside("what?"), talk.run_command("none", ""), talk.press("none", "enter"),
                 talk.close_panel("none"), talk.approve("none", "reject"), there.export("s", "f"), there.import_("f"),
                 there.trust(Untrusted("skill", "s", "d")), there.login("lab", "key"), there.logout("lab"),
+                there.skills(),
             ]  # fmt: skip
             for one in refused:
                 with pytest.raises(UserError):
                     await one
-            assert (await there.skills(), await there.untrusted(), await there.providers()) == ((), (), ())
+            assert (await there.untrusted(), await there.providers()) == ((), ())
             await talk.close()
 
     held(conversation())
@@ -201,5 +203,44 @@ def test_the_terminal_shows_a_session_of_the_daemon(home: Path) -> None:
                 assert app.editor.text == "never said"
                 assert [message.role for message in await talk.messages()] == ["user", "assistant"] * 2
             await app.close()
+
+    held(conversation())
+
+
+def test_the_terminal_says_that_there_is_no_connection_keeps_what_is_typed_and_goes_on_when_there_is(
+    home: Path,
+) -> None:
+    async def conversation() -> None:
+        daemon = Restarting(home)
+        await daemon.start()
+        async with daemon.client(reconnect_s=math.inf) as client:
+            there = ClientHome(client, cwd=str(home))
+            talk = await there.open()
+
+            async def begin() -> Home:
+                return there
+
+            async def first(_: Home) -> Conversation:
+                return talk
+
+            app = ZotApp(begin, first)
+            async with app.run_test(size=(80, 24)) as pilot:
+                stage = Stage(app, pilot, there)  # type: ignore[arg-type]  # It only keeps it.
+                await stage.sees("ready")
+                await stage.says("!echo one")
+                await stage.until(lambda: stage.screen.count("one") == 2, "the answer")
+                await stage.idle()
+                await daemon.stop()
+                await stage.sees("no connection to the daemon, trying again")
+                assert "ready" not in stage.screen
+                await stage.says("!echo two")
+                await stage.sees("there is no connection to the daemon")
+                assert app.editor.text == "!echo two"
+                await daemon.start()
+                await stage.sees("ready")
+                await pilot.press("enter")
+                await stage.until(lambda: stage.screen.count("two") == 2, "the answer")
+            await app.close()
+        await daemon.stop()
 
     held(conversation())

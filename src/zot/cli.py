@@ -20,9 +20,8 @@ usage: zot COMMAND [flags]
   zot --json PROMPT  print every event of it as a line of JSON
   zot rpc          speak zot RPC v1 (newline-delimited JSON) on standard input and output
   zot sessions     list, show, search, export, import, fork, rename and delete what is kept
-  zot daemon       serve many sessions to many clients over a local socket (JSON-RPC 2.0)
   zot host         answer one request of a chat bridge (host protocol v1) with one JSON object
-  zot daemon       serve many sessions to many clients; zot daemon status, stop, logs, audit
+  zot daemon       serve many sessions to many clients (JSON-RPC 2.0); zot daemon status, stop, logs, audit
   zot attach       follow a session of the daemon, and type into it
   zot call METHOD  call a method of the daemon, with parameters as JSON
   zot lab serve    serve a scripted model over HTTP, for tests; zot lab check looks for mistakes in a script

@@ -165,6 +165,11 @@ class Client:
     # What sessions need.
 
     @property
+    def is_connected(self) -> bool:
+        """True while the daemon can be spoken to; otherwise what is asked waits for another connection."""
+        return self._peer.greeting is not None
+
+    @property
     def peer(self) -> DaemonPeer:
         """What was asked and is followed."""
         return self._peer

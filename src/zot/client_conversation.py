@@ -38,7 +38,13 @@ class ClientConversation:
 
         return stop
 
+    @property
+    def is_reachable(self) -> bool:
+        return self._client.is_connected
+
     async def state(self) -> Snapshot:
+        if not self._client.is_connected:  # Whoever wants to see how it is, or to leave, does not want to wait.
+            raise UserError("there is no connection to the daemon")
         async with _plainly():
             state = await self._session.state()
         used = state.usage.counters
@@ -75,11 +81,12 @@ class ClientConversation:
         self._refuse("a prompt is not tried again there")
 
     async def abort(self) -> None:
-        try:
-            await self._session.cancel()
-        except RpcError as problem:
-            if problem.code != SESSION_NOT_FOUND:  # Then nothing runs.
-                raise UserError(problem.message) from None
+        async with _plainly():
+            try:
+                await self._session.cancel()
+            except RpcError as problem:
+                if problem.code != SESSION_NOT_FOUND:  # Then nothing runs.
+                    raise
 
     async def approve(self, request: str, decision: Decision) -> None:
         async with _plainly():
@@ -193,6 +200,8 @@ async def _plainly() -> AsyncIterator[None]:
         yield
     except RpcError as problem:
         raise UserError(problem.message) from None
+    except TimeoutError:
+        raise UserError("the daemon did not answer in time") from None
 
 
 def _is_news(problem: AgentError) -> bool:

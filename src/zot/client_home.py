@@ -42,7 +42,7 @@ class ClientHome:
         _refuse("zot sessions import reads a session from a file")
 
     async def skills(self) -> Sequence[SkillInfo]:
-        return ()
+        _refuse("which skills it has is not known here; zot skills lists those of a directory")
 
     async def untrusted(self) -> Sequence[Untrusted]:
         return ()

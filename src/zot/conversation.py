@@ -68,6 +68,10 @@ class Conversation(Protocol):
     def follow(self, subscriber: Subscriber) -> Callable[[], None]:
         """Let ``subscriber`` hear every event from now on; call what is returned to stop."""
 
+    @property
+    def is_reachable(self) -> bool:
+        """False while there is no connection to it; another one is tried."""
+
     async def state(self) -> Snapshot:
         """Return how it stands."""
 

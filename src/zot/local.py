@@ -51,6 +51,10 @@ class LocalConversation:
 
         return stop
 
+    @property
+    def is_reachable(self) -> bool:
+        return True
+
     async def state(self) -> Snapshot:
         session, agent = self._session, self._session.agent
         messages = session.transcript.messages

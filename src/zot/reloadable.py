@@ -39,10 +39,10 @@ class Reloadable:
         self._show: Callable[[Sequence[AgentEvent]], None] = lambda events: None
 
     async def reload(self, check_idle: Callable[[], None]) -> list[str]:
-        """Use what is there now; return the names. Raise UserError, and keep what was in use, if one does not start,
+        """Use what is there now; return the names. Raise UserError, and keep what was in use, if one does not start.
 
-        if one that ran cannot any more because something is wrong with it, or if ``check_idle`` raises at the end: what
-        runs by then is guarded by what was in use when it began.
+        The same if something is wrong with one that has run, or if ``check_idle`` raises at the end: what has begun by
+        then is guarded to its end by what was in use when it began.
         """
         fresh = self._find() or NoExtensions()
         try:

@@ -100,6 +100,19 @@ def test_what_is_typed_is_asked_and_what_happens_is_shown(kept: Kept) -> None:
     assert kept.run("attach", "--new", typed=b"!stall\n/cancel\n/approve\n").out == "> !stall\n! cancelled\n\n"
 
 
+def test_what_is_piped_in_answers_the_questions_of_the_prompts_before_it(kept: Kept) -> None:
+    typed = b"!bash echo one\n/approve\n!bash echo two\n/reject\n!echo three\n/approve\n"
+    said = kept.run("attach", "--new", "--agent", "careful", typed=typed)
+    answers = [line.split(" by ")[0] for line in said.out.split("\n") if " by " in line or line == "three"]
+    assert answers == ["? allow_once", "? reject", "three"]
+    assert (said.code, "nothing is asked" in said.err) == (0, True)
+
+
+def test_a_turn_that_fails_fails_what_was_piped_in(kept: Kept) -> None:
+    said = kept.run("attach", "--new", typed=b"!script status 400\n!echo after it\n")
+    assert ("after it" in said.out, said.code) == (True, 1)
+
+
 def test_a_question_is_answered_from_the_keyboard_of_another(kept: Kept) -> None:
     first = kept.start("attach", "--new", "--agent", "careful")
     first.stdin.write(b"!bash echo allowed\n")

@@ -135,7 +135,7 @@ def test_guard_lets_nothing_run_when_it_is_killed(start: Start) -> None:
     assert (manifest["on_failure"], manifest["intercept"]) == ("block", ["tool_call"])
 
 
-def test_todo_shows_one_list_in_a_panel_and_to_the_model(start: Start) -> None:
+def test_todo_shows_one_list_in_a_panel_and_to_the_model(start: Start, tmp_path: Path) -> None:
     todo = start("todo")
     assert todo.command("todo", "ship it").display == "[ ] ship it"
     assert todo.call("todo", action="add", text="sleep").content == (TextBlock("[ ] ship it\n[ ] sleep"),)
@@ -149,6 +149,7 @@ def test_todo_shows_one_list_in_a_panel_and_to_the_model(start: Start) -> None:
     todo.until(lambda happening: shown(happening) == ("> ✓ ship it",))
     assert todo.call("todo", action="done", text="fly").is_error
     todo.shut_down()
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("todos*")] == ["todo/data/todos.json"]
     assert start("todo").call("todo", action="list").content == (TextBlock("[x] ship it"),)
 
 

@@ -3,6 +3,7 @@
 
 import json
 import os
+import pathlib
 import threading
 from typing import Literal
 
@@ -14,18 +15,24 @@ lock = threading.Lock()
 cursor = {"at": 0}
 
 
+def place() -> pathlib.Path:
+    """Return where the list is kept: apart from the program, where a change needs no new trust."""
+    return todo.data_dir / "data" / "todos.json"
+
+
 def load() -> list[dict]:
     try:
-        return json.loads((todo.data_dir / "todos.json").read_text())
+        return json.loads(place().read_text())
     except FileNotFoundError:
         return []
 
 
 def save(items: list[dict]) -> None:
     """Write the list whole or not at all."""
-    new = todo.data_dir / "todos.json.new"
+    place().parent.mkdir(exist_ok=True)
+    new = place().with_suffix(".new")
     new.write_text(json.dumps(items, indent=1))
-    os.replace(new, todo.data_dir / "todos.json")
+    os.replace(new, place())
 
 
 @todo.panel("todos-main", title="Todos", footer="↑/↓ navigate - x done - d delete - esc close")

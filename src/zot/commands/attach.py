@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from zot import flags
-from zot.client import Client
+from zot.client import RECONNECT_S, Client
 from zot.client_session import ClientSession
 from zot.commands.asked import directory, remark, write
 from zot.commands.attach_lines import Lines
@@ -56,7 +57,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def _attach(name: str | None, settings: dict[str, Any]) -> int:
-    client = Client.connect(socket=settings.get("socket"), config_dir=settings.get("config_dir"))
+    # A screen shows that there is no connection, and has keys to leave: it need not give up.
+    patience_s = math.inf if _has_screen(settings) else RECONNECT_S
+    client = Client.connect(
+        socket=settings.get("socket"), config_dir=settings.get("config_dir"), reconnect_s=patience_s
+    )
     try:
         await client.__aenter__()
     except ConnectionLost as problem:
@@ -66,13 +71,12 @@ async def _attach(name: str | None, settings: dict[str, Any]) -> int:
         session = await _chosen(client, name, settings)
         if _has_screen(settings):
             return await _on_screen(client, session)
-        await Attachment(session).serve(settings.get("after"))
+        return await Attachment(session, patient=not sys.stdin.isatty()).serve(settings.get("after"))
     except ConnectionLost as problem:
         remark(str(problem))
         return _FAILED
     finally:
         await client.close()
-    return 0
 
 
 async def _chosen(client: Client, name: str | None, settings: dict[str, Any]) -> ClientSession:
@@ -118,10 +122,12 @@ async def _on_screen(client: Client, session: ClientSession) -> int:
 
 
 class Attachment:
-    """A person, or a program, at a session."""
+    """A person, or a program, at a session. One that is ``patient`` answers questions before they are asked."""
 
-    def __init__(self, session: ClientSession) -> None:
+    def __init__(self, session: ClientSession, *, patient: bool = False) -> None:
         self._session = session
+        self._patient = patient
+        self._failed = False
         #: The question that waits for an answer.
         pending = session.opened.pending_approval
         self._question = pending.request_id if pending else ""
@@ -130,8 +136,11 @@ class Attachment:
         self._shown = self._due = 0
         self._moved = asyncio.Event()
 
-    async def serve(self, after: int | None) -> None:
-        """Show what happens and do what is typed, until /quit, or until the input and what it asked for are over."""
+    async def serve(self, after: int | None) -> int:
+        """Show what happens and do what is typed, until /quit, or until the input and what it asked for are over.
+
+        Return the exit code: what was piped in may have failed; whoever types has seen it.
+        """
         remark(f"attached to {printable(self._session.id)}; /quit leaves, /cancel ends a turn")
         begin = self._session.opened_at if after is None else after
         showing = asyncio.create_task(self._show(begin), name="zot showing")
@@ -143,6 +152,7 @@ class Attachment:
         for task in (showing, typing):
             if not task.cancelled():
                 task.result()
+        return _FAILED if self._failed and self._patient else 0
 
     async def _show(self, after: int) -> None:
         lines = Lines()
@@ -196,10 +206,22 @@ class Attachment:
         return True
 
     async def _decide(self, word: str, how: str) -> None:
+        while self._patient and not self._question and self._turns:
+            await self._until_moved()
         if not self._question:
             raise UserError("nothing is asked")
         allowed = "allow_always" if how == "always" else "allow_once"
-        await self._session.approve(self._question, allowed if word == "/approve" else "reject")
+        question, self._question = self._question, ""  # The next answer is for the next one.
+        await self._session.approve(question, allowed if word == "/approve" else "reject")
+
+    async def _until_moved(self) -> None:
+        """Wait until something was shown, or a turn is over."""
+        self._moved.clear()
+        moved = asyncio.create_task(self._moved.wait(), name="zot moved")
+        try:
+            await asyncio.wait({moved, *self._turns}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            moved.cancel()
 
     async def _command(self, name: str, args: str) -> None:
         answer = await self._session.run_command(name, args)
@@ -214,8 +236,10 @@ class Attachment:
                 async for _ in turn:
                     pass
             except AgentError as problem:
+                self._failed = True
                 remark(str(problem))
             else:
+                self._failed |= turn.outcome is None or turn.outcome.outcome == "failed"
                 self._due = max(self._due, turn.last_seq)
 
         task = asyncio.create_task(hear(), name="zot turn")

@@ -151,6 +151,7 @@ class ZotApp(App[int]):
         """Show a conversation, and follow it."""
         self._unfollow()
         former, self._conversation = self._conversation, conversation
+        self.status.is_reachable = lambda: conversation.is_reachable
         self.composer.commands = ()
         await self.panels.close_all()
         await self.reset()
@@ -252,9 +253,10 @@ class ZotApp(App[int]):
         try:
             images = await asyncio.to_thread(images_in, text, (await self.conversation.state()).cwd)
             await self.conversation.prompt(text, images)
-        except AgentError:
+        except (AgentError, TimeoutError):
             self.story.doing = ""
             self._show_doing()
+            self.composer.put_back([text])
             raise
 
     @property
@@ -363,7 +365,16 @@ class ZotApp(App[int]):
         self._show_doing()
 
     async def jump(self) -> None:
+<<<<<<< HEAD
         await jump(self, self.transcript)
+=======
+        said = [entry for entry in self.transcript.entries if isinstance(entry, UserEntry)]
+        if not said:
+            raise UserError("nothing has been said yet")
+        options = [Option(entry, " ".join(entry.text.split())[:200]) for entry in reversed(said)]
+        if (chosen := await self.choose("Go to", options)) is not None:
+            self.transcript.show_entry(chosen)
+>>>>>>> mt2
 
     def page(self) -> str:
         return KEYS
@@ -394,5 +405,5 @@ class ZotApp(App[int]):
     async def _told(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-        except AgentError as problem:
-            self.note(str(problem), "error")
+        except (AgentError, TimeoutError) as problem:
+            self.note(str(problem) or "there was no answer in time", "error")

@@ -46,7 +46,7 @@ class Composer(Vertical):
 
     def take_back_all(self) -> None:
         """Put what waits back into the editor."""
-        self._put_back(self.queue.all())
+        self.put_back(self.queue.all())
 
     async def steer(self, text: str, say: Callable[[str], Awaitable[None]]) -> None:
         """Show that something is on its way to the running prompt. What cannot be said is put back into the editor."""
@@ -56,10 +56,11 @@ class Composer(Vertical):
         except AgentError:
             if not self.queue.said(text):
                 return  # Somebody took it back already.
-            self._put_back([text])
+            self.put_back([text])
             raise
 
-    def _put_back(self, texts: list[str]) -> None:
+    def put_back(self, texts: list[str]) -> None:
+        """Put what has not been said before what stands in the editor."""
         if texts:
             self.editor.put("\n\n".join([*texts, self.editor.text] if self.editor.text else texts))
 

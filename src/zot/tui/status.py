@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 from rich.text import Text
 from textual.widgets import Static
@@ -11,6 +12,8 @@ from textual.widgets import Static
 from zot.conversation import Snapshot
 from zot.printable import one_line
 from zot.tui.looks import Look, shortened, tokens
+
+_NO_CONNECTION = "no connection to the daemon, trying again"
 
 
 class Status(Static):
@@ -25,6 +28,9 @@ class Status(Static):
         self._doing = "starting"
         self._since = time.monotonic()
         self._tick = 0
+        self._was_reachable = True
+        #: Whether the session can be spoken to.
+        self.is_reachable: Callable[[], bool] = lambda: True
 
     def show(self, snapshot: Snapshot) -> None:
         """Show how the session stands."""
@@ -40,7 +46,7 @@ class Status(Static):
 
     def tick(self) -> None:
         """Show that it still goes on."""
-        if self._doing:
+        if self._doing or not self._was_reachable or not self.is_reachable():
             self._tick += 1
             self.draw()
 
@@ -53,16 +59,19 @@ class Status(Static):
         while parts and len(state) + len(separator.join(parts)) + 2 > width:
             parts.pop()
         line = Text(no_wrap=True, overflow="ellipsis")
-        line.append(state, "yellow" if self._doing else "green")
+        line.append(state, "green" if state == "ready" else "yellow")
         details = separator.join(parts)
         line.append(" " * max(1, width - len(state) - len(details)))
         line.append(details, "dim")
         self.update(line)
 
     def _state(self, width: int) -> str:
-        if not self._doing:
+        self._was_reachable = self.is_reachable()
+        if self._was_reachable and not self._doing:
             return "ready"
         spinner = self._look.spinner[self._tick % len(self._look.spinner)]
+        if not self._was_reachable:
+            return f"{spinner} {_NO_CONNECTION}"
         seconds = int(time.monotonic() - self._since)
         waited = f" {seconds} s" if seconds else ""
         return f"{spinner} {one_line(self._doing, max(8, width - 12))}{waited}"

@@ -105,8 +105,12 @@ _DECLARED: Final = (
         "session/cancel",
         session.OfSession,
         session.Cancelled,
+<<<<<<< HEAD
         "Ends the running turn, in whatever it is doing, and drops what was to steer it and has not been said;"
         " nothing to cancel is an error.",
+=======
+        "Ends the running turn, whatever it is doing, and drops what was to steer it; nothing to cancel is an error.",
+>>>>>>> mt2
         (SESSION_NOT_FOUND, NOT_OWNED),
     ),
     Method(
@@ -239,7 +243,7 @@ _DECLARED: Final = (
         local=True,
     ),
     _server(
-        "daemon/stop", server.Stop, server.Stopping, "Stops the daemon; what waits for a person is kept.", local=True
+        "daemon/stop", server.Stop, server.Stopping, "Stops the daemon; questions to people are kept.", local=True
     ),
 )
 
