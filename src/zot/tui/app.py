@@ -365,16 +365,7 @@ class ZotApp(App[int]):
         self._show_doing()
 
     async def jump(self) -> None:
-<<<<<<< HEAD
         await jump(self, self.transcript)
-=======
-        said = [entry for entry in self.transcript.entries if isinstance(entry, UserEntry)]
-        if not said:
-            raise UserError("nothing has been said yet")
-        options = [Option(entry, " ".join(entry.text.split())[:200]) for entry in reversed(said)]
-        if (chosen := await self.choose("Go to", options)) is not None:
-            self.transcript.show_entry(chosen)
->>>>>>> mt2
 
     def page(self) -> str:
         return KEYS

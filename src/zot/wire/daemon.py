@@ -105,12 +105,7 @@ _DECLARED: Final = (
         "session/cancel",
         session.OfSession,
         session.Cancelled,
-<<<<<<< HEAD
-        "Ends the running turn, in whatever it is doing, and drops what was to steer it and has not been said;"
-        " nothing to cancel is an error.",
-=======
         "Ends the running turn, whatever it is doing, and drops what was to steer it; nothing to cancel is an error.",
->>>>>>> mt2
         (SESSION_NOT_FOUND, NOT_OWNED),
     ),
     Method(
@@ -242,9 +237,7 @@ _DECLARED: Final = (
         "Says that the answer to a request of the host protocol got out.",
         local=True,
     ),
-    _server(
-        "daemon/stop", server.Stop, server.Stopping, "Stops the daemon; questions to people are kept.", local=True
-    ),
+    _server("daemon/stop", server.Stop, server.Stopping, "Stops the daemon; questions to people are kept.", local=True),
 )
 
 METHODS: Final[Mapping[str, Method]] = MappingProxyType({method.name: method for method in _DECLARED})
