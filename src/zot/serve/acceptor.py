@@ -9,6 +9,9 @@ import socket
 import sys
 from collections.abc import Callable
 
+if sys.platform != "win32":
+    import resource  # Not when it is needed: then there may be no descriptor left to load it with.
+
 log = logging.getLogger("zot")
 
 #: So many come in before others have their turn.
@@ -94,7 +97,5 @@ def room_for_clients(most: int) -> int:
     """Return how many clients there may be: ``most``, or fewer if this process may not have so much open."""
     if sys.platform == "win32":
         return most
-    from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
-
-    soft, _ = getrlimit(RLIMIT_NOFILE)
-    return most if soft == RLIM_INFINITY else min(most, max(soft // 2, soft - _RESERVE))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most if soft == resource.RLIM_INFINITY else min(most, max(soft // 2, soft - _RESERVE))
