@@ -58,10 +58,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The protocol without I/O in `peer.py`, and around it what spawns, asks and tells.
     "extensions": {
         "errors", "printable", "private", "regular", "messages", "events", "slash", "wire", "fingerprint", "agent",
-        "tools/base", "tools",
+        "tools/base", "tools", "store",
     },
     "extension_host": {
-        "errors", "printable", "config", "trust", "version", "agent", "toolbox", "extensions", "reloadable",
+        "errors", "printable", "config", "trust", "version", "agent", "toolbox", "extensions", "reloadable", "store",
     },
     # The SDK for extensions: wire types only.
     "ext": {"errors", "wire"},
@@ -95,7 +95,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "answers": {"errors", "messages", "events", "printable", "store", "journal", "agent", "outcome"},
     "past": {"errors", "messages", "events", "store", "agent"},
     "abortable": {"errors"},
-    "mending": {"errors", "store", "agent", "history"},
+    "mending": {"errors", "store", "agent", "history", "job"},
     "driver": {"events", "agent", "history", "mending"},
     "worker": {"errors", "messages", "events", "store", "agent", "history", "job", "mending", "driver"},
     "branches": {"messages", "store", "agent"},
@@ -107,7 +107,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     # What faces see of a session.
     "conversation": {"messages", "events", "slash", "history"},
-    "reloadable": {"errors", "messages", "events", "slash", "tools/base", "agent", "extensions"},
+    "reloadable": {"errors", "messages", "events", "slash", "store", "tools/base", "agent", "extensions"},
     "hub": {"errors", "history", "session"},
     # The same for a daemon, whose sessions it opens.
     "establishment": {
@@ -140,7 +140,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The daemon for browsers; `embedded` puts one together inside another program.
     "web": {
         "errors", "private", "listen_address", "wire", "serve", "agents", "endpoint", "establishment", "journal",
-        "premises", "session", "extension_host", "extensions",
+        "premises", "session", "extension_host", "extensions", "store",
     },
     # Who talks to a daemon needs nothing of what a daemon is made of.
     "client_line": {"errors", "serve"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from zot.config import TOOL_NAMES, Config, extension_places, tool_environment, zot_home
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from zot.extensions.discovery import Located
     from zot.extensions.extension import Extension
     from zot.extensions.manifest import Manifest
+    from zot.store import Guarded
     from zot.toolbox import Toolbox
 
 
@@ -53,11 +54,17 @@ def open_extensions(
         config.unsandboxed_ext,
     )
     wanted = config.tools
-    return Manager(located, around, taken=TOOL_NAMES, offered=lambda name: wanted is None or name in wanted)
+    return Manager(
+        located, around, taken=TOOL_NAMES, offered=lambda name: wanted is None or name in wanted, joinable=joinable
+    )
 
 
-def join(extensions: Extensions, name: str, carrier: Carrier) -> Extension:
+def join(
+    extensions: Extensions, name: str, carrier: Carrier, guards: Callable[[Guarded], None] = lambda guarded: None
+) -> Extension:
     """Let an extension that has connected by itself take part in the session that ``extensions`` belong to.
+
+    ``guards`` hears what it guards whether it is there or not.
 
     Raise UserError if nobody can join it, or not under this name. `Extension.over` tells when it has gone again.
     """
@@ -65,7 +72,7 @@ def join(extensions: Extensions, name: str, carrier: Carrier) -> Extension:
 
     if not isinstance(extensions, Manager):
         raise UserError("no extension can join this session")
-    return extensions.join(name, carrier)
+    return extensions.join(name, carrier, guards)
 
 
 def find_extensions(config: Config, cwd: str) -> list[Located]:

@@ -23,7 +23,7 @@ from zot.events import (
     Usage,
 )
 from zot.messages import ZERO, Counters
-from zot.store import Allowed, Change, Configured, Row, Said, Spliced, Store
+from zot.store import Allowed, Change, Configured, Guarded, Row, Said, Spliced, Store
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class History:
 
     What cannot be stored is not shown. ``on_failure`` hears of rows that were taken and then could not be made safe,
     ``measured`` what the service counted for a reply that is only learnt of, and how the conversation was then, and
-    ``recall`` what a person allowed for good, likewise.
+    ``recall`` what a person allowed for good, likewise, and ``guarded`` who guards the session.
     """
 
     def __init__(
@@ -69,11 +69,14 @@ class History:
         recall: Callable[[Allowed], None],
         observe: Callable[[Sequence[AgentEvent]], None],
         on_failure: Callable[[StoreFailed], None],
+        guarded: Callable[[Guarded], None] = lambda guarded: None,
     ) -> None:
         self.transcript = Transcript()
         self.totals = ZERO
         #: What the session works with, as it was last recorded.
         self.configured: Configured | None = None
+        #: Who guards the session although it may be away, by name.
+        self.guards: dict[str, Guarded] = {}
         self.run = store.last_run
         #: True while a turn was shown to begin and not to end.
         self.in_turn = False
@@ -81,6 +84,7 @@ class History:
         self._charge = charge
         self._measured = measured
         self._recall = recall
+        self._guarded = guarded
         self._observe = observe
         self._on_failure = on_failure
         self.subscribers: tuple[Subscriber, ...] = ()
@@ -123,6 +127,9 @@ class History:
                     self.configured = row
                 case Allowed():
                     self._recall(row)
+                case Guarded(name=name):
+                    self.guards[name] = row
+                    self._guarded(row)
                 case Said() | Spliced():
                     self.transcript.apply(row)
                 case Usage(cumulative=totals):

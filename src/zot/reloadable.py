@@ -10,6 +10,7 @@ from zot.errors import UserError
 from zot.events import AgentEvent
 from zot.messages import CallBlock
 from zot.slash import CommandAnswer, CommandInfo
+from zot.store import Guarded
 
 if TYPE_CHECKING:
     from zot.tools.base import Tool
@@ -40,6 +41,9 @@ class Reloadable:
     def attach(self, show: Callable[[Sequence[AgentEvent]], None]) -> None:
         self._show = show
         self._now.attach(show)
+
+    def recall(self, guarded: Guarded) -> None:
+        self._now.recall(guarded)
 
     def start(self) -> None:
         self._now.start()

@@ -20,12 +20,12 @@ from zot.errors import RunCancelled, RuntimeBusy, StoreFailed, UserError
 from zot.events import ApprovalRequest
 from zot.history import History, Subscriber
 from zot.job import Edit, Errand, Job, Wish, Words, checked_prompt
-from zot.mending import establish, note
+from zot.mending import establish, keep, note
 from zot.messages import Counters, ImageBlock, Message, TextBlock, timestamp
 from zot.past import CONCLUSION, Past, concluded, everything, fork_point
 from zot.providers.base import Reasoning
 from zot.slash import CommandAnswer, CommandInfo
-from zot.store import Allowed, MemoryStore, Spliced, Store
+from zot.store import Allowed, Guarded, MemoryStore, Spliced, Store
 from zot.worker import Worker
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class Session:
             recall=agent.approver.recall,
             observe=agent.extensions.observe,
             on_failure=self._store_failed,
+            guarded=agent.extensions.recall,
         )
         agent.extensions.attach(self._history.mention)
         past = past or Past()
@@ -160,17 +161,10 @@ class Session:
         None says nothing and goes on where it ended. What the model's window does not hold is taken back.
         """
         text, images = checked_prompt(text, ())
-        return self._worker.accept(
-            Job(
-                text,
-                images,
-                started=lambda: None,
-                dropped=lambda reason: None,
-                words=words,
-                channel=channel,
-                yields=True,
-            )
+        job = Job(
+            text, images, started=lambda: None, dropped=lambda reason: None, words=words, channel=channel, yields=True
         )
+        return self._worker.accept(job)
 
     def check_fit(self, text: str) -> None:
         """Raise PromptTooLong if a prompt does not fit the model's window, whatever is left out of what was said."""
@@ -240,6 +234,11 @@ class Session:
     async def forget(self, allowed: Allowed) -> None:
         """Ask about it again from now on. Raise UserError if it is not remembered, SessionBusy, StoreFailed."""
         await note(self._history, self._store, self.agent.approver.forget(allowed), begun=self.busy)
+
+    async def keep_guard(self, guarded: Guarded) -> None:
+        """Record who guards it, so that this holds when it is loaded again. Raise AgentError."""
+        if self._history.guards.get(guarded.name) != guarded:
+            await keep(self._history, guarded, self._worker.accept)
 
     def approver_left(self) -> None:
         """Hear that a subscriber can no longer approve. A question that nobody else can answer is over."""

@@ -100,7 +100,14 @@ class Began(msgspec.Struct, frozen=True, gc=False, tag="began", tag_field="type"
     call: str
 
 
-Change: TypeAlias = Said | Spliced | Configured | Wrote | Allowed | Began
+class Guarded(msgspec.Struct, frozen=True, gc=False, tag="guarded", tag_field="type"):
+    """An extension that has connected by itself guards the session, and blocks ``intercept`` whenever it is away."""
+
+    name: str
+    intercept: tuple[str, ...]
+
+
+Change: TypeAlias = Said | Spliced | Configured | Wrote | Allowed | Began | Guarded
 Row: TypeAlias = AgentEvent | Change
 
 

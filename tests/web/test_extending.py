@@ -101,3 +101,36 @@ async def test_what_cannot_join_is_refused_before_anything_is_read(face: Face, n
     with pytest.raises(InvalidStatus, match=str(status)):
         async with face.connected(path, **given):
             pass
+
+
+GUARD = {"type": "subscribe", "intercept": ["tool_call"], "on_failure": "block"}
+CALL = '!script call read {"path":"."} ;; --- ;; say done'
+
+
+async def test_a_guard_that_fails_closed_still_guards_when_the_session_is_loaded_again(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    async with faced(tmp_path_factory.mktemp("guarded") / "home", policy=("*=allow",)) as face:
+        async with face.connected() as client:
+            session = await client.begin()
+            async with face.connected(f"/ext?session={session}&name=afar") as afar:
+                await say(afar.socket, HELLO, GUARD, READY)
+                await hear(afar.socket, "hello_ack")
+                asked = asyncio.ensure_future(client.prompt(session, CALL))
+                call = await hear(afar.socket, "event_intercept")
+                await say(afar.socket, {"type": "event_intercept_response", "id": call["id"]})
+                assert (await asked)["result"]["content"] == "done"
+            await client.call("session/close", {"sessionId": session})
+            await client.call("session/new", {"agentAlias": "default", "sessionId": session})
+            client.updates.clear()
+            assert (await client.prompt(session, CALL))["result"]["content"] == "done"
+            [result] = [one for one in client.updates if one["type"] == "tool_result"]
+            gone = "extension afar, which guards this, is not running"
+            assert (result["rawOutput"], result["isError"]) == (gone, True)
+            async with face.connected(f"/ext?session={session}&name=afar") as afar:
+                await say(afar.socket, HELLO, GUARD, READY)
+                await hear(afar.socket, "hello_ack")
+                asked = asyncio.ensure_future(client.prompt(session, CALL))
+                call = await hear(afar.socket, "event_intercept")
+                await say(afar.socket, {"type": "event_intercept_response", "id": call["id"]})
+                assert (await asked)["result"]["content"] == "done"

@@ -12,7 +12,7 @@ from zot.errors import UserError
 from zot.events import AgentEvent
 from zot.messages import CallBlock
 from zot.slash import CommandAnswer, CommandInfo
-from zot.store import Allowed
+from zot.store import Allowed, Guarded
 from zot.tools.base import Tool
 
 
@@ -36,6 +36,9 @@ class Extensions(Protocol):
 
     def attach(self, show: Callable[[Sequence[AgentEvent]], None]) -> None:
         """Take what shows an event, which is no part of any run, to everybody who follows the session."""
+
+    def recall(self, guarded: Guarded) -> None:
+        """Hear who guards the session and may be away. What it guards stays blocked until it is back."""
 
     def start(self) -> None:
         """Start what there is, without waiting for it. Once is enough; `ready` does it, too."""
@@ -128,6 +131,9 @@ class NoExtensions:
     holds_messages = False
 
     def attach(self, show: Callable[[Sequence[AgentEvent]], None]) -> None:
+        return
+
+    def recall(self, guarded: Guarded) -> None:
         return
 
     def start(self) -> None:

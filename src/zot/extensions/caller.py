@@ -8,6 +8,7 @@ import msgspec
 
 from zot.errors import UserError
 from zot.extensions.carrier import Carrier, Deaf
+from zot.extensions.link import Link
 from zot.extensions.peer import Peer
 from zot.extensions.surroundings import Surroundings, acknowledgement
 from zot.printable import printable
@@ -50,3 +51,13 @@ class Caller:
 
     async def open(self, errors: int, note: Callable[[str], None], deaf: Deaf) -> Carrier:
         return self._carrier
+
+
+class Missing(Caller):
+    """A guard that had connected before the session was loaded, and has to call again: until then it blocks."""
+
+    def __init__(self, name: str, around: Surroundings, closed: frozenset[wire.Intercepted]) -> None:
+        super().__init__(name, Link(lambda data: None, lambda: None), around, closed)
+
+    async def open(self, errors: int, note: Callable[[str], None], deaf: Deaf) -> Carrier:
+        raise UserError("it had connected to this session, guards it, and has not come back yet")

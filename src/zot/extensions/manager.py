@@ -20,7 +20,7 @@ from zot.events import (
     TurnEnd,
     TurnStart,
 )
-from zot.extensions.caller import Caller
+from zot.extensions.caller import Caller, Missing
 from zot.extensions.carrier import Carrier
 from zot.extensions.discovery import Located
 from zot.extensions.extension import Extension
@@ -47,6 +47,7 @@ from zot.extensions.tool import ExtensionTool
 from zot.extensions.waiting import Wait
 from zot.messages import CallBlock, TextBlock
 from zot.slash import CommandAnswer, CommandInfo
+from zot.store import Guarded
 from zot.tools.base import Tool
 from zot.wire import extension as wire
 
@@ -57,7 +58,7 @@ class Manager:
     """What `agent.hooks.Extensions` promises, for the extensions in ``located``, in their order, and those that `join`.
 
     They are started side by side. ``taken`` are names of tools that are not theirs to have; ``offered`` says
-    which others the model may see.
+    which others the model may see. If it is ``joinable``, guards that had connected are missed until they are back.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Manager:
         *,
         taken: Sequence[str],
         offered: Callable[[str], bool] = lambda name: True,
+        joinable: bool = False,
     ) -> None:
         # One that cannot run says why when it would start, and what it was to guard stays blocked.
         self._located = [one for one in located if one.counts]
@@ -74,6 +76,12 @@ class Manager:
         self._show: Callable[[Sequence[AgentEvent]], None] = lambda shown: None
         self._taken = frozenset(taken)
         self._offered = offered
+        self._joinable = joinable
+        #: What is blocked by those that had connected before the session was loaded, by name.
+        self._recalled: dict[str, frozenset[wire.Intercepted]] = {}
+        self._missing: dict[str, Extension] = {}
+        #: Who hears what those guard that have connected.
+        self._guards: dict[Extension, Callable[[Guarded], None]] = {}
         self._started = False
         self._begun = False
         self._clashes: set[tuple[str, str]] = set()
@@ -95,37 +103,58 @@ class Manager:
             self._started = True
             self.extensions = [Extension(start, self._around, self) for start in map(self._start, self._located)]
             self._listeners = [Listener(extension) for extension in self.extensions]
+            for name in self._recalled:
+                self._miss(name)
+
+    def recall(self, guarded: Guarded) -> None:
+        if self._joinable:
+            self._recalled[guarded.name] = frozenset(one for one in wire.INTERCEPTED if one in guarded.intercept)
+            if self._started and not self._closed:
+                self._miss(guarded.name)
 
     async def close(self) -> None:
         self._closed = True
         await asyncio.gather(*(extension.close() for extension in self.extensions))
 
-    def join(self, name: str, carrier: Carrier) -> Extension:
+    def join(self, name: str, carrier: Carrier, guards: Callable[[Guarded], None] = lambda guarded: None) -> Extension:
         """Let an extension take part that has connected by itself; `Extension.over` tells when it has gone again.
 
         It comes after those that are there. One that was there before under its name takes its place again, and finds
-        blocked what it left blocked. Raise UserError if the name is taken or is none, or if the session is over.
+        blocked what it left blocked. ``guards`` hears what it guards whether it is there or not. Raise UserError if the
+        name is taken or is none, or if the session is over.
         """
         if self._closed:
             raise UserError("the session is over")
         self.start()
         earlier = next((one for one in self.extensions if one.name == name), None)
-        if earlier is not None and (earlier.returns or not earlier.is_over):
+        is_missing = earlier is not None and self._missing.get(name) is earlier
+        if earlier is not None and not is_missing and (earlier.returns or not earlier.is_over):
             raise UserError(f"the session has an extension named {name!r} already")
         caller = Caller(name, carrier, self._around, frozenset() if earlier is None else earlier.peer.closed)
         # Those that have gone and block nothing leave no trace.
         self.extensions = [one for one in self.extensions if one is not earlier and not _is_gone(one)]
         extension = Extension(caller, self._around, self)
+        self._guards = {one: hear for one, hear in self._guards.items() if one in self.extensions}
+        self._guards[extension] = guards
+        self._admit(extension)
+        return extension
+
+    def _miss(self, name: str) -> None:
+        """Let a guard that is away block what it guards, unless somebody has its name."""
+        if all(one.name != name for one in self.extensions):
+            self._missing[name] = Extension(Missing(name, self._around, self._recalled[name]), self._around, self)
+            self._admit(self._missing[name])
+
+    def _admit(self, extension: Extension) -> None:
         self.extensions.append(extension)
         kept = {listener.extension: listener for listener in self._listeners}
         self._listeners = [kept.get(one) or Listener(one) for one in self.extensions]
-        return extension
 
     # What the agent asks.
 
     @property
     def attentive(self) -> bool:
-        return bool(self._located or self.extensions)
+        return bool(self._located or self._recalled or self.extensions)
 
     @property
     def holds_messages(self) -> bool:
@@ -249,6 +278,8 @@ class Manager:
 
     def happened(self, extension: Extension, happening: Happening) -> None:
         """Hear what came of an extension, as `Audience` wants."""
+        if isinstance(happening, Subscribed) and extension.peer.closed and extension in self._guards:
+            self._guards[extension](Guarded(extension.name, tuple(sorted(extension.peer.closed))))
         match happening:
             case ToolRegistered() | CommandRegistered():
                 self._tools = None

@@ -19,7 +19,7 @@ from msgspec import Meta
 from zot.errors import UserError
 from zot.events import AgentEvent
 from zot.journal.chunks import images
-from zot.store import Allowed, Began, Change, Configured, Row, Said, Spliced, Wrote
+from zot.store import Allowed, Began, Change, Configured, Guarded, Row, Said, Spliced, Wrote
 
 VERSION = 1
 MAX_LINE_BYTES = 64 << 20
@@ -91,10 +91,10 @@ class Wrong(UserError):
 
 
 def line_of(seq: int, run: int, row: Row, *, home: str) -> EventLine | ChangeLine | None:
-    """Return the line of a row, in its stored form; None for what stays here: the files of this machine, and what was
-    allowed on it."""
+    """Return the line of a row, in its stored form; None for what stays here: the files of this machine, what was
+    allowed on it, and who guarded it."""
     match row:
-        case Wrote() | Allowed() | Began():
+        case Wrote() | Allowed() | Began() | Guarded():
             return None
         case Configured(cwd=cwd):
             return ChangeLine(seq, run, msgspec.structs.replace(row, cwd=portable(cwd, home), system="", agent=""))
@@ -204,6 +204,8 @@ class _Reading:
                 raise Wrong("files are not moved with a session")
             case Allowed() | Began():
                 raise Wrong("what was allowed is not moved with a session")
+            case Guarded():
+                raise Wrong("guards are not moved with a session")
 
     def _end(self, rows: int) -> None:
         if rows != self._rows:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
@@ -10,6 +12,7 @@ from zot.extension_host import join
 from zot.extensions.link import Link
 from zot.serve.audit import Who
 from zot.serve.backlog import MAX_UNREAD_BYTES
+from zot.store import Guarded
 from zot.web.conversation import BELOW
 from zot.web.gate import subprotocol_of
 from zot.web.refusing import refuse
@@ -18,6 +21,12 @@ from zot.web.web_wire import Receive, Send, WebWire
 if TYPE_CHECKING:
     from zot.serve.daemon import Daemon
     from zot.session import Session
+
+
+log = logging.getLogger("zot")
+
+#: How long to wait before it is tried again to put a guard on record.
+_PAUSES_S = (0.05, 0.25, 1.0, 4.0)
 
 
 class Extending:
@@ -53,7 +62,12 @@ class Extending:
         session_id, name = named
         wire = WebWire(send, (scope.get("extensions") or {}).get(BELOW))
         link = Link(lambda data: _tell(wire, data), wire.finish)
-        extension = join(session.agent.extensions, name, link)
+        keeping: set[asyncio.Task[None]] = set()
+
+        def guards(guarded: Guarded) -> None:
+            keeping.add(asyncio.get_running_loop().create_task(_keep(session, guarded), name="zot guard"))
+
+        extension = join(session.agent.extensions, name, link, guards)
         who = Who("ws", token=scope["zot.bearer"])
         self._daemon.parts.audit.note("connected", who, method="/ext", session=session_id)
         try:
@@ -63,6 +77,20 @@ class Extending:
             link.hung_up()
             wire.end()
             await extension.over()
+            if keeping:
+                await asyncio.wait(keeping)
+
+
+async def _keep(session: Session, guarded: Guarded) -> None:
+    """Put on record what is guarded from now on; try again while somebody else writes."""
+    for pause_s in (*_PAUSES_S, None):
+        try:
+            return await session.keep_guard(guarded)
+        except AgentError as problem:
+            if pause_s is None:
+                log.warning("that %s guards its session is not on record: %s", guarded.name, problem)
+            else:
+                await asyncio.sleep(pause_s)
 
 
 async def _hear(link: Link, receive: Receive) -> None:
