@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from grammar import Grammar
-from zot.errors import UserError
+from zot.errors import AgentError
 from zot.extension_host import join
+from zot.extensions.extension import Extension as Joined
 from zot.serve.once import EventLines, Face, LastWords, OneRun
 from zot.serve.streams import Writer
 
@@ -26,6 +27,9 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "nothing": {},
     "fail": {"error": "cannot"},
 }
+
+
+HELD = {"type": "event_intercept_response", "block": True, "reason": "not for you"}
 
 
 class Asked:
@@ -55,12 +59,16 @@ class Asked:
         os.close(self._write)
         os.close(self._read)
 
+    def join(self, name: str, remote: Remote) -> Joined:
+        """Let another extension take part."""
+        return join(self._stage.session.agent.extensions, name, remote.link)
+
     async def run(self, prompt: str) -> str:
         """Return what is written for a prompt; an error, too."""
         problem = ""
         try:
             await self._once.run(prompt)
-        except UserError as refusal:
+        except AgentError as refusal:
             problem = f"! {refusal}"
         await self._output.drained()
         with suppress(BlockingIOError):
@@ -79,6 +87,18 @@ async def test_a_prompt_that_is_a_command_runs_it(tmp_path: Path) -> None:
         told = [frame for frame in asked.remote.heard if frame["type"] in ("command_invoked", "panel_close")]
     assert (told[0]["name"], told[0]["args"]) == ("tell", "Ada and\nBob")
     assert told[-1] == {"type": "panel_close", "panel_id": "p"}
+
+
+async def test_an_answer_that_was_held_back_is_none_and_the_reason_is_told(tmp_path: Path) -> None:
+    async with Asked(tmp_path, LastWords) as asked:
+        guard = Remote(event_intercept=lambda frame: {**HELD, "id": frame["id"]})
+        extension = asked.join("guard", guard)
+        await guard.says(
+            {"type": "hello", "name": "guard"},
+            {"type": "subscribe", "intercept": ["assistant_message"]}, {"type": "ready"},
+        )  # fmt: skip
+        await extension.settled()
+        assert await asked.run("!echo secret") == "! not for you"
 
 
 async def test_what_is_no_command_goes_to_the_model(tmp_path: Path) -> None:

@@ -134,3 +134,17 @@ async def test_a_guard_that_fails_closed_still_guards_when_the_session_is_loaded
                 call = await hear(afar.socket, "event_intercept")
                 await say(afar.socket, {"type": "event_intercept_response", "id": call["id"]})
                 assert (await asked)["result"]["content"] == "done"
+
+
+async def test_why_an_answer_was_held_back_is_told_to_who_prompted(face: Face) -> None:
+    async with face.connected() as client:
+        session = await client.begin("held")
+        async with face.connected(f"/ext?session={session}&name=afar") as afar:
+            await say(afar.socket, HELLO, {"type": "subscribe", "intercept": ["assistant_message"]}, READY)
+            await hear(afar.socket, "hello_ack")
+            asked = asyncio.ensure_future(client.prompt(session, "!echo secret"))
+            call = await hear(afar.socket, "event_intercept")
+            decision = {"block": True, "reason": "not for you"}
+            await say(afar.socket, {"type": "event_intercept_response", "id": call["id"], **decision})
+            told = (await asked)["result"]
+            assert (told["stopReason"], told["content"], told["error"]) == ("end_turn", "", "not for you")

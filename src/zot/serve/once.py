@@ -134,6 +134,8 @@ class OneRun:
             raise RunCancelled("stopped before it was done")
         if self._outcome.stop == "length":
             raise NoAnswer("the answer was cut off at the model's length limit")
+        if self._outcome.held_back:
+            raise NoAnswer(self._outcome.held_back)
         self._face.finish(self._outcome)
 
     def deliver(self, batch: Batch) -> None:
