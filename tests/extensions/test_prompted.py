@@ -113,6 +113,7 @@ async def test_as_events_a_command_is_answered_as_over_rpc(tmp_path: Path) -> No
         display = await asked.run("/tell Ada")
         prompt = await asked.run("/ask")
         failed = await asked.run("/fail")
+        opened = await asked.run("/open")
     data = {"extension": "afar", "action": "display", "display": "note"}
     response = {"type": "response", "command": "run_command", "success": True}
     assert frames(display) == [{**response, "data": data}, {"type": "done"}]
@@ -122,7 +123,13 @@ async def test_as_events_a_command_is_answered_as_over_rpc(tmp_path: Path) -> No
     for frame in ({"type": "response", "command": "prompt", "success": True}, *rest):
         grammar.take(frame)
     grammar.finish()
-    assert failed == '{"type":"error","message":"cannot"}\n{"type":"done"}\n! cannot'
+    panel = "/open opens a panel, and there is nobody to look at it"
+    for written, reason in ((failed, "cannot"), (opened, panel)):
+        lines, _, told = written.rpartition("! ")
+        assert told == reason
+        assert frames(lines) == [
+            {**response, "success": False, "error": reason}, {"type": "error", "message": reason}, {"type": "done"},
+        ]  # fmt: skip
 
 
 def frames(lines: str) -> list[dict[str, Any]]:
