@@ -15,7 +15,7 @@ from harness import PATIENCE_S
 from zot.agent.hooks import Extensions, NoExtensions
 from zot.config import Config
 from zot.errors import AgentError, UserError
-from zot.events import ExtNotify, encode
+from zot.events import AgentEvent, ExtNotify, encode
 from zot.extension_host import join, open_extensions
 from zot.extensions.connection import MAX_LATE_NOTICES
 from zot.extensions.link import MAX_UNREAD_BYTES, Link
@@ -247,8 +247,9 @@ async def test_the_end_of_one_that_has_said_much_is_noticed_at_once(tmp_path: Pa
 
 
 async def test_one_that_talks_without_end_is_let_go_of_when_the_session_ends(tmp_path: Path) -> None:
-    remote = Remote(shutdown=lambda frame: None)
+    remote, shown = Remote(shutdown=lambda frame: None), list[AgentEvent]()
     async with joinable(tmp_path, ext_deadlines={"shutdown": 0.1}) as extensions:
+        extensions.attach(shown.extend)
         extension = join(extensions, "afar", remote.link)
         await remote.says(hello(), READY, *[{"type": "notify", "message": "hey"}] * 20_000)
         await extension.settled()
@@ -256,6 +257,7 @@ async def test_one_that_talks_without_end_is_let_go_of_when_the_session_ends(tmp
         await extensions.close()
         assert asyncio.get_running_loop().time() - began < 2
     assert remote.hung_up_on
+    assert len(shown) < 2000
 
 
 async def _unshown(text: str) -> None:
