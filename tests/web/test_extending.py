@@ -180,3 +180,17 @@ async def test_a_message_may_have_several_frames_in_lines(face: Face) -> None:
             call = await hear(afar.socket, "tool_call")
             await say(afar.socket, {"type": "tool_result", "id": call["id"], "content": []})
             assert (await asked)["result"]["content"] == "done"
+
+
+async def test_it_still_guards_when_the_daemon_was_started_again(tmp_path_factory: pytest.TempPathFactory) -> None:
+    home = tmp_path_factory.mktemp("again") / "home"
+    async with faced(home, policy=("*=allow",)) as face, face.connected() as client:
+        await client.begin("guarded")
+        async with face.connected("/ext?session=guarded&name=afar") as afar:
+            await say(afar.socket, HELLO, GUARD, READY)
+            await hear(afar.socket, "hello_ack")
+    async with faced(home, policy=("*=allow",)) as face, face.connected() as client:
+        await client.begin("guarded")
+        await client.prompt("guarded", CALL)
+        [result] = [one for one in client.updates if one["type"] == "tool_result"]
+    assert result["rawOutput"] == "extension afar, which guards this, is not running"
