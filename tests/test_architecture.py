@@ -95,7 +95,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "answers": {"errors", "messages", "events", "printable", "store", "journal", "agent", "outcome"},
     "past": {"errors", "messages", "events", "store", "agent"},
     "abortable": {"errors"},
-    "mending": {"errors", "store", "agent", "history"},
+    "mending": {"errors", "store", "agent", "history", "job"},
     "driver": {"events", "agent", "history", "mending"},
     "worker": {"errors", "messages", "events", "store", "agent", "history", "job", "mending", "driver"},
     "branches": {"messages", "store", "agent"},

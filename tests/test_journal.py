@@ -173,6 +173,14 @@ async def test_search_finds_what_was_said_in_any_case(journal: Journal) -> None:
     assert (await journal.search("nowhere"), len(await journal.search("h", limit=1))) == ([], 1)
 
 
+async def test_search_finds_what_people_were_shown_and_not_what_was_held_back(journal: Journal) -> None:
+    held = Message("assistant", (TextBlock("a secret"),), NOON, shown_text="")
+    redacted = Message("assistant", (TextBlock("one secret"),), NOON, shown_text="one [redacted]")
+    await tell(journal, "a", Said(held), Said(redacted))
+    assert await journal.search("secret") == []
+    assert await journal.search("redacted") == [Hit("a", 2, "assistant", "one [redacted]")]
+
+
 # Writing.
 
 

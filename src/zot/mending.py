@@ -9,8 +9,9 @@ import msgspec
 
 from zot.agent.parking import Parked, find_parked, missed
 from zot.agent.recovery import recover
-from zot.errors import SessionBusy
+from zot.errors import SessionBusy, StoreFailed
 from zot.history import History
+from zot.job import Errand, Job
 from zot.store import Configured, Row, Store
 
 
@@ -92,6 +93,21 @@ async def note(history: History, store: Store, row: Row, *, begun: bool) -> None
         await history.settled()
     finally:
         store.end()
+
+
+async def keep(history: History, row: Row, accept: Callable[[Job], object]) -> None:
+    """Record something at once while the session is written to, else as soon as it can be. Raise AgentError."""
+
+    async def record() -> None:
+        history.amend([row])
+        await history.settled()
+
+    try:
+        history.amend([row])
+    except StoreFailed:  # Nothing runs.
+        errand = Errand(record)
+        accept(errand.job)
+        await errand.over
 
 
 async def establish(history: History, store: Store, configured: Configured) -> None:

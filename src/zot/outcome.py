@@ -4,28 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zot.events import AgentEvent, AssistantMessage, TurnEnd, TurnStart, Usage
+from zot.events import AgentEvent, AssistantMessage, Error, TurnEnd, TurnStart, Usage
 from zot.messages import ZERO, Counters, Stop, text_of
 
 
 class Outcome:
-    """Adds up the events of one run. ``text`` is the model's last message, ``stop`` why its last turn ended."""
+    """Adds up the events of one run. ``text`` is the model's last message, ``stop`` why its last turn ended.
+
+    ``held_back`` says why an extension let nobody see that message; "" if it did.
+    """
 
     def __init__(self) -> None:
         self.text = ""
         self.usage: Counters = ZERO
         self.stop: Stop | None = None
+        self.held_back = ""
+        self._is_inside = False
 
     def take(self, events: Sequence[AgentEvent]) -> None:
         """Hear what happened."""
         for event in events:
             match event:
                 case TurnStart():
-                    self.text = ""
+                    self.text = self.held_back = ""
+                    self._is_inside = True
+                case Error(message=message) if self._is_inside:
+                    self.held_back = message  # Unless the turn ends with it.
                 case AssistantMessage(content=content):
                     self.text = text_of(content)
                 case TurnEnd(stop=stop):
-                    self.stop = stop
+                    self.stop, self._is_inside = stop, False
+                    self.held_back = "" if stop in ("error", "aborted") else self.held_back
                 case Usage():
                     self.usage += event.counters
                 case _:

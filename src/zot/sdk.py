@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from zot.config import Config, checked
-from zot.errors import AgentError, RunCancelled, RuntimeBusy, RuntimeClosed, UserError
+from zot.errors import AgentError, NoAnswer, RunCancelled, RuntimeBusy, RuntimeClosed, UserError
 from zot.events import AgentEvent, Done, Error
 from zot.history import Batch
 from zot.job import Job, Wish
@@ -65,7 +65,7 @@ class Runtime:
         return Events(inbox, session.prompt(text, images, started=inbox.open, dropped=inbox.drop))
 
     async def run(self, text: str, images: Sequence[ImageBlock] = ()) -> Answer:
-        """Run a prompt to its end and return the answer. Raise what made it fail, or RunCancelled."""
+        """Run a prompt to its end and return the answer. Raise what made it fail, NoAnswer or RunCancelled."""
         outcome = Outcome()
         async with self.prompt(text, images) as events:
             async for event in events:
@@ -74,6 +74,8 @@ class Runtime:
             raise events.error
         if events.cancelled:
             raise RunCancelled("the prompt was cancelled before it was done")
+        if outcome.held_back:
+            raise NoAnswer(outcome.held_back)
         return Answer(outcome.text, outcome.usage)
 
     def compact(self) -> Events:

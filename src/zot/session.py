@@ -20,7 +20,7 @@ from zot.errors import RunCancelled, RuntimeBusy, StoreFailed, UserError
 from zot.events import ApprovalRequest
 from zot.history import History, Subscriber
 from zot.job import Dropped, Edit, Errand, Job, Started, Wish, Words, begun, checked_prompt, unwanted
-from zot.mending import establish, note
+from zot.mending import establish, keep, note
 from zot.messages import Counters, ImageBlock, Message, TextBlock, timestamp
 from zot.past import CONCLUSION, Past, concluded, everything, fork_point
 from zot.slash import CommandAnswer, CommandInfo
@@ -165,17 +165,10 @@ class Session:
         None says nothing and goes on where it ended. What the model's window does not hold is taken back.
         """
         text, images = checked_prompt(text, ())
-        return self._worker.accept(
-            Job(
-                text,
-                images,
-                started=lambda: None,
-                dropped=lambda reason: None,
-                words=words,
-                channel=channel,
-                yields=True,
-            )
+        job = Job(
+            text, images, started=lambda: None, dropped=lambda reason: None, words=words, channel=channel, yields=True
         )
+        return self._worker.accept(job)
 
     def check_fit(self, text: str) -> None:
         """Raise PromptTooLong if a prompt does not fit the model's window, whatever is left out of what was said."""
@@ -244,7 +237,7 @@ class Session:
     async def keep_guard(self, guarded: Guarded) -> None:
         """Record who guards it, so that this holds when it is loaded again. Raise AgentError."""
         if self._history.guards.get(guarded.name) != guarded:
-            await self._worker.keep(guarded)
+            await keep(self._history, guarded, self._worker.accept)
 
     def approver_left(self) -> None:
         """Hear that a subscriber can no longer approve. A question that nobody else can answer is over."""

@@ -14,9 +14,10 @@ import pytest
 from harness import PATIENCE_S
 from zot.agent.hooks import Extensions, NoExtensions
 from zot.config import Config
-from zot.errors import UserError
-from zot.events import ExtNotify, encode
+from zot.errors import AgentError, UserError
+from zot.events import AgentEvent, ExtNotify, encode
 from zot.extension_host import join, open_extensions
+from zot.extensions.connection import MAX_LATE_NOTICES
 from zot.extensions.link import MAX_UNREAD_BYTES, Link
 from zot.messages import CallBlock, ImageBlock, ResultBlock, TextBlock, show, text_of
 from zot.slash import CommandAnswer, CommandInfo
@@ -220,6 +221,43 @@ async def test_whoever_talks_faster_than_it_is_heard_waits() -> None:
     await bringing
     link.hung_up()
     assert [await link.read(), await link.read()] == [b"y", b""]
+
+
+async def test_the_end_of_one_that_has_said_much_is_noticed_at_once(tmp_path: Path) -> None:
+    remote = Remote()
+    async with joinable(tmp_path) as extensions:
+        shown: list[bytes] = []
+        extensions.attach(lambda events: shown.extend(map(encode, events)))
+        extension = join(extensions, "afar", remote.link)
+        await remote.says(hello(), LOOKUP, READY)
+        await extension.settled()
+        (tool,) = extensions.tools()
+        began = asyncio.get_running_loop().time()
+        asked = asyncio.ensure_future(tool.run({"q": "it"}, ToolContext(str(tmp_path), {}, progress=_unshown)))
+        await remote.hears("tool_call")
+        await remote.says(*[{"type": "notify", "message": "hey"}] * 5000)
+        remote.link.hung_up()
+        with pytest.raises(AgentError, match="disconnected"):
+            await asked
+        await extension.over()
+    assert asyncio.get_running_loop().time() - began < 5
+    told = shown.count(encode(ExtNotify("afar", "info", "hey")))
+    assert MAX_LATE_NOTICES <= told < 2000
+    assert shown[-1] == encode(ExtNotify("afar", "error", "disconnected"))
+
+
+async def test_one_that_talks_without_end_is_let_go_of_when_the_session_ends(tmp_path: Path) -> None:
+    remote, shown = Remote(shutdown=lambda frame: None), list[AgentEvent]()
+    async with joinable(tmp_path, ext_deadlines={"shutdown": 0.1}) as extensions:
+        extensions.attach(shown.extend)
+        extension = join(extensions, "afar", remote.link)
+        await remote.says(hello(), READY, *[{"type": "notify", "message": "hey"}] * 20_000)
+        await extension.settled()
+        began = asyncio.get_running_loop().time()
+        await extensions.close()
+        assert asyncio.get_running_loop().time() - began < 2
+    assert remote.hung_up_on
+    assert len(shown) < 2000
 
 
 async def _unshown(text: str) -> None:

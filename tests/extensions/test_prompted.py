@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from grammar import Grammar
-from zot.errors import UserError
+from zot.errors import AgentError
 from zot.extension_host import join
+from zot.extensions.extension import Extension as Joined
 from zot.serve.once import EventLines, Face, LastWords, OneRun
 from zot.serve.streams import Writer
 
@@ -26,6 +27,9 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "nothing": {},
     "fail": {"error": "cannot"},
 }
+
+
+HELD = {"type": "event_intercept_response", "block": True, "reason": "not for you"}
 
 
 class Asked:
@@ -55,12 +59,16 @@ class Asked:
         os.close(self._write)
         os.close(self._read)
 
+    def join(self, name: str, remote: Remote) -> Joined:
+        """Let another extension take part."""
+        return join(self._stage.session.agent.extensions, name, remote.link)
+
     async def run(self, prompt: str) -> str:
         """Return what is written for a prompt; an error, too."""
         problem = ""
         try:
             await self._once.run(prompt)
-        except UserError as refusal:
+        except AgentError as refusal:
             problem = f"! {refusal}"
         await self._output.drained()
         with suppress(BlockingIOError):
@@ -81,6 +89,18 @@ async def test_a_prompt_that_is_a_command_runs_it(tmp_path: Path) -> None:
     assert told[-1] == {"type": "panel_close", "panel_id": "p"}
 
 
+async def test_an_answer_that_was_held_back_is_none_and_the_reason_is_told(tmp_path: Path) -> None:
+    async with Asked(tmp_path, LastWords) as asked:
+        guard = Remote(event_intercept=lambda frame: {**HELD, "id": frame["id"]})
+        extension = asked.join("guard", guard)
+        await guard.says(
+            {"type": "hello", "name": "guard"},
+            {"type": "subscribe", "intercept": ["assistant_message"]}, {"type": "ready"},
+        )  # fmt: skip
+        await extension.settled()
+        assert await asked.run("!echo secret") == "! not for you"
+
+
 async def test_what_is_no_command_goes_to_the_model(tmp_path: Path) -> None:
     async with Asked(tmp_path, LastWords) as asked:
         for prompt in ("/usr/bin/env", "/", "/ tell", "//tell", " /tell"):
@@ -93,6 +113,7 @@ async def test_as_events_a_command_is_answered_as_over_rpc(tmp_path: Path) -> No
         display = await asked.run("/tell Ada")
         prompt = await asked.run("/ask")
         failed = await asked.run("/fail")
+        opened = await asked.run("/open")
     data = {"extension": "afar", "action": "display", "display": "note"}
     response = {"type": "response", "command": "run_command", "success": True}
     assert frames(display) == [{**response, "data": data}, {"type": "done"}]
@@ -102,7 +123,13 @@ async def test_as_events_a_command_is_answered_as_over_rpc(tmp_path: Path) -> No
     for frame in ({"type": "response", "command": "prompt", "success": True}, *rest):
         grammar.take(frame)
     grammar.finish()
-    assert failed == '{"type":"error","message":"cannot"}\n{"type":"done"}\n! cannot'
+    panel = "/open opens a panel, and there is nobody to look at it"
+    for written, reason in ((failed, "cannot"), (opened, panel)):
+        lines, _, told = written.rpartition("! ")
+        assert told == reason
+        assert frames(lines) == [
+            {**response, "success": False, "error": reason}, {"type": "error", "message": reason}, {"type": "done"},
+        ]  # fmt: skip
 
 
 def frames(lines: str) -> list[dict[str, Any]]:

@@ -161,20 +161,17 @@ async def test_reloading_asks_about_what_the_project_has_changed_and_keeps_what_
 ) -> None:
     player = Extension(tmp_path / ".zot" / "extensions", "player", PLAYER)
     async with stage(tmp_path) as person:
-        await person.sees("Trust the extension player of this project?")
-        await person.pilot.press("y")
+        await person.decides("Trust the extension player of this project?", "y")
         await _known(person)
         program = player.directory / "run.py"
         program.write_text(program.read_text().replace("- shown", "- reloaded"))
         await person.says("/reload-ext ")
-        await person.sees("Trust the extension player of this project?")
-        await person.pilot.press("n")
+        await person.decides("Trust the extension player of this project?", "n")
         await person.sees("stay as they were, because player: it has changed")
         await person.says("/display ")
         await person.sees("• shown")
         await person.says("/reload-ext ")
-        await person.sees("Trust the extension player of this project?")
-        await person.pilot.press("y")
+        await person.decides("Trust the extension player of this project?", "y")
         await person.sees("running: player")
         await person.says("/display ")
         await person.sees("• reloaded")

@@ -134,3 +134,63 @@ async def test_a_guard_that_fails_closed_still_guards_when_the_session_is_loaded
                 call = await hear(afar.socket, "event_intercept")
                 await say(afar.socket, {"type": "event_intercept_response", "id": call["id"]})
                 assert (await asked)["result"]["content"] == "done"
+
+
+async def test_why_an_answer_was_held_back_is_told_to_who_prompted(face: Face) -> None:
+    async with face.connected() as client:
+        session = await client.begin("held")
+        async with face.connected(f"/ext?session={session}&name=afar") as afar:
+            await say(afar.socket, HELLO, {"type": "subscribe", "intercept": ["assistant_message"]}, READY)
+            await hear(afar.socket, "hello_ack")
+            asked = asyncio.ensure_future(client.prompt(session, "!echo secret"))
+            call = await hear(afar.socket, "event_intercept")
+            decision = {"block": True, "reason": "not for you"}
+            await say(afar.socket, {"type": "event_intercept_response", "id": call["id"], **decision})
+            told = (await asked)["result"]
+            assert (told["stopReason"], told["content"], told["error"]) == ("end_turn", "", "not for you")
+
+
+ENDS: dict[str, tuple[str | bytes, int, str]] = {
+    "another name": (json.dumps({**HELLO, "name": "other"}), 1008, "says it is 'other', but its manifest says 'afar'"),
+    "no hello": (json.dumps(READY), 1008, "did not say hello first, but ready"),
+    "no text": (json.dumps(HELLO).encode(), 1003, "frames are text"),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+async def test_who_is_refused_after_the_handshake_is_told_why(face: Face, name: str) -> None:
+    said, code, reason = ENDS[name]
+    async with face.connected() as client:
+        session = await client.begin("refusing")
+        async with face.connected(f"/ext?session={session}&name=afar") as afar:
+            await afar.socket.send(said)
+            with pytest.raises(ConnectionClosed) as closed:
+                await hear(afar.socket, "nothing")
+    assert closed.value.rcvd is not None
+    assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (code, reason)
+
+
+async def test_a_message_may_have_several_frames_in_lines(face: Face) -> None:
+    async with face.connected() as client:
+        session = await client.begin("several")
+        async with face.connected(f"/ext?session={session}&name=afar") as afar:
+            await afar.socket.send("\n".join(map(json.dumps, (HELLO, LOOKUP, READY))))
+            await hear(afar.socket, "hello_ack")
+            asked = asyncio.ensure_future(client.prompt(session, '!script call lookup {"q":"it"} ;; --- ;; say done'))
+            call = await hear(afar.socket, "tool_call")
+            await say(afar.socket, {"type": "tool_result", "id": call["id"], "content": []})
+            assert (await asked)["result"]["content"] == "done"
+
+
+async def test_it_still_guards_when_the_daemon_was_started_again(tmp_path_factory: pytest.TempPathFactory) -> None:
+    home = tmp_path_factory.mktemp("again") / "home"
+    async with faced(home, policy=("*=allow",)) as face, face.connected() as client:
+        await client.begin("guarded")
+        async with face.connected("/ext?session=guarded&name=afar") as afar:
+            await say(afar.socket, HELLO, GUARD, READY)
+            await hear(afar.socket, "hello_ack")
+    async with faced(home, policy=("*=allow",)) as face, face.connected() as client:
+        await client.begin("guarded")
+        await client.prompt("guarded", CALL)
+        [result] = [one for one in client.updates if one["type"] == "tool_result"]
+    assert result["rawOutput"] == "extension afar, which guards this, is not running"

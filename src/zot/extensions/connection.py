@@ -19,6 +19,7 @@ from zot.extensions.happenings import (
     Greeted,
     Happening,
     Kill,
+    Notified,
     Terminate,
     ToolAnswered,
 )
@@ -33,6 +34,8 @@ A = TypeVar("A")
 Trace: TypeAlias = Callable[[Literal["<", ">"], bytes], None]
 #: What says no more is about to go, and has this long for it.
 _EXIT_S = 0.5
+#: So many notices are still shown of one that has gone, or shall; the others are dropped.
+MAX_LATE_NOTICES = 100
 #: So much of what it says is taken at a time, so that a thousand short frames keep nobody else from running.
 _SLICE_BYTES = 1024
 #: A longer line is read in a thread, piece by piece, while others go on.
@@ -60,8 +63,10 @@ class Connection:
         self._doomed = False
         self._pace = Pace()
         self._is_slowed = False
-        #: Set when it shall end: then it is heard out without a pause.
+        #: Set when it shall end or has gone: then it is heard out without a pause.
         self._hurried = asyncio.Event()
+        #: How many notices came since then.
+        self._late_notices = 0
         self._schedule()
 
     async def run(self, opening: Opening) -> None:
@@ -111,12 +116,15 @@ class Connection:
 
     async def _heard_out(self, carrier: Carrier) -> str:
         """Listen until it ends; return how it did."""
+        watching = self._loop.create_task(self._hurry_when_gone(carrier), name="zot extension gone")
         try:
             while data := await carrier.read():
                 self._trace("<", data)
                 for start in range(0, len(data), _SLICE_BYTES):
                     await self._hear(self.peer.lines(data[start : start + _SLICE_BYTES]))
             await self._hear(self.peer.last_lines())
+            if (dropped := self._late_notices - MAX_LATE_NOTICES) > 0:
+                self._heard(Complained(f"said so much at its end that {dropped} notices were dropped"))
             if not await carrier.gone(within_s=_EXIT_S):
                 self._happen(self.peer.lose("has closed its output", self._loop.time()))
                 # One that was told to end may still be tidying up; it has been given a time for that.
@@ -124,16 +132,22 @@ class Connection:
             if left := await carrier.leftovers():
                 self._heard(Complained(f"left processes behind, which were ended: {clipped(', '.join(left))}"))
         finally:
+            watching.cancel()
             self._end()
             reason = await carrier.close()
         return reason
+
+    async def _hurry_when_gone(self, carrier: Carrier) -> None:
+        """Whoever waits for an answer that will not come shall not wait for everything that was said before."""
+        await carrier.gone(within_s=None)
+        self._hurried.set()
 
     async def _hear(self, lines: Sequence[bytes | TooLong]) -> None:
         """Take some of what it says. One that talks all the time is not listened to all the time."""
         happenings: list[Happening] = []
         for line in lines:
             came = self.peer.take(await _read(line), self._loop.time())
-            self._happen(came)
+            self._happen(self._bounded(came) if self._hurried.is_set() else came)
             happenings += came
         said = sum(not isinstance(happening, ToolAnswered | CommandAnswered | Decided) for happening in happenings)
         pause_s = self._pace.pause(said, self._loop.time())
@@ -144,6 +158,13 @@ class Connection:
                     await self._hurried.wait()
         elif said:
             await asyncio.sleep(0)  # Others want to be heard, too.
+
+    def _bounded(self, happenings: list[Happening]) -> list[Happening]:
+        """Return what happened at its end, without the notices that are too many."""
+        self._late_notices += sum(isinstance(one, Notified) for one in happenings)
+        if self._late_notices <= MAX_LATE_NOTICES:
+            return happenings
+        return [one for one in happenings if not isinstance(one, Notified)]
 
     def _complain_of_talk(self) -> None:
         if not self._is_slowed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 #: So much may wait to be read; whoever brings more waits.
 MAX_UNREAD_BYTES = 1024 * 1024
@@ -64,8 +65,10 @@ class Link:
         return data
 
     async def gone(self, *, within_s: float | None) -> bool:
-        del within_s  # What says no more has hung up.
-        return True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._over.wait()
+        return self._over.is_set()
 
     async def leftovers(self) -> Sequence[str]:
         return ()
@@ -76,6 +79,8 @@ class Link:
     def end(self) -> None:
         if not self._over.is_set():
             self._ended = True
+            self._unread.clear()  # Nobody wants to hear it any more.
+            self._size = 0
             self.hung_up()
             self._hang_up()
 

@@ -40,7 +40,12 @@ def matches(connection: sqlite3.Connection, text: str, limit: int) -> list[Hit]:
 
 
 def _texts(message: Message) -> Iterator[str]:
+    """Yield what people were shown of a message."""
+    if message.shown_text is not None:
+        yield message.shown_text
     for block in message.content:
+        if isinstance(block, TextBlock) and message.shown_text is not None:
+            continue
         inner = block.content if isinstance(block, ResultBlock) else (block,)
         yield from (part.text for part in inner if isinstance(part, TextBlock))
 

@@ -216,7 +216,7 @@ class Answering:
         if answer is None and self._outcome.stop == "length":
             raise NoAnswer("the answer was cut off at the model's length limit")
         if answer is None:
-            raise NoAnswer("the model ended without saying anything")
+            raise NoAnswer(self._outcome.held_back or "the model ended without saying anything")
         await self._keep(once, answer)
         return answer
 

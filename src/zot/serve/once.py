@@ -30,6 +30,9 @@ class Face(Protocol):
     def answer(self, name: str, args: str, answer: CommandAnswer) -> None:
         """A command of an extension was run, and wants this. If that is a prompt, its run follows."""
 
+    def deny(self, name: str, args: str, reason: str) -> None:
+        """A command of an extension failed, or wants what cannot be done. There will be no run."""
+
     def finish(self, outcome: Outcome) -> None:
         """The run went well."""
 
@@ -55,6 +58,12 @@ class EventLines:
         if not answer.prompt:
             self._output.write(self._events.lines([Done()], self._features, run=0))
 
+    def deny(self, name: str, args: str, reason: str) -> None:
+        from zot.wire import rpc  # Few prompts are commands.
+
+        self._output.write(rpc.fail(rpc.RunCommand(name=name, args=args), reason))
+        self.refuse(reason)
+
     def finish(self, outcome: Outcome) -> None:
         pass
 
@@ -75,6 +84,9 @@ class LastWords:
     def answer(self, name: str, args: str, answer: CommandAnswer) -> None:
         if text := answer.display or answer.insert:
             self._print(text)
+
+    def deny(self, name: str, args: str, reason: str) -> None:
+        pass
 
     def finish(self, outcome: Outcome) -> None:
         self._print(self._form(outcome.text))
@@ -118,7 +130,7 @@ class OneRun:
                 self._session.close_panel(answer.panel_id)
                 raise UserError(f"/{name} opens a panel, and there is nobody to look at it")
         except AgentError as problem:
-            self._face.refuse(str(problem))
+            self._face.deny(name, args, str(problem))
             raise
         self._face.answer(name, args, answer)
         return answer
@@ -134,6 +146,8 @@ class OneRun:
             raise RunCancelled("stopped before it was done")
         if self._outcome.stop == "length":
             raise NoAnswer("the answer was cut off at the model's length limit")
+        if self._outcome.held_back:
+            raise NoAnswer(self._outcome.held_back)
         self._face.finish(self._outcome)
 
     def deliver(self, batch: Batch) -> None:

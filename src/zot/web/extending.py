@@ -1,4 +1,4 @@
-"""A WebSocket as an extension that has connected by itself: each text frame is one frame of the extension protocol."""
+"""A WebSocket as an extension that has connected by itself: a message is a frame of its protocol, or some in lines."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
+
+import msgspec
 
 from zot.errors import AgentError, NoSuchSession, UserError
 from zot.extension_host import join
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("zot")
 
+#: What ends a connection that brings what is no text.
+_BINARY = 1003
 #: How long to wait before it is tried again to put a guard on record.
 _PAUSES_S = (0.05, 0.25, 1.0, 4.0)
 
@@ -61,7 +65,7 @@ class Extending:
         """Bring what it says and tell it what it is told. Raise UserError before it is let in."""
         session_id, name = named
         wire = WebWire(send, (scope.get("extensions") or {}).get(BELOW))
-        link = Link(lambda data: _tell(wire, data), wire.finish)
+        link = Link(lambda data: _tell(wire, data), lambda: wire.finish(extension.problem))
         keeping: set[asyncio.Task[None]] = set()
 
         def guards(guarded: Guarded) -> None:
@@ -72,7 +76,7 @@ class Extending:
         self._daemon.parts.audit.note("connected", who, method="/ext", session=session_id)
         try:
             await send({"type": "websocket.accept", "subprotocol": subprotocol_of(scope)})
-            await wire.attend(_hear(link, receive))
+            await wire.attend(_hear(link, receive, send))
         finally:
             link.hung_up()
             wire.end()
@@ -93,12 +97,25 @@ async def _keep(session: Session, guarded: Guarded) -> None:
                 await asyncio.sleep(pause_s)
 
 
-async def _hear(link: Link, receive: Receive) -> None:
+async def _hear(link: Link, receive: Receive, send: Send) -> None:
     while (message := await receive())["type"] == "websocket.receive":
         text = message.get("text")
         if text is None:
+            await send({"type": "websocket.close", "code": _BINARY, "reason": "frames are text"})
             return
-        await link.bring(text.replace("\n", " ").encode() + b"\n")
+        data = text.encode()
+        await link.bring((data if _is_several(data) else data.replace(b"\n", b" ")) + b"\n")
+
+
+def _is_several(data: bytes) -> bool:
+    """Tell if a message has several frames, one in a line, and not one that is written in several lines."""
+    if b"\n" not in data:
+        return False
+    try:
+        msgspec.json.decode(data, type=msgspec.Raw)
+    except msgspec.MsgspecError:
+        return True
+    return False
 
 
 def _tell(wire: WebWire, data: bytes) -> None:

@@ -21,6 +21,9 @@ _CHOKED_BYTES = 16 << 20
 #: So many frames are sent before others have their turn: a fast reader could take all of them at once.
 _AT_ONCE = 128
 _GOING_AWAY = 1001
+_POLICY = 1008
+#: So much room has a frame that ends a connection for the reason.
+_MAX_REASON_BYTES = 123
 
 
 class Below(Protocol):
@@ -52,6 +55,7 @@ class WebWire:
         self._room.set()
         self._is_ending = False
         self._ended = asyncio.Event()
+        self._closing: dict[str, Any] = {"code": _GOING_AWAY}
 
     def send(self, data: bytes) -> None:
         """Take lines that go out behind all that was taken before."""
@@ -83,9 +87,11 @@ class WebWire:
         """Wait until little is unread, or the client has gone."""
         await self._room.wait()
 
-    def finish(self) -> None:
-        """Write what is left, and end."""
+    def finish(self, refusal: str = "") -> None:
+        """Write what is left, and end; a ``refusal`` says what the client did wrong, cut to what a frame holds."""
         self._is_ending = True
+        if refusal:
+            self._closing = {"code": _POLICY, "reason": refusal.encode()[:_MAX_REASON_BYTES].decode(errors="ignore")}
         self._more.set()
 
     def cut(self, reason: str) -> None:
@@ -126,7 +132,7 @@ class WebWire:
                 for piece in pieces if self._size > _ROOM_BYTES else (b"".join(pieces),):
                     await self._send_lines(piece)
             if self._is_ending:
-                await self._send({"type": "websocket.close", "code": _GOING_AWAY})
+                await self._send({"type": "websocket.close", **self._closing})
                 return
 
     async def _send_lines(self, lines: bytes) -> None:

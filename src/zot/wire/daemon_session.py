@@ -79,12 +79,13 @@ class Prompt(Spelled, frozen=True):
 
 
 class Prompted(Spelled, frozen=True):
-    """A turn is over. ``content`` is what the model said last."""
+    """A turn is over. ``content`` is what the model said last; ``error`` why an extension held that back."""
 
     session_id: str
     stop_reason: Literal["end_turn", "length", "cancelled"]
     content: str
     usage: Used
+    error: str | Absent = ABSENT
 
 
 class FailedTurn(Spelled, frozen=True):

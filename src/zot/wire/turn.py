@@ -19,7 +19,7 @@ from zot.events import (
 )
 from zot.messages import Counters
 from zot.outcome import Outcome
-from zot.wire.daemon_session import FailedTurn, Prompted, Used
+from zot.wire.daemon_session import ABSENT, FailedTurn, Prompted, Used
 from zot.wire.jsonrpc import INTERNAL_ERROR, RpcError
 
 OutcomeName: TypeAlias = Literal["completed", "cancelled", "failed"]
@@ -51,7 +51,7 @@ class TurnSummary(msgspec.Struct, frozen=True):
         usage = Used.of(self.usage)
         if self.stop_reason == "error":
             raise RpcError(INTERNAL_ERROR, self.error, FailedTurn(self.content, usage))
-        return Prompted(session_id, self.stop_reason, self.content, usage)
+        return Prompted(session_id, self.stop_reason, self.content, usage, self.error or ABSENT)
 
 
 class Turn:
