@@ -17,7 +17,7 @@ async def test_a_question_waits_for_whoever_opens_the_session_next(tmp_path: Pat
     async with stage(tmp_path, session=session, policy=("bash=ask",)) as person:
         await person.sees("bash wants to run; may it?")
         assert "❯ !bash echo decided >> log" in person.screen
-        await person.pilot.press("y")
+        await person.decides("bash wants to run; may it?", "y")
         await person.sees("finished.")
         await person.idle()
     assert (tmp_path / "log").read_text() == "decided\n"
