@@ -10,7 +10,7 @@ from tui.stage import Stage, stage
 #: Answers each command with the action that it is named after, and writes down its keys.
 PLAYER = """
 hello("commands", "panels")
-for name in ("prompt", "insert", "display", "open", "open2", "noop", "fail", "slow", "notes"):
+for name in ("prompt", "insert", "display", "lines", "open", "open2", "noop", "fail", "slow", "notes"):
     say("register_command", name=name, description="does " + name)
 say("ready")
 def render(panel, key):
@@ -19,7 +19,8 @@ for frame in frames():
     answer_of = {
         "prompt": {"action": "prompt", "prompt": "!echo asked by an extension"},
         "insert": {"action": "insert", "insert": "inserted text"},
-        "display": {"action": "display", "display": "# A note\\n\\nfirst: 1\\nsecond: 2\\n\\n- shown"},
+        "display": {"action": "display", "display": "# A note\\n\\n- shown"},
+        "lines": {"action": "display", "display": "first: 1\\nsecond: 2"},
         "open": {"action": "open_panel", "open_panel": {"id": "one", "title": "First [red]", "lines": ["[b]a", "b"],
                                                          "footer": "keys go here"}},
         "open2": {"action": "open_panel", "open_panel": {"id": "two", "title": "Second", "lines": ["c"]}},
@@ -73,6 +74,8 @@ async def test_every_action_of_a_command_and_every_level_of_a_notice(tmp_path: P
         await person.says("/display ")
         await person.sees("• shown")
         assert "[player]" in person.screen
+        await person.says("/lines ")
+        await person.sees("second: 2")
         assert [line for line in person.screen.split("\n") if ": " in line] == [" │ first: 1", " │ second: 2"]
         await person.says("/notes ")
         for level in ("info", "success", "warn", "error"):

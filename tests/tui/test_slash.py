@@ -165,7 +165,7 @@ async def test_files_with_blanks_and_files_elsewhere_are_completed(tmp_path: Pat
         await person.pilot.press("tab")
         assert editor.text == '@"my picture.png" '
         editor.text = ""
-        await person.pilot.press(*'@"my pi')
+        await person.pilot.press(*'!echo @"my pi')
         await person.sees('@"my picture.png"')
         await person.pilot.press("tab", "enter")
         await person.sees("[image/png, 3 bytes]")

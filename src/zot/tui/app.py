@@ -190,7 +190,7 @@ class ZotApp(App[int]):
 
     def _show_heard(self) -> None:
         """Show what was heard since the last time."""
-        events = self._feed.take()
+        events = self._feed.take()[: 0 if self._exit else None]  # Who leaves begins nothing any more.
         self.story.tell(events)
         for event in events:
             self._react(event)

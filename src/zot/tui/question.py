@@ -108,7 +108,7 @@ class Question(Vertical, can_focus=True):
 
     def _draw(self) -> None:
         text = self._more()
-        if self._listens:
+        if self._listens or not self.by_key:
             text.append(self._choice())
         else:
             text.append("stop typing to answer", "dim")
