@@ -128,6 +128,8 @@ class EventUpdate(Update, tag="event", frozen=True):
     event: AgentEvent
 
 
+#: A deadline is told in milliseconds, which may be a little more than what is left of it.
+_ROUNDING_S: Final = 0.01
 _HEAD: Final = b'{"jsonrpc":"2.0","method":"session/update","params":{"%s":%s,'
 _TEXT: Final = b'"type":"agent_message_chunk","text":'
 _THOUGHT: Final = b'"type":"agent_thought_chunk","text":'
@@ -223,7 +225,7 @@ class Updates:
 
 def pending_of(request: ApprovalRequest, now: float) -> PendingApproval:
     """Return a question as a client sees it at that time, in seconds since the epoch."""
-    left = math.ceil(_seconds(request.deadline) - now)
+    left = math.ceil(_seconds(request.deadline) - now - _ROUNDING_S)
     return PendingApproval(request.id, request.tool, request.summary, max(0, left), request.deadline)
 
 
