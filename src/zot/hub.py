@@ -110,6 +110,10 @@ class Hub:
         live = self._live.get(session_id)
         return None if live is None else live.session
 
+    def is_loading(self, session_id: str) -> bool:
+        """True if a session is being loaded at the moment."""
+        return session_id in self._loading
+
     def channel(self, session_id: str) -> Channel:
         """Return where a session's events go."""
         channel = self._channels.get(session_id)

@@ -95,7 +95,8 @@ class SessionMethods:
 
     async def _attach(self, connection: Connection, asked: said.Attach) -> Told:
         session_id = asked.session_id
-        if self._hub.session(session_id) is None and await self._shelf.is_left_behind(session_id):
+        is_left = self._hub.session(session_id) is None and await self._shelf.is_left_behind(session_id)
+        if is_left or self._hub.is_loading(session_id):
             async with self._hub.use(session_id):  # It may wait for a person: then it must be taken up.
                 pass
         seq, epoch = await self._standing(connection, session_id)
