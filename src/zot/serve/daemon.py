@@ -49,7 +49,7 @@ _SILENT_S = 10.0
 #: How long an ephemeral daemon waits for the next client.
 _EPHEMERAL_S = 1.0
 #: How long those who have just come may take to say something when the daemon ends, and all others to read the rest.
-_GREET_S = 0.2
+_GREET_S = 1.0
 _FLUSH_S = 1.0
 
 
@@ -336,7 +336,10 @@ class Daemon:
 
     async def _see_off(self) -> None:
         """End all connections, when those who have just come were answered and what they are owed is written."""
-        await asyncio.sleep(0 if all(one.is_welcome for one in self._leaving_clients()) else _GREET_S)
+        await asyncio.sleep(0)
+        until = time.monotonic() + _GREET_S
+        while not all(one.is_welcome for one in self._leaving_clients()) and time.monotonic() < until:
+            await asyncio.sleep(_GREET_S / 50)
         self._is_empty.clear()
         leaving = self._leaving_clients()
         for connection in leaving:
