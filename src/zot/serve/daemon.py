@@ -114,6 +114,8 @@ class Daemon:
         self.watch = Watch(parts.journal, self._followed_elsewhere)
         self.grace_s = parts.settings.grace_s
         self._when_stopping: list[Callable[[], None]] = []
+        #: Set when somebody has introduced itself, or gone.
+        self._has_changed = asyncio.Event()
         #: Set while nobody is connected, but who takes the endpoint over.
         self._is_empty = asyncio.Event()
         #: Who takes the endpoint over.
@@ -201,6 +203,7 @@ class Daemon:
     def left(self, connection: Connection) -> None:
         """A client has gone."""
         self._connections.pop(connection, None)
+        self._has_changed.set()
         if not any(one is not self.heir for one in self._connections):
             self._is_empty.set()
         self._server.left(connection)
@@ -231,6 +234,7 @@ class Daemon:
     def welcome(self, connection: Connection, asked: Initialize) -> Initialized:
         """Return the answer to `initialize`. Raise RpcError."""
         check_version(asked)
+        self._has_changed.set()
         return Initialized(
             protocol_version=PROTOCOL_VERSION,
             server_version=self.server_version,
@@ -337,9 +341,11 @@ class Daemon:
     async def _see_off(self) -> None:
         """End all connections, when those who have just come were answered and what they are owed is written."""
         await asyncio.sleep(0)
-        until = time.monotonic() + _GREET_S
-        while not all(one.is_welcome for one in self._leaving_clients()) and time.monotonic() < until:
-            await asyncio.sleep(_GREET_S / 50)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_GREET_S):
+                while not all(one.is_welcome for one in self._leaving_clients()):
+                    self._has_changed.clear()
+                    await self._has_changed.wait()
         self._is_empty.clear()
         leaving = self._leaving_clients()
         for connection in leaving:
