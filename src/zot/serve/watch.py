@@ -17,9 +17,9 @@ from zot.serve.feed import Feed
 log = logging.getLogger("zot")
 
 #: How often we look, while somebody follows a session.
-_LOOK_S = 0.25
+_LOOK_S = 0.5
 #: What was used so short ago may have been used since we last looked.
-_RECENT_S = 2.0
+_RECENT_S = 4.0
 
 
 class Watch:
@@ -30,6 +30,8 @@ class Watch:
         self._journal = journal
         self._followed = followed
         self._elsewhere: set[str] = set()
+        #: What each connection saw of the file when it last looked.
+        self._versions: dict[int, int] = {}
 
     async def run(self) -> None:
         """Look until it is cancelled."""
@@ -51,6 +53,10 @@ class Watch:
 
     def _newest(self, connection: sqlite3.Connection, feeds: Iterable[str]) -> dict[str, int]:
         """Return the newest row of those followed that somebody runs, or has run since we last looked."""
+        (version,) = connection.execute("PRAGMA data_version").fetchone()
+        if self._versions.get(id(connection)) == version:
+            return {}  # Nobody has written anything since this connection last looked.
+        self._versions[id(connection)] = version
         recent = touched(connection, timestamp(time.time() - _RECENT_S))
         running = {session.id for session in marked(connection)}
         looked, self._elsewhere = self._elsewhere.union(running, recent), running
