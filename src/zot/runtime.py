@@ -215,14 +215,15 @@ async def _open_recorded(
 def _going_on(choose: Choose, changes: Sequence[Row]) -> tuple[Choice, str | None]:
     """Return how a session works from now on, and the system prompt that it keeps, if it does. Raise ConfigError."""
     from zot.guard import guarded
-    from zot.store import Configured
+    from zot.store import Configured, Guarded
 
     recorded = next((row for row in reversed(changes) if isinstance(row, Configured)), None)
     choice = choose(recorded)
     if recorded is not None:
-        # Whoever goes on with it, what strangers have said is in it.
+        # Whoever goes on with it, what strangers have said is in it, and who guarded it is missed until it is back.
         name, is_guarded = choice.agent or recorded.agent, choice.guarded or recorded.guarded
-        choice = msgspec.structs.replace(choice, agent=name, guarded=is_guarded)
+        joinable = choice.joinable or any(isinstance(row, Guarded) for row in changes)
+        choice = msgspec.structs.replace(choice, agent=name, guarded=is_guarded, joinable=joinable)
     if choice.guarded:
         choice = msgspec.structs.replace(choice, config=guarded(choice.config))
     if recorded is None:

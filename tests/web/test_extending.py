@@ -12,6 +12,8 @@ import pytest_asyncio
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from zot.web import open_daemon
+
 from .face import PATIENCE_S, Face, faced
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -194,3 +196,21 @@ async def test_it_still_guards_when_the_daemon_was_started_again(tmp_path_factor
         await client.prompt("guarded", CALL)
         [result] = [one for one in client.updates if one["type"] == "tool_result"]
     assert result["rawOutput"] == "extension afar, which guards this, is not running"
+
+
+async def test_it_still_guards_where_nobody_can_connect(tmp_path_factory: pytest.TempPathFactory) -> None:
+    home = tmp_path_factory.mktemp("alone") / "home"
+    async with faced(home, policy=("*=allow",)) as face, face.connected() as client:
+        await client.begin("guarded")
+        async with face.connected("/ext?session=guarded&name=afar") as afar:
+            await say(afar.socket, HELLO, GUARD, READY)
+            await hear(afar.socket, "hello_ack")
+    # Nothing listens here, as when a daemon has just begun.
+    async with open_daemon(home, provider="lab", policy=("*=allow",)) as daemon:
+        async with daemon.hub.use("guarded") as session:
+            session.prompt(CALL)
+            async with asyncio.timeout(PATIENCE_S):
+                await session.finish()
+            results = [message for message in session.transcript.messages if message.role == "tool"]
+        await daemon.close()
+    assert "extension afar, which guards this, is not running" in str(results)
