@@ -223,6 +223,19 @@ async def test_whoever_talks_faster_than_it_is_heard_waits() -> None:
     assert [await link.read(), await link.read()] == [b"y", b""]
 
 
+async def test_whoever_was_lost_does_not_wait_to_be_heard() -> None:
+    link = Link(lambda data: None, lambda: None)
+    await link.bring(b"x" * MAX_UNREAD_BYTES)
+    bringing = asyncio.ensure_future(link.bring(b"y"))
+    await asyncio.sleep(0)
+    assert not bringing.done()
+    link.lost()
+    await bringing
+    await link.bring(b"z")
+    link.hung_up()
+    assert [await link.read() for _ in range(4)] == [b"x" * MAX_UNREAD_BYTES, b"y", b"z", b""]
+
+
 async def test_the_end_of_one_that_has_said_much_is_noticed_at_once(tmp_path: Path) -> None:
     remote = Remote()
     async with joinable(tmp_path) as extensions:

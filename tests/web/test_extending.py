@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -12,9 +13,10 @@ import pytest_asyncio
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from zot.web import open_daemon
+from zot.extensions.link import MAX_UNREAD_BYTES
+from zot.web import Limits, open_daemon
 
-from .face import PATIENCE_S, Face, faced
+from .face import PATIENCE_S, Face, faced, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -214,3 +216,68 @@ async def test_it_still_guards_where_nobody_can_connect(tmp_path_factory: pytest
             results = [message for message in session.transcript.messages if message.role == "tool"]
         await daemon.close()
     assert "extension afar, which guards this, is not running" in str(results)
+
+
+NOTICE = json.dumps({"type": "notify", "message": "x" * 60}).encode()
+#: More than may wait to be heard.
+MONOLOGUE = b"\n".join([NOTICE] * (MAX_UNREAD_BYTES // len(NOTICE)))
+#: A thousand frames of a client, masked with zeros.
+CHATTER = (bytes((0x81, 0x80 | len(NOTICE), 0, 0, 0, 0)) + NOTICE) * 1000
+
+
+async def flood(socket: ClientConnection, at_most: int = 1 << 30) -> None:
+    """Talk faster than anybody can hear it, until hung up on, or so much is said."""
+    said, way = 0, socket.transport
+    while said < at_most and not way.is_closing():
+        way.write(CHATTER)
+        said += len(CHATTER)
+        await until(lambda: way.is_closing() or way.get_write_buffer_size() < len(CHATTER))
+
+
+@pytest.mark.parametrize("ending", ["its session is closed", "the daemon stops"])
+async def test_one_that_floods_is_let_go_of_within_its_deadlines_when(
+    tmp_path_factory: pytest.TempPathFactory, ending: str
+) -> None:
+    deadlines = {"shutdown": 0.1, "terminate": 0.1}
+    async with faced(tmp_path_factory.mktemp("flood") / "home", ext_deadlines=deadlines) as face:
+        async with face.connected() as client, contextlib.AsyncExitStack() as joined:
+            await client.begin("flooded")
+            afar = await joined.enter_async_context(face.connected("/ext?session=flooded&name=afar"))
+            await say(afar.socket, HELLO, READY)
+            await hear(afar.socket, "hello_ack")
+            await flood(afar.socket, 1 << 20)
+            flooding = asyncio.ensure_future(flood(afar.socket))
+            began = asyncio.get_running_loop().time()
+            if ending == "the daemon stops":
+                await face.daemon.close()
+            else:
+                await client.call("session/close", {"sessionId": "flooded"})
+            assert asyncio.get_running_loop().time() - began < 2  # It was more than four seconds.
+            await flooding
+
+
+@pytest.mark.parametrize("ending", ["hangs up", "says too much to be heard answering a ping"])
+async def test_that_one_has_gone_is_noticed_behind_all_that_it_has_said_when_it(
+    tmp_path_factory: pytest.TempPathFactory, ending: str
+) -> None:
+    limits = Limits() if ending == "hangs up" else Limits(ping_s=0.1, pong_s=0.5)
+    async with faced(tmp_path_factory.mktemp("lost") / "home", limits=limits, policy=("*=allow",)) as face:
+        async with face.connected() as client:
+            session = await client.begin()
+            async with face.connected(f"/ext?session={session}&name=afar") as afar:
+                await say(afar.socket, HELLO, LOOKUP, READY)
+                await hear(afar.socket, "hello_ack")
+                prompt = '!script call lookup {"q":"it"} ;; --- ;; say done'
+                asked = asyncio.ensure_future(client.prompt(session, prompt))
+                await hear(afar.socket, "tool_call")
+                if ending == "hangs up":
+                    for said in (MONOLOGUE, MONOLOGUE, NOTICE):  # One is being heard, one is all that may wait.
+                        await afar.socket.send(said, text=True)
+                else:
+                    await flood(afar.socket)
+            gone = asyncio.get_running_loop().time()
+            assert (await asked)["result"]["content"] == "done"
+        # At the pace at which it is heard, what it had said would have taken more than a minute.
+        assert asyncio.get_running_loop().time() - gone < 5
+        [result] = [one for one in client.updates if one["type"] == "tool_result"]
+        assert (result["rawOutput"], result["isError"]) == ("extension afar disconnected", True)

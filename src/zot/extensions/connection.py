@@ -208,8 +208,11 @@ class Connection:
         self._happen(self.peer.lose(reason, self._loop.time()))
 
     def _schedule(self) -> None:
+        deadline = self.peer.next_deadline()
+        if deadline is not None and self._timer is not None and self._timer.when() == deadline:
+            return  # One that is due must not be put off by who talks all the time.
         self._stop_timer()
-        if (deadline := self.peer.next_deadline()) is not None:
+        if deadline is not None:
             self._timer = self._loop.call_at(deadline, self._expire)
 
     def _stop_timer(self) -> None:
@@ -218,6 +221,7 @@ class Connection:
             self._timer = None
 
     def _expire(self) -> None:
+        self._timer = None
         self._happen(self.peer.expire(self._loop.time()))
 
 

@@ -29,6 +29,7 @@ class Link:
         self._room = asyncio.Event()
         self._room.set()
         self._over = asyncio.Event()
+        self._lost = False
         self._ended = False
 
     async def bring(self, data: bytes) -> None:
@@ -39,8 +40,13 @@ class Link:
         self._unread.append(data)
         self._size += len(data)
         self._news.set()
-        if self._size >= MAX_UNREAD_BYTES:
+        if self._size >= MAX_UNREAD_BYTES and not self._lost:
             self._room.clear()
+
+    def lost(self) -> None:
+        """The connection is over, and what of it was not brought yet can be brought without waiting."""
+        self._lost = True
+        self._room.set()
 
     def hung_up(self) -> None:
         """The connection is over; what was brought is still read. Any number of times."""

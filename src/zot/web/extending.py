@@ -18,7 +18,7 @@ from zot.store import Guarded
 from zot.web.conversation import BELOW
 from zot.web.gate import subprotocol_of
 from zot.web.refusing import refuse
-from zot.web.web_wire import Receive, Send, WebWire
+from zot.web.web_wire import Below, Receive, Send, WebWire
 
 if TYPE_CHECKING:
     from zot.serve.daemon import Daemon
@@ -64,7 +64,8 @@ class Extending:
     ) -> None:
         """Bring what it says and tell it what it is told. Raise UserError before it is let in."""
         session_id, name = named
-        wire = WebWire(send, (scope.get("extensions") or {}).get(BELOW))
+        below: Below | None = (scope.get("extensions") or {}).get(BELOW)
+        wire = WebWire(send, below)
         link = Link(lambda data: _tell(wire, data), lambda: wire.finish(extension.problem))
         keeping: set[asyncio.Task[None]] = set()
 
@@ -76,7 +77,7 @@ class Extending:
         self._daemon.parts.audit.note("connected", who, method="/ext", session=session_id)
         try:
             await send({"type": "websocket.accept", "subprotocol": subprotocol_of(scope)})
-            await wire.attend(_hear(link, receive, send))
+            await wire.attend(_hear(link, below, receive, send))
         finally:
             link.hung_up()
             wire.end()
@@ -97,7 +98,23 @@ async def _keep(session: Session, guarded: Guarded) -> None:
                 await asyncio.sleep(pause_s)
 
 
-async def _hear(link: Link, receive: Receive, send: Send) -> None:
+async def _hear(link: Link, below: Below | None, receive: Receive, send: Send) -> None:
+    """Bring what it says, until it has gone. That it has may be known before all is heard that it has said."""
+    if below is None:
+        return await _bring_all(link, receive, send)
+    watching = asyncio.get_running_loop().create_task(_lose(link, below), name="zot extension lost")
+    try:
+        await _bring_all(link, receive, send)
+    finally:
+        watching.cancel()
+
+
+async def _lose(link: Link, below: Below) -> None:
+    await below.gone.wait()
+    link.lost()
+
+
+async def _bring_all(link: Link, receive: Receive, send: Send) -> None:
     while (message := await receive())["type"] == "websocket.receive":
         text = message.get("text")
         if text is None:

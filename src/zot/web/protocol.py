@@ -24,6 +24,11 @@ from zot.web.limits import Limits
 log = logging.getLogger("zot.web")
 log.setLevel(logging.ERROR)
 
+#: So much is read at a time: thousands of tiny frames keep nobody else from running.
+_CHUNK_BYTES = 16 << 10
+#: So much is still read of who was hung up on, for the sake of its last word.
+_LAST_BYTES = 64 << 10
+
 
 class ServerConfig(Config):
     """How an application is served: nothing that it has not said itself is logged or sent.
@@ -126,13 +131,17 @@ class HttpProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
-class WebSocketProtocol(WebSocketsSansIOProtocol):
+class WebSocketProtocol(WebSocketsSansIOProtocol, asyncio.BufferedProtocol):
     """One WebSocket (`web_wire.Below`)."""
 
     config: ServerConfig
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
+        self.gone = asyncio.Event()
+        self._chunk = bytearray(_CHUNK_BYTES)
+        #: How much has come since it was hung up on.
+        self._ignored = 0
         self.logger = self.conn.logger = log
         self.conn.debug = False  # It would log heads.
 
@@ -152,7 +161,22 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         """End at once."""
         self.transport.abort()
 
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._chunk
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(memoryview(self._chunk)[:nbytes]))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.gone.set()
+
     def data_received(self, data: bytes) -> None:
+        if self.close_sent:
+            self._ignored += len(data)
+            if self._ignored > _LAST_BYTES:
+                self.transport.abort()  # It would talk on for as long as it may take to answer that it was hung up on.
+                return
         super().data_received(data)
         if not self.handshake_initiated:  # A head comes whole, so nothing that follows could make it right.
             self.config.refused("400 handshake")

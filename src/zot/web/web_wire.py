@@ -30,6 +30,10 @@ class Below(Protocol):
     """What carries the frames, where the server lets us have it."""
 
     @property
+    def gone(self) -> asyncio.Event:
+        """Set when the connection is over, whatever of the client's is still to be received."""
+
+    @property
     def unread(self) -> int:
         """How many bytes it has taken, and the client has not."""
 
