@@ -37,6 +37,7 @@ class Reloadable:
         self._locate = locate
         self._now: Extensions = find() or NoExtensions()
         self._show: Callable[[Sequence[AgentEvent]], None] = lambda events: None
+        self._guards: dict[str, Guarded] = {}
 
     async def reload(self, check_idle: Callable[[], None]) -> list[str]:
         """Use what is there now; return the names. Raise UserError, and keep what was in use, if one does not start.
@@ -50,6 +51,8 @@ class Reloadable:
             fresh.attach(self._show)
             await fresh.ready()
             _check(fresh)
+            for guarded in self._guards.values():  # They stay away, and what they guard stays blocked.
+                fresh.recall(guarded)
             check_idle()
         except BaseException:
             fresh.attach(lambda events: None)
@@ -76,7 +79,11 @@ class Reloadable:
         self._now.attach(show)
 
     def recall(self, guarded: Guarded) -> None:
+        self._guards[guarded.name] = guarded
         self._now.recall(guarded)
+
+    def attends(self, name: str) -> bool:
+        return self._now.attends(name)
 
     def start(self) -> None:
         self._now.start()

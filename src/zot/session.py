@@ -239,6 +239,15 @@ class Session:
         if self._history.guards.get(guarded.name) != guarded:
             await keep(self._history, guarded, self._worker.accept)
 
+    async def dismiss_guard(self, name: str) -> None:
+        """Lift what a guard blocks that had connected and is away, for good. Raise UserError if none is, AgentError."""
+        guarded = self._history.guards.get(name)
+        if guarded is None or not guarded.intercept:
+            raise UserError(f"no guard named {name!r} is missed in this session")
+        if self.agent.extensions.attends(name):
+            raise UserError(f"the guard {name!r} is connected; only one that is away can be dismissed")
+        await self.keep_guard(Guarded(name, ()))
+
     def approver_left(self) -> None:
         """Hear that a subscriber can no longer approve. A question that nobody else can answer is over."""
         self._worker.approver_left()

@@ -101,7 +101,10 @@ class Began(msgspec.Struct, frozen=True, gc=False, tag="began", tag_field="type"
 
 
 class Guarded(msgspec.Struct, frozen=True, gc=False, tag="guarded", tag_field="type"):
-    """An extension that has connected by itself guards the session, and blocks ``intercept`` whenever it is away."""
+    """An extension that has connected by itself guards the session, and blocks ``intercept`` whenever it is away.
+
+    Nothing is left to ``intercept`` once a person has dismissed it.
+    """
 
     name: str
     intercept: tuple[str, ...]

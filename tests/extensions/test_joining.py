@@ -20,7 +20,9 @@ from zot.extension_host import join, open_extensions
 from zot.extensions.connection import MAX_LATE_NOTICES
 from zot.extensions.link import MAX_UNREAD_BYTES, Link
 from zot.messages import CallBlock, ImageBlock, ResultBlock, TextBlock, show, text_of
+from zot.reloadable import Reloadable
 from zot.slash import CommandAnswer, CommandInfo
+from zot.store import Guarded
 from zot.toolbox import Toolbox
 from zot.tools.base import ToolContext
 from zot.version import __version__
@@ -46,12 +48,14 @@ def found(frame: dict[str, Any]) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def joinable(tmp_path: Path, **settings: Any) -> AsyncIterator[Extensions]:
+async def joinable(tmp_path: Path, *, reloadable: bool = False, **settings: Any) -> AsyncIterator[Extensions]:
     """What a session that has no extensions of its own lets others join."""
     env = {"ZOT_HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]}
     config = Config(provider="lab", cwd=str(tmp_path), env=env, **settings)
     toolbox = Toolbox(config, cwd=str(tmp_path), key="k", own_process=False)
-    extensions = open_extensions(config, toolbox, cwd=str(tmp_path), model_id="lab-1", joinable=True)
+    extensions = open_extensions(
+        config, toolbox, cwd=str(tmp_path), model_id="lab-1", joinable=True, reloadable=reloadable
+    )
     assert extensions is not None
     async with asyncio.timeout(PATIENCE_S):
         try:
@@ -130,6 +134,46 @@ async def test_a_guard_that_has_gone_blocks_until_it_has_come_back(tmp_path: Pat
         await second.hears("hello_ack")
         await extensions.ready()
         assert (await extensions.tool_called(CALL, {})).refusal is None
+
+
+async def test_a_guard_that_has_gone_and_is_dismissed_blocks_nothing_any_more(tmp_path: Path) -> None:
+    async with joinable(tmp_path) as extensions:
+        shown: list[bytes] = []
+        extensions.attach(lambda events: shown.extend(map(encode, events)))
+        remote = Remote()
+        extension = join(extensions, "afar", remote.link)
+        await remote.says(hello(), GUARD, READY)
+        await extension.settled()
+        extensions.recall(Guarded("afar", ("tool_call",)))
+        assert extensions.attends("afar")
+        remote.link.hung_up()
+        await extension.over()
+        assert not extensions.attends("afar")
+        assert (await extensions.tool_called(CALL, {})).refusal is not None
+        extensions.recall(Guarded("afar", ()))
+        assert (await extensions.tool_called(CALL, {})).refusal is None
+        assert shown[-1] == encode(ExtNotify("afar", "warn", "was dismissed: what it guarded is not blocked any more"))
+
+
+async def test_a_guard_that_has_come_back_while_it_was_dismissed_goes_on_record_again(tmp_path: Path) -> None:
+    async with joinable(tmp_path) as extensions:
+        extensions.recall(Guarded("afar", ("tool_call",)))
+        await extensions.ready()
+        remote, recorded = Remote(), list[Guarded]()
+        extension = join(extensions, "afar", remote.link, recorded.append)
+        await remote.says(hello(), GUARD, READY)
+        await extension.settled()
+        extensions.recall(Guarded("afar", ()))
+    assert recorded == [Guarded("afar", ("tool_call",))] * 2
+
+
+async def test_a_guard_that_is_missed_is_missed_when_the_others_are_loaded_again(tmp_path: Path) -> None:
+    async with joinable(tmp_path, reloadable=True) as extensions:
+        assert isinstance(extensions, Reloadable)
+        extensions.recall(Guarded("afar", ("tool_call",)))
+        await extensions.reload(lambda: None)
+        gone = "extension afar, which guards this, is not running"
+        assert (await extensions.tool_called(CALL, {})).refusal == gone
 
 
 async def test_a_name_is_had_by_one_at_a_time(tmp_path: Path) -> None:

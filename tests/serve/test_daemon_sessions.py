@@ -138,7 +138,7 @@ async def test_unknown_sessions_are_not_found(caller: Caller) -> None:
         "session/clear": {}, "session/rename": {"title": "t"}, "session/commands": {},
         "session/run_command": {"name": "x"}, "session/panel_key": {"panelId": "p", "key": "enter"},
         "session/panel_close": {"panelId": "p"}, "session/git_branch": {}, "session/models": {}, "session/allowed": {},
-        "session/forget": {"tool": "bash"},
+        "session/forget": {"tool": "bash"}, "session/dismiss": {"name": "afar"},
     }.items():  # fmt: skip
         assert (await caller.error(method, sessionId="nobody", **more))[0] == -32000, method
     for method in lenient:

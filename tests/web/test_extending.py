@@ -13,6 +13,7 @@ import pytest_asyncio
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from zot.errors import UserError
 from zot.extensions.link import MAX_UNREAD_BYTES
 from zot.web import Limits, open_daemon
 
@@ -131,6 +132,8 @@ async def test_a_guard_that_fails_closed_still_guards_when_the_session_is_loaded
             [result] = [one for one in client.updates if one["type"] == "tool_result"]
             gone = "extension afar, which guards this, is not running"
             assert (result["rawOutput"], result["isError"]) == (gone, True)
+            refused = await client.call("session/dismiss", {"sessionId": session, "name": "afar"})
+            assert (refused["error"]["code"], "local socket only" in refused["error"]["message"]) == (-32601, True)
             async with face.connected(f"/ext?session={session}&name=afar") as afar:
                 await say(afar.socket, HELLO, GUARD, READY)
                 await hear(afar.socket, "hello_ack")
@@ -138,6 +141,9 @@ async def test_a_guard_that_fails_closed_still_guards_when_the_session_is_loaded
                 call = await hear(afar.socket, "event_intercept")
                 await say(afar.socket, {"type": "event_intercept_response", "id": call["id"]})
                 assert (await asked)["result"]["content"] == "done"
+                async with face.daemon.hub.use(session) as guarded:
+                    with pytest.raises(UserError, match="the guard 'afar' is connected; only one that is away"):
+                        await guarded.dismiss_guard("afar")
 
 
 async def test_why_an_answer_was_held_back_is_told_to_who_prompted(face: Face) -> None:

@@ -25,7 +25,7 @@ NEEDED = [
     "config/sections", "config/templates", "logs/subscribe", "agents/status", "session/approve", "session/messages",
     "tui/list", "cost/query", "session/list-acp", "config/list", "health", "session/git_branch",
 ]  # fmt: skip
-LOCAL = {"host/respond", "host/delivered", "daemon/stop", "config/reload"}
+LOCAL = {"session/dismiss", "host/respond", "host/delivered", "daemon/stop", "config/reload"}
 
 
 def read(name: str, params: Any) -> Any:

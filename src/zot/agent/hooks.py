@@ -38,7 +38,13 @@ class Extensions(Protocol):
         """Take what shows an event, which is no part of any run, to everybody who follows the session."""
 
     def recall(self, guarded: Guarded) -> None:
-        """Hear who guards the session and may be away. What it guards stays blocked until it is back."""
+        """Hear who guards the session and may be away. What it guards stays blocked until it is back.
+
+        One that is recalled with nothing to guard was dismissed.
+        """
+
+    def attends(self, name: str) -> bool:
+        """Tell if there is an extension of this name, and not only one that is missed."""
 
     def start(self) -> None:
         """Start what there is, without waiting for it. Once is enough; `ready` does it, too."""
@@ -135,6 +141,9 @@ class NoExtensions:
 
     def recall(self, guarded: Guarded) -> None:
         return
+
+    def attends(self, name: str) -> bool:
+        return False
 
     def start(self) -> None:
         return

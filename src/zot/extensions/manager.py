@@ -20,7 +20,6 @@ from zot.events import (
     TurnEnd,
     TurnStart,
 )
-from zot.extensions.caller import Caller, Missing
 from zot.extensions.carrier import Carrier
 from zot.extensions.discovery import Located
 from zot.extensions.extension import Extension
@@ -41,7 +40,7 @@ from zot.extensions.happenings import (
     Subscribed,
     ToolRegistered,
 )
-from zot.extensions.listener import Listener
+from zot.extensions.roster import Roster
 from zot.extensions.surroundings import Start, Surroundings
 from zot.extensions.tool import ExtensionTool
 from zot.extensions.waiting import Wait
@@ -77,11 +76,7 @@ class Manager:
         self._taken = frozenset(taken)
         self._offered = offered
         self._joinable = joinable
-        #: What is blocked by those that had connected before the session was loaded, by name.
-        self._recalled: dict[str, frozenset[wire.Intercepted]] = {}
-        self._missing: dict[str, Extension] = {}
-        #: Who hears what those guard that have connected.
-        self._guards: dict[Extension, Callable[[Guarded], None]] = {}
+        self._roster = Roster(around, self, self._dismissed)
         self._started = False
         self._begun = False
         self._clashes: set[tuple[str, str]] = set()
@@ -90,8 +85,6 @@ class Manager:
         self._tools: list[Tool] | None = None
         #: Those of which everybody knows that their start takes long.
         self._slow: set[str] = set()
-        self.extensions: list[Extension] = []
-        self._listeners: list[Listener] = []
 
     # What the session wants.
 
@@ -101,16 +94,14 @@ class Manager:
     def start(self) -> None:
         if not self._started and not self._closed:
             self._started = True
-            self.extensions = [Extension(start, self._around, self) for start in map(self._start, self._located)]
-            self._listeners = [Listener(extension) for extension in self.extensions]
-            for name in self._recalled:
-                self._miss(name)
+            self._roster.begin([self._start(one) for one in self._located])
 
     def recall(self, guarded: Guarded) -> None:
-        if self._joinable:
-            self._recalled[guarded.name] = frozenset(one for one in wire.INTERCEPTED if one in guarded.intercept)
-            if self._started and not self._closed:
-                self._miss(guarded.name)
+        if self._joinable and not self._closed:
+            self._roster.recall(guarded)
+
+    def attends(self, name: str) -> bool:
+        return self._roster.attends(name)
 
     async def close(self) -> None:
         self._closed = True
@@ -126,31 +117,14 @@ class Manager:
         if self._closed:
             raise UserError("the session is over")
         self.start()
-        earlier = next((one for one in self.extensions if one.name == name), None)
-        is_missing = earlier is not None and self._missing.get(name) is earlier
-        if earlier is not None and not is_missing and (earlier.returns or not earlier.is_over):
-            raise UserError(f"the session has an extension named {name!r} already")
-        caller = Caller(name, carrier, self._around, frozenset() if earlier is None else earlier.peer.closed)
-        # Those that have gone and block nothing leave no trace.
-        self.extensions = [one for one in self.extensions if one is not earlier and not _is_gone(one)]
-        extension = Extension(caller, self._around, self)
-        self._guards = {one: hear for one, hear in self._guards.items() if one in self.extensions}
-        self._guards[extension] = guards
-        self._admit(extension)
-        return extension
-
-    def _miss(self, name: str) -> None:
-        """Let a guard that is away block what it guards, unless somebody has its name."""
-        if all(one.name != name for one in self.extensions):
-            self._missing[name] = Extension(Missing(name, self._around, self._recalled[name]), self._around, self)
-            self._admit(self._missing[name])
-
-    def _admit(self, extension: Extension) -> None:
-        self.extensions.append(extension)
-        kept = {listener.extension: listener for listener in self._listeners}
-        self._listeners = [kept.get(one) or Listener(one) for one in self.extensions]
+        return self._roster.join(name, carrier, guards)
 
     # What the agent asks.
+
+    @property
+    def extensions(self) -> Sequence[Extension]:
+        """Those that take part, or are missed, in their order."""
+        return self._roster.extensions
 
     @property
     def located(self) -> Sequence[Located]:
@@ -159,7 +133,7 @@ class Manager:
 
     @property
     def attentive(self) -> bool:
-        return bool(self._located or self._recalled or self.extensions)
+        return bool(self._located or self._roster)
 
     @property
     def holds_messages(self) -> bool:
@@ -186,7 +160,7 @@ class Manager:
 
     async def turn_starting(self, step: int) -> str | None:
         try:
-            for listener in self._listeners:
+            for listener in self._roster.listeners:
                 decision = await listener.decide("turn_start", step=step)
                 if decision.block:
                     return decision.reason
@@ -197,7 +171,7 @@ class Manager:
     async def tool_called(self, call: CallBlock, args: dict[str, Any]) -> CallDecision:
         original, notes = args, []
         try:
-            for listener in self._listeners:
+            for listener in self._roster.listeners:
                 decision = await listener.decide("tool_call", tool_id=call.id, tool_name=call.name, tool_args=args)
                 if decision.block:
                     return CallDecision(args, refusal=decision.reason)
@@ -210,7 +184,7 @@ class Manager:
             self._released("tool_call", call.id)
 
     async def message_written(self, text: str) -> MessageDecision:
-        for listener in self._listeners:
+        for listener in self._roster.listeners:
             decision = await listener.decide("assistant_message", text=text)
             if decision.block:
                 return MessageDecision(text, refusal=decision.reason)
@@ -233,7 +207,7 @@ class Manager:
                 case ToolResult(id=call_id):
                     self._released("tool_call", call_id)
                 case Done():
-                    for listener in self._listeners:
+                    for listener in self._roster.listeners:
                         listener.release_all()
                 case _:
                     pass
@@ -283,8 +257,8 @@ class Manager:
 
     def happened(self, extension: Extension, happening: Happening) -> None:
         """Hear what came of an extension, as `Audience` wants."""
-        if isinstance(happening, Subscribed) and extension.peer.closed and extension in self._guards:
-            self._guards[extension](Guarded(extension.name, tuple(sorted(extension.peer.closed))))
+        if isinstance(happening, Subscribed):
+            self._roster.put_on_record(extension)
         match happening:
             case ToolRegistered() | CommandRegistered():
                 self._tools = None
@@ -323,6 +297,9 @@ class Manager:
             case _:
                 pass
 
+    def _dismissed(self, name: str) -> None:
+        self._show([ExtNotify(name, "warn", "was dismissed: what it guarded is not blocked any more")])
+
     def _start(self, one: Located) -> Start:
         assert one.manifest is not None  # What counts has one.
         return Start(one.manifest, one.directory, self._around, one.problem if one.standing == "broken" else "")
@@ -348,11 +325,11 @@ class Manager:
         return found
 
     def _tell(self, event: wire.Event, about: str = "") -> None:
-        for listener in self._listeners:
+        for listener in self._roster.listeners:
             listener.tell(event, about)
 
     def _released(self, event: wire.Intercepted, about: str) -> None:
-        for listener in self._listeners:
+        for listener in self._roster.listeners:
             listener.release(event, about)
 
     def _report_clashes(self, extension: Extension) -> None:
@@ -387,11 +364,6 @@ class Manager:
         if self._panels.get(panel_id) is extension:
             del self._panels[panel_id]
             self._show([events.PanelClosed(extension.name, panel_id)])
-
-
-def _is_gone(extension: Extension) -> bool:
-    """Tell if one that had come by itself has gone, and left nothing blocked."""
-    return not extension.returns and extension.is_over and not extension.peer.closed
 
 
 def _note(name: str, reason: str, *, changed: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from zot.errors import UserError
 from zot.hub import Hub, Wanted
 from zot.job import Job
 from zot.messages import ZERO
+from zot.printable import printable
 from zot.serve.attachments import read_attachments
 from zot.serve.connection import Connection, Deferred, Handler, Later, Told, as_rpc_error
 from zot.serve.reply import Reply
@@ -20,6 +22,8 @@ from zot.wire import daemon_session as said
 from zot.wire.jsonrpc import NOT_OWNED, SESSION_NOT_FOUND, RpcError
 from zot.wire.turn import TurnSummary
 from zot.wire.updates import pending_of
+
+log = logging.getLogger("zot")
 
 
 class Shelf(Protocol):
@@ -63,6 +67,7 @@ class SessionMethods:
             "session/models": self._models,
             "session/allowed": self._allowed,
             "session/forget": self._forget,
+            "session/dismiss": self._dismiss,
             "session/commands": self._commands,
             "session/run_command": self._run_command,
             "session/panel_key": self._panel_key,
@@ -302,6 +307,12 @@ class SessionMethods:
                     await session.forget(one)
                     return said.Forgotten(asked.session_id)
         raise UserError("that is not remembered")
+
+    async def _dismiss(self, connection: Connection, asked: said.Dismiss) -> said.Dismissed:
+        async with self._used(connection, asked.session_id) as session:
+            await session.dismiss_guard(asked.name)
+        log.warning("the guard %s of session %s was dismissed", printable(asked.name), asked.session_id)
+        return said.Dismissed(asked.session_id)
 
     # Extensions.
 

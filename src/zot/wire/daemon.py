@@ -189,6 +189,14 @@ _DECLARED: Final = (
     Method("session/models", session.OfSession, session.Models, "Lists the models that a session can use.", _GONE),
     Method("session/allowed", session.OfSession, session.AllowedCalls, "Lists what was allowed for good.", _GONE),
     Method("session/forget", session.Forget, session.Forgotten, "Asks again about what was allowed for good.", _BUSY),
+    Method(
+        "session/dismiss",
+        session.Dismiss,
+        session.Dismissed,
+        "Lifts for good what a guard blocks that had connected to the session and is away.",
+        _BUSY,
+        local=True,
+    ),
     Method("session/commands", session.OfSession, session.Commands, "Lists the commands of extensions.", _GONE),
     Method(
         "session/run_command",

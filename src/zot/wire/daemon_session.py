@@ -279,6 +279,16 @@ class Forgotten(Spelled, frozen=True):
     forgotten: bool = True
 
 
+class Dismiss(Spelled, frozen=True):
+    session_id: str
+    name: str
+
+
+class Dismissed(Spelled, frozen=True):
+    session_id: str
+    dismissed: bool = True
+
+
 class Attach(Spelled, frozen=True):
     """Follow a session: first what happened ``after`` that number, else only what happens from now on."""
 

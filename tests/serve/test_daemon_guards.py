@@ -1,0 +1,47 @@
+"""Guards that had connected to a session of the daemon and are away: they block until they are back, or dismissed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from daemons import Caller, running
+from zot.store import Guarded
+
+CALL = '!script call read {"path":"."} ;; --- ;; say done'
+BLOCKED = "extension afar, which guards this, is not running"
+
+
+async def outcome(caller: Caller) -> str:
+    """Let the model read something, and return what came of it."""
+    caller.heard.clear()
+    await caller.get("session/prompt", sessionId="s", prompt=CALL)
+    [result] = [one for one in caller.updates() if one["type"] == "tool_result"]
+    return str(result["rawOutput"])
+
+
+async def test_an_operator_dismisses_a_guard_that_is_away_for_good(tmp_path: Path) -> None:
+    async with running(tmp_path, policy=("*=allow",)) as service:
+        caller = await service.caller()
+        await caller.get("session/new", agentAlias="default", sessionId="s")
+        async with service.daemon.hub.use("s") as session:
+            await session.keep_guard(Guarded("afar", ("tool_call",)))
+        await caller.get("session/close", sessionId="s")
+        await caller.get("session/new", agentAlias="default", sessionId="s")
+        assert await outcome(caller) == BLOCKED
+        nobody = (-32602, "no guard named 'other' is missed in this session")
+        assert await caller.error("session/dismiss", sessionId="s", name="other") == nobody
+        caller.heard.clear()
+        dismissed = {"sessionId": "s", "dismissed": True}
+        assert await caller.get("session/dismiss", sessionId="s", name="afar") == dismissed
+        assert await outcome(caller) != BLOCKED
+        again = (-32602, "no guard named 'afar' is missed in this session")
+        assert await caller.error("session/dismiss", sessionId="s", name="afar") == again
+        service.daemon.parts.audit.flush()
+    async with running(tmp_path, policy=("*=allow",)) as service:
+        caller = await service.caller()
+        await caller.get("session/new", agentAlias="default", sessionId="s")
+        assert await outcome(caller) != BLOCKED
+    noted = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
+    told = [(one["session"], one["outcome"]) for one in noted if one.get("method") == "session/dismiss"]
+    assert told == [("s", "-32602"), ("s", "ok"), ("s", "-32602")]
