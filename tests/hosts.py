@@ -15,6 +15,8 @@ import msgspec
 from forked import Forked, Nursery
 from harness import PATIENCE_S, environment
 from zot.agent.transcript import Transcript
+from zot.events import AgentEvent
+from zot.journal import view
 from zot.journal.journal import Journal
 from zot.messages import ShownBlock, show
 
@@ -67,6 +69,18 @@ class Hosts:
     def transcript(self, session: str = "host:s") -> list[tuple[str, str]]:
         """Return what stands in a session: who, and the text, or the kind, of each block."""
         return asyncio.run(self._read(session))
+
+    def events(self, session: str = "host:s") -> list[AgentEvent]:
+        """Return what is on record as having been shown."""
+        return asyncio.run(self._events(session))
+
+    async def _events(self, session: str) -> list[AgentEvent]:
+        journal = await Journal.open(self.home / "journal.db")
+        try:
+            found = await journal.reading(lambda connection: view.events_after(connection, session, 0, 1 << 20))
+        finally:
+            await journal.close()
+        return [event for _, event in found]
 
     async def _read(self, session: str) -> list[tuple[str, str]]:
         journal = await Journal.open(self.home / "journal.db")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,9 +13,10 @@ from pathlib import Path
 import pytest
 
 import zot
+from extensions.stage import Extension
 from fakes import PATIENCE_S, kinds
 from zot import events
-from zot.errors import AgentError, ProviderError
+from zot.errors import AgentError, NoAnswer, ProviderError
 from zot.events import AgentEvent, TextDelta, UserMessage
 
 
@@ -208,3 +210,25 @@ def test_settings_may_come_as_a_config(tmp_path: Path) -> None:
     with zot.BlockingRuntime(config, max_steps=1) as runtime:
         with pytest.raises(AgentError, match="stopped after 1 steps"):
             runtime.run("!bash true")
+
+
+HELD_BACK = """
+hello("events")
+say("subscribe", intercept=["assistant_message"])
+say("ready")
+for frame in frames():
+    if frame["type"] == "event_intercept":
+        refusal = {"block": True, "reason": "no"}
+        answer(frame, **(refusal if "cret" in frame["text"] else {"replace_text": "[redacted]"}))
+    elif frame["type"] == "shutdown":
+        break
+"""
+
+
+def test_one_prompt_is_answered_with_what_a_guard_lets_through(tmp_path: Path) -> None:
+    guard = str(Extension(tmp_path, "guard", HELD_BACK).directory)
+    env = {"ZOT_HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]}
+    settings = {"provider": "lab", "cwd": str(tmp_path), "ext": (guard,), "env": env}
+    assert zot.run("!echo private", **settings).text == "[redacted]"
+    with pytest.raises(NoAnswer, match=r"^no$"):
+        zot.run("!script say the se ;; say cret", **settings)

@@ -18,6 +18,7 @@ import pytest
 from extensions.stage import Extension
 from harness import PATIENCE_S, environment, eventually, living
 from hosts import NOTHING, Hosts, Json, checked, failure, request, told
+from zot.events import UserMessage, encode
 
 
 def wait_for_tool(hosts: Hosts) -> None:
@@ -97,6 +98,37 @@ def test_what_extensions_have_to_say_stands_on_standard_error(hosts: Hosts, tmp_
     ).directory
     answer, code, errors = hosts.say("!echo Hello", "--ext", str(directory))
     assert (answer["text"], code, errors) == ("Hello", 0, "[a] warn: mind this\n")
+
+
+GUARD = """
+hello("events")
+say("subscribe", intercept=["assistant_message"])
+say("ready")
+for frame in frames():
+    if frame["type"] == "event_intercept":
+        answer(frame, {decision})
+    elif frame["type"] == "shutdown":
+        break
+"""
+#: What a guard decides about a message, and what is answered, and shown of it later.
+DECISIONS = {
+    "rewritten": ('replace_text="[redacted]"', ("[redacted]", None, 0), [("assistant", "[redacted]")]),
+    "refused": ('block=True, reason="not for you"', ("", "not for you", 0), []),
+}
+
+
+@pytest.mark.parametrize("name", DECISIONS)
+def test_what_a_guard_has_not_let_through_is_neither_answered_nor_on_record_as_shown(
+    hosts: Hosts, tmp_path: Path, name: str
+) -> None:
+    decision, expected, shown = DECISIONS[name]
+    directory = Extension(tmp_path, "guard", GUARD.replace("{decision}", decision)).directory
+    answer, code, errors = hosts.say("!script say the se ;; say cret", "--ext", str(directory))
+    assert (answer["text"], answer["error_message"], code) == expected
+    assert "cret" not in errors
+    assert hosts.transcript()[1:] == shown
+    recorded = [encode(event).decode() for event in hosts.events() if not isinstance(event, UserMessage)]
+    assert [line for line in recorded if "cret" in line] == []
 
 
 def test_a_session_of_the_user_cannot_be_named(hosts: Hosts) -> None:
