@@ -18,7 +18,7 @@ from journal import journal
 from measure import Row, table
 from memory import memory
 from questions import extensions
-from startup import bad_request, first_delta, hello, version
+from startup import bad_request, extension, first_delta, hello, version
 from stream import apis, latency, throughput
 from subject import ROOT, Subject, install
 
@@ -27,6 +27,7 @@ _MEASUREMENTS: Mapping[str, tuple[Callable[[Sequence[Subject], int], list[Row]],
     "version": (version, 60),
     "hello": (hello, 100),
     "bad-request": (bad_request, 100),
+    "extension-hello": (extension, 60),
     "first-delta": (first_delta, 30),
     "throughput": (throughput, 40),
     "apis": (apis, 15),

@@ -8,9 +8,10 @@ from functools import partial
 from measure import Row, Samples, interleave, median, spread
 from process import HELLO, PROMPT, Process, request, rpc, streaming_rpc, telling_host
 from service import Service
-from subject import Subject
+from subject import ROOT, Subject
 
 _REFERENCE = "reference"
+_WEATHER = ROOT / "examples" / "extensions" / "weather" / "weather.py"
 
 
 def version(subjects: Sequence[Subject], rounds: int) -> list[Row]:
@@ -37,6 +38,15 @@ def bad_request(subjects: Sequence[Subject], rounds: int) -> list[Row]:
     for subject in subjects:
         samplers[subject.name] = partial(_line, [subject.zot, "host"], subject, b"{}\n", b"{")
     return _rows("start: host bad request", interleave(samplers, rounds), at_most=1.4)
+
+
+def extension(subjects: Sequence[Subject], rounds: int) -> list[Row]:
+    """An extension made with `zot.ext` saying hello against a program that imports msgspec and writes a line."""
+    first = subjects[0]
+    samplers = {_REFERENCE: partial(_line, [first.python, "-c", _program("msgspec")], first, b"", b"{")}
+    for subject in subjects:
+        samplers[subject.name] = partial(_line, [subject.python, str(_WEATHER)], subject, b"", b"{")
+    return _rows("start: hello of an extension", interleave(samplers, rounds), at_most=1.4)
 
 
 def first_delta(subjects: Sequence[Subject], rounds: int) -> list[Row]:
