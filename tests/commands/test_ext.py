@@ -78,6 +78,9 @@ def test_what_there_is_is_listed_with_why_it_does_not_run(ext: Ext) -> None:
     assert ext.listed()[1]["last_problem"]["text"] == "exited with 3"
     log.write_text(f"{crash}{again}[zot] 2026-01-02T04:00:01.000Z exited with 0\n")
     assert ext.listed()[1]["last_problem"] is None
+    after = "[zot] 2026-01-02T04:00:00.000Z starting again: good 1.2\n[zot] 2026-01-02T04:00:01.000Z exited with 0\n"
+    log.write_text(f"{again}{crash}{after}")
+    assert ext.listed()[1]["last_problem"]["text"] == "exited with 3", "it ended well after it had crashed"
 
 
 def test_those_that_the_settings_name_are_listed_first(ext: Ext) -> None:

@@ -625,6 +625,17 @@ def test_one_that_does_not_shut_down_is_terminated_after_two_seconds_and_killed_
     assert talk.wait(0.8) == []
     assert talk.wait(0.2) == [Kill()]
     assert talk.peer.next_deadline() is None
+    told = "was killed by signal 9: it did not end within 2 s of shutdown"
+    assert talk.peer.end("was killed by signal 9", talk.now) == [Ended(told, wanted=True)]
+
+
+def test_what_was_cut_off_by_its_end_is_not_held_against_it() -> None:
+    talk = Talk(HELLO, READY)
+    talk.peer.shut_down(talk.now)
+    talk.wait(2.1)
+    assert talk.peer.receive(b'{"type":"noti', talk.now) == []
+    told = "was killed by signal 15: it did not end within 2 s of shutdown"
+    assert talk.peer.end("was killed by signal 15", talk.now) == [Ended(told, wanted=True)]
 
 
 def test_one_that_is_still_starting_can_be_shut_down() -> None:

@@ -25,7 +25,7 @@ from zot.extensions.happenings import (
     Settled,
     ToolAnswered,
 )
-from zot.extensions.log import Log
+from zot.extensions.log import AGAIN, Log
 from zot.extensions.peer import Peer
 from zot.extensions.surroundings import Surroundings
 from zot.extensions.waiting import Wait
@@ -208,7 +208,8 @@ class Extension:
             self._back.set()
 
     async def _live_once(self) -> None:
-        self._log.note(f"starting {self.name} {self._origin.version}".rstrip())
+        again = AGAIN if self._restarts else ""
+        self._log.note(f"starting {again}{self.name} {self._origin.version}".rstrip())
         errors = self._log.open()
         watching = asyncio.get_running_loop().create_task(self._watch_log(), name=f"zot extension log {self.name}")
         try:

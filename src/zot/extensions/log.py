@@ -11,6 +11,8 @@ from zot.private import make_directory
 
 #: A longer one is begun anew; so much of the end of the one before it is kept.
 MAX_BYTES = 8 * 1024 * 1024
+#: What stands before the name of one that is started after a crash; no name has a colon.
+AGAIN = "again: "
 
 
 def log_path(home: str, name: str) -> str:

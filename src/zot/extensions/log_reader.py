@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from zot.extensions.log import AGAIN
+
 _SLICE_BYTES = 64 * 1024
 #: How much of the end of a log is looked at for a problem.
 _TAIL_BYTES = 64 * 1024
@@ -56,14 +58,16 @@ def follow(path: str, wait: Callable[[], bool]) -> Iterator[bytes]:
 def problem(path: str) -> Note | None:
     """Return what went wrong in the last run that has ended, or since; None if nothing did, or nobody knows.
 
+    A run lasts as long as its session: when it has crashed and is started again, it goes on.
+
     A run without a problem that has not ended says nothing about the one before, which may have crashed.
     """
     runs: list[list[Note]] = [[]]
     for note in _notes(path):
-        if note.text.startswith("starting "):
-            runs.append([])
-        else:
+        if not note.text.startswith("starting "):
             runs[-1].append(note)
+        elif not note.text.startswith(f"starting {AGAIN}"):
+            runs.append([])
     for run in reversed(runs):
         if wrong := [note for note in run if note.text != "exited with 0"]:
             return _with_cause(wrong)

@@ -222,8 +222,11 @@ class Peer:
         return [] if self._phase.deaf else self._lines.feed(data)
 
     def last_lines(self) -> list[bytes | TooLong]:
-        """Return the last line, which has no end, if there is one: nothing more comes."""
-        return [] if self._phase.deaf else self._lines.finish()
+        """Return the last line, which has no end, if there is one: nothing more comes.
+
+        What was cut off because it was made to end is no fault of its own.
+        """
+        return [] if self._phase.deaf or self._phase.kill_next else self._lines.finish()
 
     def take(self, said: Said, now: float) -> list[Happening]:
         """Take what was read of one line, in their order."""
@@ -244,6 +247,8 @@ class Peer:
         happenings = self._take_all(self.last_lines(), now)
         if self.state is State.GREETING and began:
             reason = f"{reason} before it said hello{self.advice}"
+        if self._phase.wanted and self._phase.kill_next:
+            reason = f"{reason}: it did not end within {self._deadlines.shutdown_s:g} s of shutdown"
         happenings += self._questions.fail_all(reason)
         happenings += self._panels.close_all()
         self._phase.ended()

@@ -1,0 +1,188 @@
+"""Extensions in the daemon: a panel for whoever follows the session, and bad ones that keep nobody else waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemons import Caller, running
+from extensions.stage import Extension
+from extensions.test_zoo import ZOO
+from tools.shells import left
+from zot.commands.ext import main
+
+#: Sleeps when it is asked, and has to be asked.
+SLEEPER = """
+hello("events")
+say("subscribe", intercept=["turn_start"])
+say("ready")
+for frame in frames():
+    if frame["type"] == "event_intercept":
+        time.sleep(60)
+"""
+MUTE = "never says hello"
+UNMOVED = "did not end within 0.1 s of shutdown"
+#: What `zot ext list` says of those of which the zoo expects nothing, something else, or something that came before.
+EXPLAINED = {
+    MUTE: "did not say hello within 0.3 s",
+    "says half a hello": "did not say hello first, but wrote a line that is no frame",
+    "floods": UNMOVED,
+    "talks all the time": "much",  # It talks too much, or has said so much at its end.
+    "floods with nonsense": "wrote ",  # A line that is no frame, or too many.
+    "closes its output": "was killed by signal 15",  # For that, or because the session was over before it was noticed.
+    "sleeps when it is called": "did not answer within 0.1 s: tool",
+    "does not read": "did not answer within 0.1 s: tool",
+    "ignores being told to end": UNMOVED,
+    "leaves a daemon behind": UNMOVED,
+    "sleeper": "did not answer within 0.1 s: intercept turn_start",
+}
+AGENTS = """
+[agents.plain]
+no_ext = true
+
+[agents.zoo]
+policy = ["*=allow"]
+ext_deadlines = { hello = 60, ready = 60, tool = 0.1, intercept = 0.1, shutdown = 0.1, terminate = 0.1 }
+
+[agents.mute]
+no_ext = true
+ext = ["%s"]
+ext_deadlines = { hello = 0.3, shutdown = 0.1, terminate = 0.1 }
+"""
+
+
+@asynccontextmanager
+async def beating() -> AsyncIterator[list[float]]:
+    """Measure how much of its time the loop's thread works until somebody else has a turn, again and again."""
+    turns: list[float] = []
+
+    async def beat() -> None:
+        while True:
+            start = time.thread_time()
+            await asyncio.sleep(0.001)
+            turns.append(time.thread_time() - start)
+
+    gc.collect()
+    gc.freeze()  # What the tests have loaded is not what is measured.
+    beats = asyncio.ensure_future(beat())
+    try:
+        yield turns
+    finally:
+        beats.cancel()
+        gc.unfreeze()
+
+
+async def test_bad_extensions_keep_the_sessions_of_others_from_nothing_and_are_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    home, mark = tmp_path / "home", uuid.uuid4().hex
+    monkeypatch.setenv("ZOT_HOME", str(home))
+    monkeypatch.setenv("ZOT_TEST_CALL", mark)
+    names = {kind: f"animal{at}" for at, kind in enumerate(ZOO)}
+    for kind, (script, _, _) in ZOO.items():
+        place = tmp_path if kind == MUTE else home / "extensions"
+        more = {"exec": "./missing"} if kind == "cannot be started" else {}
+        Extension(place, names[kind], script.replace('name="bad"', "name=NAME"), **more)
+    Extension(home / "extensions", "sleeper", SLEEPER)
+    (tmp_path / "config.toml").write_text(AGENTS % (tmp_path / names[MUTE]))
+    async with running(tmp_path) as service:
+        caller, other = await service.caller(), await service.caller()
+        for at in range(20):
+            await other.get("session/new", agentAlias="plain", sessionId=f"plain{at}")
+        async with beating() as turns:
+            for agent in ("zoo", "mute"):
+                await caller.get("session/new", agentAlias=agent, sessionId=agent)
+            silent = caller.call("session/prompt", sessionId="mute", prompt="!echo heard")
+            calls = " ;; ".join(f"call {names[kind]} {{}}" for kind, (_, _, result) in ZOO.items() if result)
+            played = caller.call("session/prompt", sessionId="zoo", prompt=f"!script {calls} ;; --- ;; say done")
+            playing = asyncio.ensure_future(both(caller, silent, played))
+            for at in count():
+                told = await other.get("session/prompt", sessionId=f"plain{at % 20}", prompt="!echo here")
+                assert told["content"] == "here"
+                if playing.done():
+                    break
+            assert playing.result() == ["heard", "done"]
+            for agent in ("zoo", "mute"):
+                await caller.get("session/close", sessionId=agent)
+    assert max(turns) < 0.05
+    assert left(mark) == []
+    (tmp_path / names[MUTE]).rename(home / "extensions" / names[MUTE])
+    assert await asyncio.to_thread(main, ["list", "--json"]) == 0
+    listed = {one["name"]: one["last_problem"]["text"] for one in map(json.loads, capfd.readouterr().out.splitlines())}
+    explained = {kind: EXPLAINED.get(kind, said) for kind, (_, said, _) in ZOO.items()}
+    assert [kind for kind, said in explained.items() if said not in listed[names[kind]]] == []
+    assert EXPLAINED["sleeper"] in listed["sleeper"]
+
+
+async def both(caller: Caller, *numbers: int) -> list[Any]:
+    """Return what prompts are answered with, whichever is answered first."""
+    answers: dict[int, Any] = {}
+    while {*numbers} - {*answers}:
+        frame = await caller.read()
+        if "method" not in frame:
+            answers[frame["id"]] = frame["result"]["content"]
+    return [answers[number] for number in numbers]
+
+
+TODO = """
+hello("commands", "panels")
+say("register_command", name="todo", description="what there is to do")
+say("ready")
+for frame in frames():
+    if frame["type"] == "command_invoked":
+        panel = {"id": "list", "title": "Todo", "lines": ["ship"], "footer": "x done"}
+        say("command_response", id=frame["id"], action="open_panel", open_panel=panel)
+    elif frame["type"] == "panel_key":
+        say("panel_render", panel_id="list", title="Todo", lines=[frame["key"] + " " + frame.get("text", "")])
+    elif frame["type"] == "shutdown":
+        break
+"""
+
+
+async def test_a_panel_is_seen_by_everybody_who_follows_and_has_the_keys_of_anybody(tmp_path: Path) -> None:
+    extension = Extension(tmp_path, "todo", TODO)
+    async with running(tmp_path, ext=(str(extension.directory),)) as service:
+        one, two = [await service.caller(protocolVersion=1, features=["events"]) for _ in range(2)]
+        await one.get("session/new", agentAlias="default", sessionId="s")
+        await two.get("session/attach", sessionId="s")
+        opened = await one.get("session/run_command", sessionId="s", name="todo")
+        assert (opened["action"], opened["panelId"]) == ("open_panel", "list")
+        await panels(two, 1)
+        await two.get("session/panel_key", sessionId="s", panelId="list", key="rune", text="x")
+        await panels(two, 2)
+        await two.get("session/panel_close", sessionId="s", panelId="list")
+        seen = [await panels(client, 3) for client in (one, two)]
+    shown = {"extension": "todo", "panel_id": "list"}
+    drawn = {"type": "panel_render", **shown, "title": "Todo", "lines": ["rune x"]}
+    assert seen == [
+        [
+            {"type": "panel_open", **shown, "title": "Todo", "lines": ["ship"], "footer": "x done"},
+            drawn,
+            {"type": "panel_close", **shown},
+        ]
+    ] * 2  # fmt: skip
+    told = [frame for frame in extension.heard() if frame["type"].startswith("panel")]
+    assert told == [
+        {"type": "panel_key", "panel_id": "list", "key": "rune", "text": "x"},
+        {"type": "panel_close", "panel_id": "list"},
+    ]
+
+
+async def panels(caller: Caller, so_many: int) -> list[dict[str, Any]]:
+    """Read until so many events of panels were heard, and return them."""
+    while True:
+        told = [update["event"] for update in caller.updates() if "event" in update]
+        found = [event for event in told if event["type"].startswith("panel")]
+        if len(found) >= so_many:
+            return found
+        await caller.read()
