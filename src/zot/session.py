@@ -148,14 +148,17 @@ class Session:
         text: str,
         images: Sequence[ImageBlock] = (),
         *,
+        prompt_id: str = "",
         started: Started = begun,
         dropped: Dropped = unwanted,
     ) -> Job:
         """Run a prompt, after those that came before. Raise UserError if it cannot be accepted.
 
-        ``started`` is called right before its first event, ``dropped`` with the reason if it will never run.
+        ``started`` is called right before its first event, which has the ``prompt_id``, and ``dropped`` with the
+        reason if it will never run.
         """
-        return self._worker.accept(Job(*checked_prompt(text, images), started=started, dropped=dropped))
+        job = Job(*checked_prompt(text, images), started=started, dropped=dropped, prompt_id=prompt_id)
+        return self._worker.accept(job)
 
     def request(self, text: str, words: Words, *, channel: str = "") -> Job:
         """Run a prompt that may have been said before: ``words`` decide what is said when its turn comes.
@@ -214,6 +217,10 @@ class Session:
     def waiting(self) -> int:
         """How many jobs wait behind the running one."""
         return self._worker.waiting
+
+    def drop_waiting(self, reason: str) -> None:
+        """Drop everything that has not begun."""
+        self._worker.drop_waiting(reason)
 
     def cancel(self, job: Job) -> None:
         """End ``job``: abort it if it runs, and what was to steer it; drop it if it waits; else leave it be."""

@@ -17,7 +17,7 @@ from zot.driver import Driver
 from zot.errors import AgentError, ContextExhausted, ContextTooLong, QueueFull, RuntimeClosed, StoreFailed, Unforeseen
 from zot.events import AgentEvent, ApprovalRequest, Done, Error, TurnEnd
 from zot.history import History
-from zot.job import Errand, Job
+from zot.job import Errand, Job, forestall
 from zot.mending import mend, take_up
 from zot.store import Change, Row, Store
 
@@ -63,7 +63,7 @@ class Worker:
     @property
     def busy(self) -> bool:
         """True from the moment a prompt or compact is accepted until the last `done` is out."""
-        return self._running is not None and not self._running.is_quiet
+        return self._running is not None and not all(job.is_quiet for job in (self._running, *self._waiting))
 
     @property
     def pending(self) -> ApprovalRequest | None:
@@ -83,7 +83,7 @@ class Worker:
     @property
     def aborting(self) -> bool:
         """True while the running job is on its way to its end because somebody wanted it to."""
-        return self.busy and self._aborting
+        return self._running is not None and not self._running.is_quiet and self._aborting
 
     @property
     def waiting(self) -> int:
@@ -107,7 +107,7 @@ class Worker:
 
     def steer(self, job: Job) -> None:
         """Say something to the running prompt before its next model call; when idle, it is a prompt like any other."""
-        if self._closed or self._running is None or self._running.is_compact:
+        if self._closed or self._running is None or self._running.is_compact or self._running.is_quiet:
             self.accept(job)
         else:
             self._check_room()
@@ -119,6 +119,8 @@ class Worker:
             self.drop_waiting("dropped by an abort")
         if steers:
             _drop(self._steering, "what it was to steer was cancelled")
+        if self._running is not None and self._running.is_quiet:  # Then what waits behind it is meant.
+            forestall(self._waiting)
         # Once is enough: a second cancellation would interrupt the clean-up after the first.
         if self._running is not None and not self._aborting:
             self._aborting = True
@@ -230,8 +232,7 @@ class Worker:
 
     def _take(self, job: Job) -> None:
         """A job's turn has come. What nobody else can write to begins at once, so that it is acknowledged at once."""
-        self._running, self._aborting, self._store_failure = job, False, None
-        self._run = None
+        self._running, self._run, self._aborting, self._store_failure = job, None, job.is_unwanted, None
         if not self._store.shared:
             self._begin(job)
 
@@ -248,7 +249,7 @@ class Worker:
                 if (words := job.words(self._history.transcript.messages)) is None:
                     run.resume()
                 else:
-                    run.prompt(words, job.images, channel=job.channel)
+                    run.prompt(words, job.images, channel=job.channel, prompt_id=job.prompt_id)
                 body = self._agent.run(run, self._steer)
             except StoreFailed as problem:
                 body = _fail(problem)

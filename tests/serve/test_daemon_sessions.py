@@ -30,6 +30,28 @@ async def talk(caller: Caller, session_id: str, *prompts: str) -> None:
         await caller.get("session/prompt", sessionId=session_id, prompt=prompt)
 
 
+async def test_wherever_messages_are_counted_it_is_those_of_the_conversation(daemon: Running) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+
+    async def counted() -> list[int]:
+        opened = await caller.get("session/new", agentAlias="default", sessionId="s")
+        state = await caller.get("session/state", sessionId="s")
+        [listed] = (await caller.get("session/list"))["sessions"]
+        page = await caller.get("session/messages", sessionId="s", limit=1)
+        return [opened["messageCount"], state["messageCount"], listed["messageCount"], page["total"]]
+
+    assert await counted() == [0] * 4
+    await caller.get("session/prompt", sessionId="s", prompt="!bash echo hi")
+    assert await counted() == [4] * 4
+    await caller.get("session/clear", sessionId="s")
+    assert await counted() == [0] * 4
+    await caller.get("session/prompt", sessionId="s", prompt="!echo hi")
+    assert await counted() == [2] * 4
+    await caller.get("session/close", sessionId="s")
+    assert await counted() == [2] * 4
+
+
 async def test_sessions_are_listed_and_searched(caller: Caller, tmp_path: Path) -> None:
     await talk(caller, "a", "!echo apples")
     await talk(caller, "b", "!echo pears")

@@ -312,6 +312,7 @@ class Daemon:
             self.grace_s = grace_s
         self.heir = heir or self.heir
         self._stopping.set()
+        self.hub.stop()
         for call in self._when_stopping:  # Before anybody is accepted who would not be served.
             call()
         self._when_stopping.clear()
@@ -326,7 +327,7 @@ class Daemon:
 
     async def close(self) -> None:
         """Let what runs come to its end, for a while; then end it, tell the clients, and let go of everything."""
-        self._stopping.set()
+        self.stop()
         busy = [session for one in self.hub.ids if (session := self.hub.session(one)) is not None and session.busy]
         running = [asyncio.ensure_future(session.finish()) for session in busy if session.pending is None]
         if running and self.grace_s > 0:
