@@ -91,6 +91,11 @@ class Session:
         return self._worker.busy
 
     @property
+    def has_begun(self) -> bool:
+        """True while a prompt or compact runs whose end will be heard, because its beginning was."""
+        return self._worker.has_begun
+
+    @property
     def is_resting(self) -> bool:
         """True if nothing runs or waits, nor is left of its tools and extensions: closing it would end nothing."""
         return self._worker.is_idle and not self._waits.is_waiting and not self._jobs.holds

@@ -19,7 +19,7 @@ from zot.events import AgentEvent, ApprovalRequest, Done, Error, TurnEnd
 from zot.history import History
 from zot.job import Errand, Job, forestall
 from zot.mending import mend, take_up
-from zot.store import Change, Row, Store
+from zot.store import Row, Store
 
 log = logging.getLogger("zot")
 
@@ -64,6 +64,11 @@ class Worker:
     def busy(self) -> bool:
         """True from the moment a prompt or compact is accepted until the last `done` is out."""
         return self._running is not None and not all(job.is_quiet for job in (self._running, *self._waiting))
+
+    @property
+    def has_begun(self) -> bool:
+        """True while a prompt or compact runs whose end will be heard, because its beginning was."""
+        return self._run is not None and self.busy
 
     @property
     def pending(self) -> ApprovalRequest | None:
@@ -155,20 +160,6 @@ class Worker:
             errand = Errand(self._history.settled)  # Whatever has its turn has that recorded before.
             self.accept(Job(None, (), started=lambda: None, dropped=errand.drop, errand=errand.run))
             await asyncio.wait({errand.over})
-
-    async def keep(self, row: Change) -> None:
-        """Record something: in the run that goes on, or else as soon as nobody else does anything. Raise AgentError."""
-        if (self._running is not None and self._run is not None) or not self._store.shared:
-            self._history.amend([row])
-            return
-
-        async def record() -> None:
-            self._history.amend([row])
-            await self._history.settled()
-
-        errand = Errand(record)
-        self.accept(errand.job)
-        await errand.over
 
     async def finish(self) -> None:
         """Wait until everything that was accepted has been done."""

@@ -217,7 +217,7 @@ class Daemon:
     def behind_turn(self, session_id: str, call: Callable[[], None]) -> None:
         """Do something when the turn that runs in a session is over; at once, if none does."""
         session = self.hub.session(session_id)
-        if session is None or not session.busy or session.pending is not None:
+        if session is None or not session.has_begun or session.pending is not None:
             call()
         else:
             loop = asyncio.get_running_loop()
