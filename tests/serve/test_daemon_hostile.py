@@ -176,8 +176,8 @@ async def test_too_many_clients_are_refused_and_those_who_are_there_are_served(
     await is_well(await daemon.stranger())
 
 
-async def test_a_crowd_is_turned_away_and_leaves_nothing_behind(
-    daemon: Running, monkeypatch: pytest.MonkeyPatch
+async def test_a_crowd_is_turned_away_and_leaves_little_behind(
+    daemon: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("zot.serve.daemon.MAX_CLIENTS", 20)
     caller = await daemon.caller()
@@ -185,6 +185,7 @@ async def test_a_crowd_is_turned_away_and_leaves_nothing_behind(
     crowd = [await daemon.stranger() for _ in range(300)]
     turned_away = [one for one in crowd[19:] if (await one.read())["error"]["code"] == -32004]
     assert len(turned_away) == 281
+    assert len(caplog.messages) == 100
     await is_well(caller)
     for one in crowd:
         await one.close()
@@ -194,7 +195,9 @@ async def test_a_crowd_is_turned_away_and_leaves_nothing_behind(
     await is_well(await daemon.stranger())
 
 
-async def test_another_user_is_hung_up_on_and_that_is_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_user_is_hung_up_on_and_that_is_written_down(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     us, hello = os.geteuid(), b'{"jsonrpc":"2.0","method":"initialize","id":1}\n'
     with tempfile.TemporaryDirectory() as directory:
         async with running(Path(directory)) as daemon:
@@ -218,7 +221,9 @@ async def test_another_user_is_hung_up_on_and_that_is_written_down(monkeypatch: 
             await is_well(await daemon.caller())
             daemon.daemon.parts.audit.flush()
             lines = [json.loads(line) for line in (Path(directory) / "audit.log").read_text().splitlines()]
-    assert [(one["uid"], one["pid"]) for one in lines if one["event"] == "refused"] == [(uid, pid)]
+    refused = [(one["uid"], one["pid"], one["outcome"]) for one in lines if one["event"] == "refused"]
+    assert refused == [(uid, pid, "uid")]
+    assert f"refused a connection of unix:pid={pid},uid={uid}: this daemon serves uid" in caplog.text
     assert {one["uid"] for one in lines if one["event"] in ("connected", "call")} == {us}
 
 

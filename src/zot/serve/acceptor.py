@@ -56,7 +56,7 @@ class Acceptor:
         make: Callable[[], asyncio.BaseProtocol],
         *,
         tls: Handshake | None = None,
-        lost: Callable[[str], None] = _lose,
+        lost: Callable[[str], object] = _lose,
     ) -> None:
         self._listener = listener
         self._make = make

@@ -19,8 +19,9 @@ from zot.errors import ConfigError
 from zot.listen_address import ListenAddress, Tls, checked
 from zot.serve.acceptor import Acceptor, Handshake
 from zot.serve.audit import Who
+from zot.serve.refusals import Refusals
 from zot.web.app import app_for
-from zot.web.guard import App, Refusals
+from zot.web.guard import App
 from zot.web.limits import Limits
 from zot.web.protocol import HttpProtocol, ServerConfig
 from zot.web.tokens import Tokens
@@ -87,7 +88,7 @@ class _Server(uvicorn.Server):
         self.servers = []  # It has none of its own: see `accept`.
         self._acceptor: Acceptor | None = None
 
-    def accept(self, listener: socket.socket, tls: Handshake | None, lost: Callable[[str], None]) -> None:
+    def accept(self, listener: socket.socket, tls: Handshake | None, lost: Callable[[str], object]) -> None:
         """Accept clients; who takes for ever to agree on a cipher is not waited for."""
         config, state = self.config, self.server_state
         listener.listen(_BACKLOG)
