@@ -7,6 +7,7 @@ import json
 import os
 import queue
 import re
+import resource
 import select
 import subprocess
 import sys
@@ -330,3 +331,14 @@ def _read(path: str) -> bytes:
         return Path(path).read_bytes()
     except OSError:  # it ended while we looked, or is not ours
         return b""
+
+
+@contextmanager
+def limited(soft: int) -> Iterator[None]:
+    """Have so many descriptors and no more."""
+    before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))

@@ -100,6 +100,20 @@ async def test_an_answer_that_got_out_is_given_again_for_its_time(bench: Bench) 
     assert again.standing is Standing.NOWHERE
 
 
+async def test_a_clock_that_is_set_back_does_not_make_an_answer_last_for_ever(bench: Bench) -> None:
+    once = await bench.run(*said("Hello"), Done())
+    await once.keep(HELLO)
+    await once.delivered()
+    again, record = await bench.once()
+    bench.clock.now -= 59.9
+    assert await again.kept() == HELLO
+    bench.clock.now -= 0.2
+    assert await again.kept() is None
+    await record.begin()
+    record.end()
+    assert again.standing is Standing.NOWHERE
+
+
 async def test_one_that_did_not_is_given_again_for_longer(bench: Bench) -> None:
     once = await bench.run(*said("Hello"), Done())
     await once.keep(HELLO)

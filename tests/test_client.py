@@ -19,6 +19,7 @@ from harness import PATIENCE_S, environment, eventually
 from restarting import Restarting
 from zot.client_session import ClientSession
 from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest, Done, TextDelta, ToolResult, UserMessage, text
+from zot.messages import text_of
 from zot.serve.connection import Connection
 from zot.wire.jsonrpc import RpcError
 
@@ -139,6 +140,40 @@ def test_a_daemon_that_ends_in_the_middle_of_a_turn_is_waited_for(home: Path) ->
             assert heard == [event for _, event in await daemon.recorded("s")]
             assert (await session.prompt("!echo again").result()).content == "again"
         await daemon.stop()
+
+    held(conversation())
+
+
+def test_prompts_that_a_daemon_has_not_begun_are_run_once_by_the_next_one(home: Path) -> None:
+    async def conversation() -> None:
+        daemon = Restarting(home)
+        await daemon.start()
+        async with daemon.client() as client:
+            session = await client.session("s")
+            running, *waiting = [session.prompt(words) for words in ("!stall", "!echo one", "!echo two")]
+            assert isinstance(await anext(running), UserMessage)
+            await daemon.stop()
+            await daemon.start()
+            with pytest.raises(zot.RunCancelled):
+                await running.result()
+            assert [(await turn.result()).content for turn in waiting] == ["one", "two"]
+            said = [event.content for _, event in await daemon.recorded("s") if isinstance(event, UserMessage)]
+            assert [text_of(content) for content in said] == ["!stall", "!echo one", "!echo two"]
+        await daemon.stop()
+
+    held(conversation())
+
+
+def test_equal_prompts_of_two_clients_at_once_are_not_mixed_up(home: Path) -> None:
+    async def conversation() -> None:
+        async with Restarting(home) as daemon, daemon.client() as one, daemon.client() as two:
+            sessions = [await one.session("s"), await two.session("s"), await one.session("s")]
+            turns = [session.prompt("!echo same") for session in sessions for _ in range(3)]
+            heard = [[event async for event in turn] for turn in turns]
+            ids = [event.prompt_id for events in heard for event in events if isinstance(event, UserMessage)]
+            recorded = [event.prompt_id for _, event in await daemon.recorded("s") if isinstance(event, UserMessage)]
+            assert (len(set(ids)), sorted(ids)) == (9, sorted(recorded))
+            assert {turn.outcome.content for turn in turns if turn.outcome is not None} == {"same"}
 
     held(conversation())
 

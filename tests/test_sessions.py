@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -77,6 +78,21 @@ def test_a_list_has_the_sessions_of_the_directory(shell: Shell) -> None:
         "usage": {"input": 200, "output": 40, "cache_read": 0, "cache_write": 0, "cost_usd": 0.0},
         "parent": None, "fork_seq": 0, "running": False, "pid": None,
     }  # fmt: skip
+
+
+def test_the_sessions_of_a_daemon_are_found_by_its_directory(shell: Shell) -> None:
+    shell.run("-p", "!echo mine", "--provider", "lab", "--session", "mine")
+    data = shell.user / "daemon" / "data"
+    data.mkdir(parents=True)
+    shutil.copy(shell.home / "journal.db", data)
+    shell.run("-p", "!echo newer", "--provider", "lab", "--session", "newer")
+    where = ("--config-dir", str(shell.user / "daemon"))
+    told = [json.loads(line)["id"] for line in shell.run("sessions", "list", "--json", *where).out.splitlines()]
+    assert told == ["mine"]
+    assert shell.run("sessions", "show", "newer", *where).code == 1
+    assert shell.run("sessions", "list", "--config-dir", "/nowhere") == (
+        "", "zot: --config-dir /nowhere: no such directory\n", 1,
+    )  # fmt: skip
 
 
 def test_an_id_may_be_cut_short_if_it_is_clear_which_is_meant(shell: Shell) -> None:

@@ -212,14 +212,18 @@ class Once:
         lost = kept.delivered is None
         since, ttl_s = (kept.answered, max(LOST_TTL_S, self._ttl_s)) if lost else (kept.delivered, self._ttl_s)
         assert since is not None
-        return msgspec.json.decode(kept.answer, type=Answer) if self._now() - since < ttl_s else None
+        return msgspec.json.decode(kept.answer, type=Answer) if self._age_s(since) < ttl_s else None
+
+    def _age_s(self, since: float) -> float:
+        """Return how long ago something was. After a clock was set back, what seems to come is as old as it is far."""
+        return abs(self._now() - since)
 
     def _stands(self, kept: Kept | None, newest: int) -> Standing:
         """Say if a run for this request said the prompt but did not come to an answer, and if others spoke since.
 
         What was said of runs that never began has been taken back by now.
         """
-        if kept is None or kept.answer is not None or self._now() - kept.began >= max(LOST_TTL_S, self._ttl_s):
+        if kept is None or kept.answer is not None or self._age_s(kept.began) >= max(LOST_TTL_S, self._ttl_s):
             return Standing.NOWHERE
         if kept.first_run > min(newest, kept.latest_run):
             return Standing.NOWHERE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, Self, TypeVar
@@ -63,11 +64,11 @@ class ClientSession:
     def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> ClientTurn:
         """Send a prompt, and return what happens during its turn. Whoever looks away does not end it."""
         self._client.check()
-        following = self._client.peer.following(self.id)
-        arrived = asyncio.Event()
-        asked = Asked(text, following.cursor, arrived.set, in_run=following.in_run)
+        prompt_id, arrived = os.urandom(8).hex(), asyncio.Event()
+        asked = Asked(prompt_id, self._client.peer.following(self.id).cursor, arrived.set)
         self._client.hear(self.id, asked)
-        params = {"sessionId": self.id, "prompt": text, "attachments": [_attachment(image) for image in images]}
+        attachments = [_attachment(image) for image in images]
+        params = {"sessionId": self.id, "prompt": text, "attachments": attachments, "promptId": prompt_id}
         self._client.peer.ask("session/prompt", params, asked.answer)
         return ClientTurn(self, self._client, asked, arrived, self._settle_s)
 

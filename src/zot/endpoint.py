@@ -16,6 +16,7 @@ from zot.errors import ConfigError, UsageError
 #: How many bytes the path of a socket may have; elsewhere, as on macOS, it is fewer.
 _MAX_PATH_BYTES = {"linux": 107}
 _MAX_PATH_BYTES_ELSEWHERE = 103
+_DATA, _JOURNAL = "data", "journal.db"
 _SHORTER = "name a shorter one with --socket or ZEROCLAW_SOCKET"
 
 
@@ -45,15 +46,20 @@ def locate(
     Raise ConfigError if that is nowhere, or the path of the socket is longer than the system allows.
     """
     paths = _paths(platform)
-    given = _given_config_dir(env, config_dir, paths)
+    given = given_config_dir(env, config_dir, paths)
     data_dir = _absolute(paths, _data_dir(env, given, paths))
     own = given is not None or _directory(env, "ZEROCLAW_DATA_DIR", paths) is not None
     return Place(
         socket=find_socket(env, socket=socket, config_dir=config_dir, platform=platform),
         data_dir=data_dir,
         config_dir=None if given is None else _absolute(paths, given),
-        journal=paths.join(data_dir, "journal.db") if own else None,
+        journal=paths.join(data_dir, _JOURNAL) if own else None,
     )
+
+
+def journal_in(config_dir: str) -> str:
+    """Return where a daemon keeps its sessions that has this directory."""
+    return str(posixpath.join(_absolute(posixpath, config_dir), _DATA, _JOURNAL))
 
 
 def find_socket(
@@ -65,7 +71,7 @@ def find_socket(
     if named := socket or env.get("ZEROCLAW_SOCKET"):
         return _usable(named, platform, "--socket" if socket else "ZEROCLAW_SOCKET")
     paths = _paths(platform)
-    data_dir = _absolute(paths, _data_dir(env, _given_config_dir(env, config_dir, paths), paths))
+    data_dir = _absolute(paths, _data_dir(env, given_config_dir(env, config_dir, paths), paths))
     if platform == "win32":
         from zot.pipe_name import pipe_name
 
@@ -73,7 +79,8 @@ def find_socket(
     return _usable(paths.join(data_dir, "daemon.sock"), platform, "the daemon's socket")
 
 
-def _given_config_dir(env: Mapping[str, str], flag: str | None, paths: ModuleType) -> str | None:
+def given_config_dir(env: Mapping[str, str], flag: str | None, paths: ModuleType = posixpath) -> str | None:
+    """Return the directory of the daemon's `config.toml` if somebody names it: the ``flag``, or the environment."""
     if flag == "":
         raise UsageError("--config-dir needs a directory, and this one is empty")
     return flag or _directory(env, "ZEROCLAW_CONFIG_DIR", paths)
@@ -82,7 +89,7 @@ def _given_config_dir(env: Mapping[str, str], flag: str | None, paths: ModuleTyp
 def _data_dir(env: Mapping[str, str], config_dir: str | None, paths: ModuleType) -> str:
     if config_dir is None and (data_dir := _directory(env, "ZEROCLAW_DATA_DIR", paths)):
         return data_dir
-    return str(paths.join(config_dir or env.get("ZOT_HOME") or _expanded(env, "~/.zeroclaw", paths), "data"))
+    return str(paths.join(config_dir or env.get("ZOT_HOME") or _expanded(env, "~/.zeroclaw", paths), _DATA))
 
 
 def _directory(env: Mapping[str, str], name: str, paths: ModuleType) -> str | None:

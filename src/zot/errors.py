@@ -44,6 +44,10 @@ class RuntimeClosed(UserError):
     """The Runtime has been closed."""
 
 
+class Stopping(RuntimeClosed):
+    """The daemon is about to end: what was asked has not been begun, and can be asked of the next one."""
+
+
 class QueueFull(UserError):
     """Too many prompts are waiting on one session."""
 

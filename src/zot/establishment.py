@@ -48,7 +48,7 @@ class Establishment:
         self.journal = journal
         self.audit = audit
         self.joinable = False
-        self._premises = premises
+        self.premises = premises
         self._flags = flags
 
     @property
@@ -69,7 +69,7 @@ class Establishment:
             return Choice(config, given, agent=alias, guarded=guarded, joinable=self.joinable)
 
         first = self._config(DEFAULT_AGENT if wanted is None else wanted.agent, session_id, cwd)
-        session = await open_chosen(first, choose, self._premises, creates=wanted is not None)
+        session = await open_chosen(first, choose, self.premises, creates=wanted is not None)
         try:
             await session.establish()
         except BaseException:
@@ -94,7 +94,7 @@ class Establishment:
             came,
             deadline,
         )
-        return await open_hosted(self._config(alias, None, None), demand, self._premises)
+        return await open_hosted(self._config(alias, None, None), demand, self.premises)
 
     def has_rules(self, alias: str) -> bool:
         """True if an agent has a policy of its own, so that strangers may be let to it."""
@@ -104,7 +104,7 @@ class Establishment:
         """Return the provider and the model of an agent; "" for a model that cannot be told."""
         config = self._config(alias, None, None)
         try:
-            return config.provider, models_of(config, self._premises).find(config.model).id
+            return config.provider, models_of(config, self.premises).find(config.model).id
         except UserError:
             return config.provider, config.model or ""
 

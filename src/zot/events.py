@@ -20,8 +20,11 @@ class Event(msgspec.Struct, frozen=True, gc=False, tag_field="type", omit_defaul
 
 
 class UserMessage(Event, tag="user_message", frozen=True, gc=False):
+    """``prompt_id`` is what a client of the daemon calls the prompt that begins with it."""
+
     content: tuple[ShownBlock, ...]
     time: str
+    prompt_id: str = ""
 
 
 class TurnStart(Event, tag="turn_start", frozen=True, gc=False):

@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from zot.errors import RuntimeClosed, TooManySessions
+from zot.errors import Stopping, TooManySessions
 from zot.history import Subscriber
 from zot.session import Session
 
@@ -24,6 +24,8 @@ IDLE_S = 600.0
 _LOOK_S = 5.0
 #: We look before that if there are more by one in so many: not for each one, while all are busy.
 _SHARE = 8
+#: Why nothing begins any more.
+STOPPING = "the daemon is stopping, so this was not begun; the next one can be asked"
 #: How long a session may take to be let go of.
 _CLOSE_S = 10.0
 
@@ -98,6 +100,8 @@ class Hub:
         self._looking: asyncio.TimerHandle | None = None
         #: With so many that are loaded, we look for some that can go.
         self._tidy_at = resting + 1
+        #: Whether nothing new may begin any more.
+        self.is_stopping = False
         self._closed = False
 
     @property
@@ -158,8 +162,24 @@ class Hub:
         if live is not None and live.session.last_seq < last_seq and live.can_go(before=0.0):
             await asyncio.wait({self._leave(session_id)})
 
+    def check_open(self) -> None:
+        """Raise Stopping if nothing new may begin."""
+        if self.is_stopping:
+            raise Stopping(STOPPING)
+
+    def stop(self) -> None:
+        """Let nothing new begin: what waits behind a run is dropped. What runs goes on. Any number of times."""
+        self.is_stopping = True
+        for session_id, live in self._live.items():
+            if waiting := live.session.waiting:
+                log.warning(
+                    "session %r: %d that wait will not begin, because the daemon is stopping", session_id, waiting
+                )
+            live.session.drop_waiting(STOPPING)
+
     async def close(self) -> None:
         """Let go of all sessions. One that waits for a person waits on, in the journal."""
+        self.stop()
         self._closed = True
         if self._looking is not None:
             self._looking.cancel()
@@ -173,7 +193,7 @@ class Hub:
     async def _get(self, session_id: str, wanted: Wanted | None, looks: bool) -> Live:
         while True:
             if self._closed:
-                raise RuntimeClosed("the daemon is stopping")
+                raise Stopping(STOPPING)
             if (live := self._live.get(session_id)) is not None:
                 if not live.session.is_broken or live.session.busy or live.users:
                     return live

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -82,6 +82,7 @@ class Job:
     ended it.
     What a prompt has to say is decided by its ``words`` when its turn comes: nothing, which is None, if it stands in
     the transcript and is gone on with. One that ``yields`` is taken back if it does not fit the model's window.
+    ``prompt_id`` is what whoever asked calls it.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Job:
         errand: Callable[[], Awaitable[None]] | None = None,
         words: Words | None = None,
         channel: str = "",
+        prompt_id: str = "",
         yields: bool = False,
     ) -> None:
         self.text = text
@@ -104,8 +106,11 @@ class Job:
         self.started = started
         self.dropped = dropped
         self.channel = channel
+        self.prompt_id = prompt_id
         self.words: Words = words or (lambda messages: text)
         self.yields = yields
+        #: Whether it was aborted before its turn came: then it ends as soon as it has begun.
+        self.is_unwanted = False
         self.error: AgentError | None = None
         self.aborted = False
 
@@ -132,6 +137,12 @@ class Job:
         """It will never run."""
         self.aborted = True
         self.dropped(reason)
+
+
+def forestall(jobs: Iterable[Job]) -> None:
+    """Let the first of ``jobs`` that runs something end as soon as it has begun."""
+    for job in [job for job in jobs if not job.is_quiet][:1]:
+        job.is_unwanted = True
 
 
 def checked_prompt(text: str, images: Sequence[ImageBlock]) -> tuple[str, tuple[ImageBlock, ...]]:

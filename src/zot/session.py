@@ -91,6 +91,11 @@ class Session:
         return self._worker.busy
 
     @property
+    def has_begun(self) -> bool:
+        """True while a prompt or compact runs whose end will be heard, because its beginning was."""
+        return self._worker.has_begun
+
+    @property
     def is_resting(self) -> bool:
         """True if nothing runs or waits, nor is left of its tools and extensions: closing it would end nothing."""
         return self._worker.is_idle and not self._waits.is_waiting and not self._jobs.holds
@@ -148,14 +153,17 @@ class Session:
         text: str,
         images: Sequence[ImageBlock] = (),
         *,
+        prompt_id: str = "",
         started: Started = begun,
         dropped: Dropped = unwanted,
     ) -> Job:
         """Run a prompt, after those that came before. Raise UserError if it cannot be accepted.
 
-        ``started`` is called right before its first event, ``dropped`` with the reason if it will never run.
+        ``started`` is called right before its first event, which has the ``prompt_id``, and ``dropped`` with the
+        reason if it will never run.
         """
-        return self._worker.accept(Job(*checked_prompt(text, images), started=started, dropped=dropped))
+        job = Job(*checked_prompt(text, images), started=started, dropped=dropped, prompt_id=prompt_id)
+        return self._worker.accept(job)
 
     def request(self, text: str, words: Words, *, channel: str = "") -> Job:
         """Run a prompt that may have been said before: ``words`` decide what is said when its turn comes.
@@ -214,6 +222,10 @@ class Session:
     def waiting(self) -> int:
         """How many jobs wait behind the running one."""
         return self._worker.waiting
+
+    def drop_waiting(self, reason: str) -> None:
+        """Drop everything that has not begun."""
+        self._worker.drop_waiting(reason)
 
     def cancel(self, job: Job) -> None:
         """End ``job``: abort it if it runs, and what was to steer it; drop it if it waits; else leave it be."""

@@ -17,9 +17,9 @@ from zot.driver import Driver
 from zot.errors import AgentError, ContextExhausted, ContextTooLong, QueueFull, RuntimeClosed, StoreFailed, Unforeseen
 from zot.events import AgentEvent, ApprovalRequest, Done, Error, TurnEnd
 from zot.history import History
-from zot.job import Errand, Job
+from zot.job import Errand, Job, forestall
 from zot.mending import mend, take_up
-from zot.store import Change, Row, Store
+from zot.store import Row, Store
 
 log = logging.getLogger("zot")
 
@@ -63,7 +63,12 @@ class Worker:
     @property
     def busy(self) -> bool:
         """True from the moment a prompt or compact is accepted until the last `done` is out."""
-        return self._running is not None and not self._running.is_quiet
+        return self._running is not None and not all(job.is_quiet for job in (self._running, *self._waiting))
+
+    @property
+    def has_begun(self) -> bool:
+        """True while a prompt or compact runs whose end will be heard, because its beginning was."""
+        return self._run is not None and self.busy
 
     @property
     def pending(self) -> ApprovalRequest | None:
@@ -83,7 +88,7 @@ class Worker:
     @property
     def aborting(self) -> bool:
         """True while the running job is on its way to its end because somebody wanted it to."""
-        return self.busy and self._aborting
+        return self._running is not None and not self._running.is_quiet and self._aborting
 
     @property
     def waiting(self) -> int:
@@ -107,7 +112,7 @@ class Worker:
 
     def steer(self, job: Job) -> None:
         """Say something to the running prompt before its next model call; when idle, it is a prompt like any other."""
-        if self._closed or self._running is None or self._running.is_compact:
+        if self._closed or self._running is None or self._running.is_compact or self._running.is_quiet:
             self.accept(job)
         else:
             self._check_room()
@@ -119,6 +124,8 @@ class Worker:
             self.drop_waiting("dropped by an abort")
         if steers:
             _drop(self._steering, "what it was to steer was cancelled")
+        if self._running is not None and self._running.is_quiet:  # Then what waits behind it is meant.
+            forestall(self._waiting)
         # Once is enough: a second cancellation would interrupt the clean-up after the first.
         if self._running is not None and not self._aborting:
             self._aborting = True
@@ -153,20 +160,6 @@ class Worker:
             errand = Errand(self._history.settled)  # Whatever has its turn has that recorded before.
             self.accept(Job(None, (), started=lambda: None, dropped=errand.drop, errand=errand.run))
             await asyncio.wait({errand.over})
-
-    async def keep(self, row: Change) -> None:
-        """Record something: in the run that goes on, or else as soon as nobody else does anything. Raise AgentError."""
-        if (self._running is not None and self._run is not None) or not self._store.shared:
-            self._history.amend([row])
-            return
-
-        async def record() -> None:
-            self._history.amend([row])
-            await self._history.settled()
-
-        errand = Errand(record)
-        self.accept(errand.job)
-        await errand.over
 
     async def finish(self) -> None:
         """Wait until everything that was accepted has been done."""
@@ -230,8 +223,7 @@ class Worker:
 
     def _take(self, job: Job) -> None:
         """A job's turn has come. What nobody else can write to begins at once, so that it is acknowledged at once."""
-        self._running, self._aborting, self._store_failure = job, False, None
-        self._run = None
+        self._running, self._run, self._aborting, self._store_failure = job, None, job.is_unwanted, None
         if not self._store.shared:
             self._begin(job)
 
@@ -248,7 +240,7 @@ class Worker:
                 if (words := job.words(self._history.transcript.messages)) is None:
                     run.resume()
                 else:
-                    run.prompt(words, job.images, channel=job.channel)
+                    run.prompt(words, job.images, channel=job.channel, prompt_id=job.prompt_id)
                 body = self._agent.run(run, self._steer)
             except StoreFailed as problem:
                 body = _fail(problem)

@@ -167,6 +167,19 @@ def test_the_daemon_has_settings_too(configured: Shell) -> None:
 # What is wrong.
 
 
+def test_the_variable_that_names_the_directory_of_the_daemon_counts_unless_a_flag_does(configured: Shell) -> None:
+    other = configured.user / "other"
+    other.mkdir()
+    (other / "config.toml").write_text("[daemon]\nidle_s = 7\n")
+    configured.env["ZEROCLAW_CONFIG_DIR"] = str(other)
+    said = configured.run("config", "daemon", "--json")
+    assert (json.loads(said.out)["settings"]["idle_s"]["value"], said.code) == (7.0, 0)
+    assert "ZEROCLAW_CONFIG_DIR" in said.err
+    assert json.loads(configured.run("config", "check", "--json").out)["file"] == str(other / "config.toml")
+    named = settings(configured.run("config", "daemon", "--config-dir", str(configured.home), "--json"))
+    assert named["idle_s"]["value"] == 600.0
+
+
 def test_a_file_is_checked(configured: Shell) -> None:
     path = configured.home / "config.toml"
     said = configured.run("config", "check")

@@ -9,14 +9,15 @@ import signal
 import socket
 import stat
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from daemon_process import Daemons, eventually, is_there
-from daemons import PATIENCE_S, Caller
+from daemons import PATIENCE_S, Caller, Frame, request
 from forked import Nursery
+from offspring import Child
 
 
 @pytest.fixture
@@ -108,6 +109,33 @@ async def test_what_a_killed_daemon_told_is_on_record_and_its_sessions_are_well(
     outcome = "completed" if phase == "between turns" else "cancelled"
     assert again.updates()[-1]["outcome"] == outcome
     assert (await again.get("session/prompt", sessionId="s", prompt="!echo on"))["content"] == "on"
+
+
+async def test_a_client_that_is_killed_at_every_update_has_seen_all_of_it_when_it_comes_back(daemons: Daemons) -> None:
+    daemons.start()
+    caller = await opened(daemons)
+    number = caller.call("session/prompt", sessionId="s", prompt="!slow 20 0.01")
+    seen: list[Frame] = []
+
+    def visit(_: Callable[[], None]) -> str:
+        """Hear one update more, tell it, and be killed."""
+        with socket.socket(socket.AF_UNIX) as client, client.makefile("rb") as lines:
+            client.connect(daemons.path)
+            after = seen[-1]["seq"] if seen else 0
+            for line in (
+                request("initialize", 1, {}),
+                request("session/attach", 2, {"sessionId": "s", "after": after}),
+            ):
+                client.sendall(json.dumps(line).encode() + b"\n")
+            told = (json.loads(line) for line in lines)
+            return json.dumps(next(one["params"] for one in told if one.get("method") == "session/update"))
+
+    while not seen or seen[-1]["type"] != "turn_complete":
+        with Child(visit) as child:
+            seen.append(json.loads(await asyncio.to_thread(child.says)))
+    await caller.answer(number)
+    assert seen == caller.updates()
+    assert len(seen) == 23
 
 
 async def test_a_question_outlives_a_killed_daemon(daemons: Daemons) -> None:

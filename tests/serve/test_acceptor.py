@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import resource
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from daemons import PATIENCE_S
+from harness import limited
 from zot.serve.acceptor import Acceptor, room_for_clients
 
 
@@ -24,17 +22,6 @@ class Greeter(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         transport.write(b"hello")
         transport.close()
-
-
-@contextmanager
-def limited(soft: int) -> Iterator[None]:
-    """Have so many descriptors and no more."""
-    before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
 
 
 def listening(path: Path) -> socket.socket:

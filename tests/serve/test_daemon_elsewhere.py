@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -49,6 +50,18 @@ async def test_who_follows_a_session_hears_what_others_do_with_it(daemon: Runnin
     await late.get("session/attach", sessionId="s", after=0)
     await late.until(type="turn_complete", content="again")
     assert late.updates("s") == caller.updates("s")
+
+
+@pytest.mark.parametrize("jump_s", [86_400, -86_400])
+async def test_what_others_do_is_heard_also_if_the_clock_is_set_meanwhile(
+    daemon: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: int
+) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    await say_elsewhere(tmp_path, "s", "!echo there")
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + jump_s)
+    await caller.until(type="turn_complete", content="there")
 
 
 async def test_who_follows_a_chat_hears_what_is_asked_over_the_host_protocol(daemon: Running) -> None:

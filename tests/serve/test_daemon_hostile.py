@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from daemons import Caller, Frame, Running, running
+from daemons import PATIENCE_S, Caller, Frame, Running, running
+from offspring import NOBODY, Child
 from zot.wire.daemon import METHODS
 from zot.wire.lines import MAX_LINE_BYTES
 
@@ -170,6 +174,57 @@ async def test_too_many_clients_are_refused_and_those_who_are_there_are_served(
     for caller in callers[1:]:
         await is_well(caller)
     await is_well(await daemon.stranger())
+
+
+async def test_a_crowd_is_turned_away_and_leaves_little_behind(
+    daemon: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("zot.serve.daemon.MAX_CLIENTS", 20)
+    caller = await daemon.caller()
+    before = len(os.listdir("/proc/self/fd"))
+    crowd = [await daemon.stranger() for _ in range(300)]
+    turned_away = [one for one in crowd[19:] if (await one.read())["error"]["code"] == -32004]
+    assert len(turned_away) == 281
+    assert len(caplog.messages) == 100
+    await is_well(caller)
+    for one in crowd:
+        await one.close()
+    async with asyncio.timeout(PATIENCE_S):
+        while len(daemon.daemon.connections) > 1 or len(os.listdir("/proc/self/fd")) > before:
+            await asyncio.sleep(0.01)
+    await is_well(await daemon.stranger())
+
+
+async def test_another_user_is_hung_up_on_and_that_is_written_down(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    us, hello = os.geteuid(), b'{"jsonrpc":"2.0","method":"initialize","id":1}\n'
+    with tempfile.TemporaryDirectory() as directory:
+        async with running(Path(directory)) as daemon:
+            Path(directory).chmod(0o755)  # As a careless user would, so that only who they are keeps others out.
+            Path(daemon.path).chmod(0o666)
+
+            def visit(_: Callable[[], None]) -> str:
+                with socket.socket(socket.AF_UNIX) as client:
+                    client.connect(daemon.path)
+                    with suppress(OSError):
+                        client.sendall(hello)
+                        return repr(client.recv(100))
+                return repr(b"")
+
+            if us != 0:  # Nobody but root can become somebody else; so we are.
+                monkeypatch.setattr(os, "geteuid", lambda: us + 1)
+            with Child(visit, uid=NOBODY if us == 0 else None) as child:
+                assert await asyncio.to_thread(child.says) == repr(b"")
+                pid, uid = child.pid, NOBODY if us == 0 else us
+            monkeypatch.undo()
+            await is_well(await daemon.caller())
+            daemon.daemon.parts.audit.flush()
+            lines = [json.loads(line) for line in (Path(directory) / "audit.log").read_text().splitlines()]
+    refused = [(one["uid"], one["pid"], one["outcome"]) for one in lines if one["event"] == "refused"]
+    assert refused == [(uid, pid, "uid")]
+    assert f"refused a connection of unix:pid={pid},uid={uid}: this daemon serves uid" in caplog.text
+    assert {one["uid"] for one in lines if one["event"] in ("connected", "call")} == {us}
 
 
 async def test_who_says_nothing_gives_its_place_to_who_comes(daemon: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from daemons import Caller, Running, running
+from daemons import PATIENCE_S, Caller, Running, running
 from zot.hub import Hub
 from zot.version import __version__
 
@@ -28,6 +28,28 @@ async def talk(caller: Caller, session_id: str, *prompts: str) -> None:
     await caller.get("session/new", agentAlias="default", sessionId=session_id)
     for prompt in prompts:
         await caller.get("session/prompt", sessionId=session_id, prompt=prompt)
+
+
+async def test_wherever_messages_are_counted_it_is_those_of_the_conversation(daemon: Running) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+
+    async def counted() -> list[int]:
+        opened = await caller.get("session/new", agentAlias="default", sessionId="s")
+        state = await caller.get("session/state", sessionId="s")
+        [listed] = (await caller.get("session/list"))["sessions"]
+        page = await caller.get("session/messages", sessionId="s", limit=1)
+        return [opened["messageCount"], state["messageCount"], listed["messageCount"], page["total"]]
+
+    assert await counted() == [0] * 4
+    await caller.get("session/prompt", sessionId="s", prompt="!bash echo hi")
+    assert await counted() == [4] * 4
+    await caller.get("session/clear", sessionId="s")
+    assert await counted() == [0] * 4
+    await caller.get("session/prompt", sessionId="s", prompt="!echo hi")
+    assert await counted() == [2] * 4
+    await caller.get("session/close", sessionId="s")
+    assert await counted() == [2] * 4
 
 
 async def test_sessions_are_listed_and_searched(caller: Caller, tmp_path: Path) -> None:
@@ -192,6 +214,27 @@ async def test_sessions_that_rest_are_let_go_of_and_keep_their_followers(daemon:
         assert ends == ["hi", "again"]
 
 
+async def test_what_was_not_used_for_a_while_is_let_go_of_and_what_runs_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zot.hub._LOOK_S", 0.01)
+    (tmp_path / "config.toml").write_text("[daemon]\nidle_s = 0.02\n")
+    async with running(tmp_path) as daemon:
+        caller = await daemon.caller()
+        await talk(caller, "rests", "!echo before")
+        await caller.get("session/new", agentAlias="default", sessionId="runs")
+        runs = caller.call("session/prompt", sessionId="runs", prompt="!stall")
+        await caller.until(sessionId="runs", type="state")
+        async with asyncio.timeout(PATIENCE_S):
+            while daemon.daemon.hub.ids != ("runs",):
+                await asyncio.sleep(0.01)
+        other = await daemon.caller()
+        await other.get("session/prompt", sessionId="rests", prompt="!echo after")
+        await caller.until(sessionId="rests", type="turn_complete", content="after")
+        await caller.get("session/cancel", sessionId="runs")
+        assert (await caller.answer(runs))["result"]["stopReason"] == "cancelled"
+
+
 async def test_a_limit_of_sessions_counts_those_that_do_something(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("[daemon]\nmax_sessions = 2\n")
     async with running(tmp_path) as daemon:
@@ -243,6 +286,23 @@ async def test_attachments_are_for_the_model_to_read(caller: Caller, tmp_path: P
     )
     missing = [{"path": str(tmp_path / "none.txt")}]
     assert (await caller.error("session/prompt", sessionId="s", prompt="x", attachments=missing))[0] == -32602
+
+
+async def test_a_turn_goes_on_as_it_began_when_the_configuration_is_read_again(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[agents.one]\nprovider = "lab"\npolicy = ["bash=allow"]\n')
+    prompt = '!script wait 30ms ;; call bash {"command":"echo ran"}'
+    async with running(tmp_path) as daemon:
+        caller = await daemon.caller()
+        await caller.get("session/new", agentAlias="one", sessionId="s")
+        number = caller.call("session/prompt", sessionId="s", prompt=prompt)
+        await caller.until(type="state")
+        (tmp_path / "config.toml").write_text('[agents.one]\nprovider = "lab"\npolicy = ["*=deny"]\n')
+        await caller.get("config/reload")
+        await caller.answer(number)
+        await caller.get("session/close", sessionId="s")
+        await caller.get("session/new", agentAlias="one", sessionId="s")
+        await caller.ask("session/prompt", sessionId="s", prompt=prompt)
+        assert [one["isError"] for one in caller.updates("s") if one["type"] == "tool_result"] == [False, True]
 
 
 async def test_settings_that_are_read_again_count_at_once(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -94,6 +95,76 @@ async def test_a_cancel_right_behind_a_prompt_ends_that_prompt(daemon: Running) 
     assert {"result": {"sessionId": "s", "cancelled": True}, "id": "c", "jsonrpc": "2.0"} in caller.heard
     assert (answer["result"]["stopReason"], answer["result"]["content"]) == ("cancelled", "")
     assert (caller.updates()[-1]["type"], caller.updates()[-1]["outcome"]) == ("turn_complete", "cancelled")
+
+
+async def test_a_cancel_behind_a_clear_and_a_prompt_in_one_write_ends_that_prompt(daemon: Running) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    caller.write(
+        request("session/clear", "clear", {"sessionId": "s"}),
+        request("session/prompt", "p", {"sessionId": "s", "prompt": "!stall"}),
+        request("session/prompt", "next", {"sessionId": "s", "prompt": "!echo next"}),
+        request("session/clear", "late", {"sessionId": "s"}),
+        request("session/cancel", "c", {"sessionId": "s"}),
+    )
+    answer = await caller.answer("p")
+    cancelled, refused = (next(one for one in caller.heard if one.get("id") == number) for number in ("c", "late"))
+    assert cancelled["result"] == {"sessionId": "s", "cancelled": True}
+    assert refused["error"]["code"] == -32002
+    assert (answer["result"]["stopReason"], answer["result"]["content"]) == ("cancelled", "")
+    assert (caller.updates()[0]["prompt"], caller.updates()[-1]["outcome"]) == ("!stall", "cancelled")
+    assert (await caller.answer("next"))["result"]["content"] == "next"
+
+
+async def test_what_a_client_calls_its_prompt_is_said_where_its_turn_begins_and_ends(daemon: Running) -> None:
+    caller, other = await daemon.caller(), await daemon.caller(protocol_version=1)
+    for one in (caller, other):
+        await one.get("session/new", agentAlias="default", sessionId="s")
+    first = caller.call("session/prompt", sessionId="s", prompt="!stall", promptId="a")
+    await caller.until(type="state")
+    second = caller.call("session/prompt", sessionId="s", prompt="!stall", promptId="b")
+    await caller.get("session/cancel", sessionId="s")
+    await caller.answer(first)
+    await caller.until(type="state")
+    await caller.get("session/cancel", sessionId="s")
+    await caller.answer(second)
+    await caller.get("session/prompt", sessionId="s", prompt="!echo mine")
+    told = [one.get("promptId") for one in caller.updates() if one["type"] in ("state", "turn_complete")]
+    assert told == ["a", "a", "b", "b", None, None]
+    await other.get("session/state", session_id="s")
+    assert [one.get("prompt_id") for one in other.updates() if one["type"] in ("state", "turn_complete")] == told
+    assert (await caller.error("session/prompt", sessionId="s", prompt="x", promptId="x" * 201))[0] == -32602
+
+
+async def test_a_prompt_that_never_begins_is_named_to_who_sent_it_as_a_notification(daemon: Running) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    caller.tell("session/prompt", sessionId="s", prompt="", promptId="empty")
+    assert (await caller.until(type="turn_complete"))["promptId"] == "empty"
+
+
+async def test_a_daemon_that_stops_begins_nothing_more_and_says_so(daemon: Running) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    await caller.get("session/new", agentAlias="default", sessionId="other")
+    runs = caller.call("session/prompt", sessionId="s", prompt="!script wait 20ms ;; say done")
+    waits = caller.call("session/prompt", sessionId="s", prompt="!echo waits")
+    caller.tell("session/prompt", sessionId="s", prompt="!echo waits, too", promptId="quiet")
+    await caller.until(type="state")
+    daemon.daemon.stop(grace_s=5)
+    late = caller.call("session/prompt", sessionId="other", prompt="!echo late")
+    steers = caller.call("session/steer", sessionId="s", prompt="quick")
+    closing = asyncio.create_task(daemon.daemon.close())
+    assert (await caller.answer(runs))["result"]["content"] == "done"
+    assert (await caller.until(type="turn_complete", promptId="quiet"))["outcome"] == "failed"
+    await closing
+    await caller.rest()
+    refused = {one["id"]: one["error"] for one in caller.heard if "error" in one}
+    why = {"code": -32005, "message": "the daemon is stopping, so this was not begun; the next one can be asked"}
+    assert refused == {waits: why, late: why, steers: why}
+    assert [frame["content"] for _, frame in await daemon.events("s") if frame["type"] == "user_message"] == [
+        [{"type": "text", "text": "!script wait 20ms ;; say done"}]
+    ]
 
 
 async def test_a_cancelled_turn_says_what_there_was_of_it(daemon: Running) -> None:

@@ -65,8 +65,7 @@ class Daemon:
 
     def prompt(self, text: str) -> tuple[Asked, int]:
         """Let somebody prompt the session; return also the number of that."""
-        following = self.peer.following("s")
-        asked = Asked(text, following.cursor, lambda: None, in_run=following.in_run)
+        asked = Asked(text, self.peer.following("s").cursor, lambda: None)
         self.peer.listen("s", asked)
         return asked, self.peer.ask("session/prompt", {"sessionId": "s", "prompt": text}, asked.answer)
 
@@ -81,8 +80,9 @@ def daemon(request: pytest.FixtureRequest) -> Daemon:
     return made
 
 
-def said(text: str) -> UserMessage:
-    return UserMessage((TextBlock(text),), "2026-01-31T12:00:00.000Z")
+def said(text: str, prompt_id: str | None = None) -> UserMessage:
+    """Return the beginning of the turn of that prompt, which is called as its words are unless it is said."""
+    return UserMessage((TextBlock(text),), "2026-01-31T12:00:00.000Z", text if prompt_id is None else prompt_id)
 
 
 def test_answers_find_who_asked_in_any_order(daemon: Daemon) -> None:
@@ -193,7 +193,7 @@ def test_what_a_newer_daemon_says_is_left_out(daemon: Daemon) -> None:
 def test_a_prompt_hears_its_own_turn_only(daemon: Daemon) -> None:
     daemon.happen(11, said("another"))
     asked, number = daemon.prompt("mine")
-    daemon.happen(12, said("mine"), Done())  # That was said to the turn that ran.
+    daemon.happen(12, said("mine", "another's"), Done())  # Somebody else says the same.
     daemon.happen(14, said("mine"), TextDelta("x"), Done(), said("next"))
     daemon.answer(number, {"sessionId": "s", "stopReason": "end_turn", "content": "", "usage": used()})
     assert [*asked.unread] == [(14, said("mine")), (15, TextDelta("x")), (16, Done())]
@@ -212,12 +212,12 @@ def test_a_notice_between_turns_does_not_hide_the_turn_that_follows(daemon: Daem
     assert [*asked.unread] == [(11, said("mine")), (0, notice), (12, Done())]
 
 
-def test_equal_prompts_have_turns_of_their_own_also_if_one_is_abandoned(daemon: Daemon) -> None:
-    first, second, third = (daemon.prompt("same")[0] for _ in range(3))
+def test_equal_prompts_have_turns_of_their_own_in_whichever_order_they_run(daemon: Daemon) -> None:
+    first, second, third = (daemon.prompt(prompt_id)[0] for prompt_id in "abc")
     daemon.peer.leave("s", first)
-    for seq in (11, 13, 15):
-        daemon.happen(seq, said("same"), Done())
-    assert (second.unread[0][0], third.unread[0][0]) == (13, 15)
+    for seq, prompt_id in ((11, "c"), (13, ""), (15, "a"), (17, "b")):
+        daemon.happen(seq, said("same", prompt_id), Done())
+    assert (third.unread[0][0], second.unread[0][0], len(first.unread)) == (11, 17, 0)
     assert len(daemon.peer.following("s").listeners) == 2
 
 
@@ -254,6 +254,21 @@ def test_a_prompt_that_was_not_sent_is_sent_with_the_next_connection(daemon: Dae
     daemon.greet()
     assert [method for method, _, _ in daemon.asked()] == ["session/attach", "session/prompt"]
     assert not asked.is_doubtful
+
+
+def test_what_a_daemon_that_ends_has_not_begun_is_asked_once_more_of_the_next_one(daemon: Daemon) -> None:
+    asked, number = daemon.prompt("mine")
+    cleared = daemon.peer.ask("session/clear", {"sessionId": "s"}, daemon.answers.append)
+    first = daemon.asked()
+    daemon.refuse(number, -32005)
+    daemon.refuse(cleared, -32005)
+    assert (asked.is_over, [type(answer) for answer in daemon.answers], daemon.asked()) == (False, [RpcError], [])
+    daemon.peer.broken()
+    assert not asked.is_doubtful
+    daemon.greet()
+    assert [call for call in daemon.asked() if call[0] != "session/attach"] == first[:1]
+    daemon.refuse(number, -32005)
+    assert isinstance(asked.problem, RpcError)
 
 
 def test_a_prompt_that_is_refused_says_why_and_one_that_failed_says_how(daemon: Daemon) -> None:

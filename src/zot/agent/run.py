@@ -124,11 +124,13 @@ class Run:
         """Stand where another life of the run waited for a person: in its turn ``step``, with calls open."""
         self._phase, self.step, self._careful = Phase.USING_TOOLS, step, True
 
-    def prompt(self, text: str, images: Sequence[ImageBlock] = (), *, channel: str = "") -> None:
+    def prompt(self, text: str, images: Sequence[ImageBlock] = (), *, channel: str = "", prompt_id: str = "") -> None:
         """The user said something, in a ``channel`` if that is known: the beginning of a run, or steering it."""
         blocks: tuple[TranscriptBlock, ...] = (*((TextBlock(text),) if text else ()), *images)
         message = Message("user", blocks, self.now(), origin=channel)
-        self.recorder.say([UserMessage(show(message).content, message.time)], *self._repairs(), Said(message))
+        self.recorder.say(
+            [UserMessage(show(message).content, message.time, prompt_id)], *self._repairs(), Said(message)
+        )
 
     def resume(self) -> None:
         """Go on with a prompt that stands in the transcript: what was being said in answer to it is said anew."""

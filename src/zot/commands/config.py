@@ -13,6 +13,7 @@ from zot.agents import Agents
 from zot.commands.asked import Request, aligned, remark, write, write_json
 from zot.config import AGENT_FLAGS, DEFAULT_AGENT, config_directory
 from zot.config_file import FILE_NAME
+from zot.endpoint import given_config_dir
 from zot.errors import ConfigError, InvalidConfigFile, UsageError
 from zot.origins import Setting, daemon_settings_of, settings_of
 from zot.readable import counted, one_line
@@ -96,7 +97,7 @@ def _agents(request: Request) -> int:
 
 def _check(request: Request) -> int:
     """Say what is wrong with the file; return the exit code."""
-    directory = config_directory(request.settings)
+    directory = _directory(request)
     path = None if directory is None else os.path.join(directory, FILE_NAME)
     problems: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
@@ -124,7 +125,16 @@ def _verdict(path: str | None, names: Sequence[str]) -> str:
 
 
 def _load(request: Request) -> Agents:
-    return Agents.load(config_directory(request.settings))
+    return Agents.load(_directory(request))
+
+
+def _directory(request: Request) -> str | None:
+    """Return where config.toml is looked for: by the daemon, too, which can be told so by a variable."""
+    named = given_config_dir(os.environ, request.settings.get("config_dir"))
+    if named is None or "config_dir" in request.settings:
+        return config_directory(request.settings)
+    remark(f"ZEROCLAW_CONFIG_DIR is set: this is the {FILE_NAME} of the daemon, which other commands do not read")
+    return named
 
 
 _ANSWERS: Mapping[str, Callable[[Request], int]] = {"": _show, "agents": _agents, "daemon": _daemon, "check": _check}

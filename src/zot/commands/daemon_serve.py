@@ -67,51 +67,77 @@ async def _serve(
     sys.setswitchinterval(_SWITCH_S)
     notifier = Notifier(os.environ)
     handler = _log_to(place, agents)
-    journal = await Journal.open(journal_of(place, agents))
-    premises = Premises(own_process=True)
-    loop = asyncio.get_running_loop()
-    audit = Audit(LogFile(os.path.join(place.logs, "audit.log")), soon=loop.call_soon)
-    daemon = Daemon(
-        Establishment(place, agents, journal=journal, premises=premises, audit=audit, flags=given), ephemeral=ephemeral
-    )
+    parts = await _furnish(place, agents, given)
+    daemon = Daemon(parts, ephemeral=ephemeral)
     log.addHandler(daemon.log_feed)
     _heed_signals(daemon, claim, notifier)
+    await _open(daemon, claim)
+    pinging = asyncio.get_running_loop().create_task(_ping(notifier), name="zot watchdog")
+    try:
+        is_there = await _attend(daemon, parts, claim, notifier, listens)
+    finally:
+        pinging.cancel()
+    parts.audit.close()
+    handler.close()
+    await _give_up(claim, daemon, notifier)
+    return 0 if is_there else 1
+
+
+async def _furnish(place: Place, agents: Agents, given: Mapping[str, Any]) -> Establishment:
+    """Return what the daemon is made of."""
+    journal = await Journal.open(journal_of(place, agents))
+    audit = Audit(LogFile(os.path.join(place.logs, "audit.log")), soon=asyncio.get_running_loop().call_soon)
+    premises = Premises(own_process=True)
+    return Establishment(place, agents, journal=journal, premises=premises, audit=audit, flags=given)
+
+
+async def _open(daemon: Daemon, claim: Claim) -> None:
+    """Be there at the socket, and say so."""
     await listen(daemon, claim.listener)
     gc.freeze()
     gc.enable()
     sys.stderr.write(f"zot: the daemon listens at {claim.path}\n")
     log.info("the daemon %d listens at %s", os.getpid(), claim.path)
+
+
+async def _attend(
+    daemon: Daemon,
+    parts: Establishment,
+    claim: Claim,
+    notifier: Notifier,
+    listens: Sequence[tuple[str, Tls | None]],
+) -> bool:
+    """Do what there is to be done until somebody wants an end, and wind down. False if it could not be everywhere."""
+    loop = asyncio.get_running_loop()
     mending = loop.create_task(daemon.mend(), name="zot mending")
     watching = loop.create_task(daemon.watch.run(), name="zot watching")
-    pinging = loop.create_task(_ping(notifier), name="zot watchdog")
     web: list[Listening] = []
-    is_there = True
+    is_there = await _listen_elsewhere(daemon, listens, web)
+    if is_there:
+        notifier.ready(f"listening at {claim.path}")
+    await daemon.stopped()
+    notifier.stopping()
+    log.info("the daemon is stopping")
+    for one in web:
+        one.stop()
+    mending.cancel()
+    watching.cancel()
+    await _wind_down(daemon, parts, web)
+    return is_there
+
+
+async def _wind_down(daemon: Daemon, parts: Establishment, web: Sequence[Listening]) -> None:
+    """End everything, within its time: what does not end by itself is killed."""
     try:
-        is_there = await _listen_elsewhere(daemon, listens, web)
-        if is_there:
-            notifier.ready(f"listening at {claim.path}")
-        await daemon.stopped()
-        notifier.stopping()
-        log.info("the daemon is stopping")
-        for one in web:
-            one.stop()
-        mending.cancel()
-        watching.cancel()
         async with asyncio.timeout(daemon.grace_s + _END_S):
             await daemon.close()
             for one in web:
                 await one.close()
-            await premises.close()
-            await journal.close()
+            await parts.premises.close()
+            await parts.journal.close()
     except TimeoutError:
         log.warning("the daemon has left before everything was wound down")
-        premises.kill()
-    finally:
-        pinging.cancel()
-    audit.close()
-    handler.close()
-    await _give_up(claim, daemon, notifier)
-    return 0 if is_there else 1
+        parts.premises.kill()
 
 
 async def _listen_elsewhere(daemon: Daemon, listens: Sequence[tuple[str, Tls | None]], web: list[Listening]) -> bool:

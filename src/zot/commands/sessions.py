@@ -16,7 +16,8 @@ from zot.commands.sessions_change import delete, fork, gc, rename
 from zot.commands.sessions_move import export, import_
 from zot.commands.sessions_read import check, list_, search, show
 from zot.config import Config
-from zot.errors import NoSuchSession, UsageError
+from zot.endpoint import journal_in
+from zot.errors import ConfigError, NoSuchSession, UsageError
 from zot.flags import Flag
 from zot.runtime import journal_path
 
@@ -29,6 +30,7 @@ Glance: TypeAlias = Callable[["Look", Request], Awaitable[int]]
 
 _HELP = Flag("--help", "this text", short="-h")
 _JSON = Flag("--json", "one JSON object a line, for programs")
+_CONFIG_DIR = Flag("--config-dir", "the sessions of the daemon that has this directory", value="DIR")
 _YES = Flag("--yes", "do not ask", short="-y")
 _AS = Flag("--as", "the id of the new session", value="ID")
 
@@ -114,7 +116,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         if subcommand is None:
             raise UsageError(f"zot sessions cannot {name!r}" if name else "say what zot sessions should do")
-        settings, words = flags.parse(rest, (*subcommand.flags, _JSON, _HELP))
+        settings, words = flags.parse(rest, (*subcommand.flags, _CONFIG_DIR, _JSON, _HELP))
         if settings.get("help"):
             sys.stdout.write(_usage_of(name, subcommand) + "\n")
             return 0
@@ -127,18 +129,18 @@ def main(argv: Sequence[str]) -> int:
     # Whatever is half done is undone by the journal, so there is nothing to wind down.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        return asyncio.run(_run(name, subcommand, Request(words, settings)))
+        request = Request(words, settings)
+        return asyncio.run(_run(name, subcommand, request, _journal(request)))
     except UsageError as problem:
         return _misused(problem)
 
 
-async def _run(name: str, subcommand: Subcommand, request: Request) -> int:
+async def _run(name: str, subcommand: Subcommand, request: Request, path: str) -> int:
     import asyncio
 
     from zot.journal.journal import Journal
     from zot.journal.look import can_be_written, look
 
-    path = journal_path(Config())
     if name != "import" and not await asyncio.to_thread(os.path.exists, path):
         if not subcommand.alone:
             raise NoSuchSession(f"there is no session {request.words[0]!r}: nothing has been kept yet")
@@ -157,6 +159,16 @@ async def _run(name: str, subcommand: Subcommand, request: Request) -> int:
         return await subcommand.action(journal, request)
     finally:
         await journal.close()
+
+
+def _journal(request: Request) -> str:
+    """Return where the sessions are kept that are meant. Raise ConfigError."""
+    directory: str | None = request.settings.get("config_dir")
+    if directory is None:
+        return journal_path(Config())
+    if not os.path.isdir(directory):
+        raise ConfigError(f"--config-dir {directory}: no such directory")
+    return journal_in(directory)
 
 
 def _misused(problem: UsageError) -> int:
@@ -179,4 +191,6 @@ def _usage() -> str:
 
 def _usage_of(name: str, subcommand: Subcommand) -> str:
     words = f"zot sessions {name} {subcommand.takes}".rstrip()
-    return flags.usage(words, f"{subcommand.help[0].upper()}{subcommand.help[1:]}.", (*subcommand.flags, _JSON))
+    return flags.usage(
+        words, f"{subcommand.help[0].upper()}{subcommand.help[1:]}.", (*subcommand.flags, _CONFIG_DIR, _JSON)
+    )

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from zot.events import Usage
-from zot.messages import Counters, Message, text_of
+from zot.messages import Counters, text_of
 from zot.store import Configured, Row, Said, Spliced
 from zot.surrogates import without_halves
 
@@ -17,8 +17,8 @@ _TELLING = frozenset({Said, Spliced, Configured, Usage})
 
 
 class Summary(msgspec.Struct):
-    """What rows add to what is known: messages of the user and the model, the newest totals, the first words, and the
-    directory that the session works in by now."""
+    """What rows add to what is known: messages of the conversation (less than none, if some were taken out), the newest
+    totals, the first words, and the directory that the session works in by now."""
 
     messages: int = 0
     totals: Counters | None = None
@@ -29,10 +29,12 @@ class Summary(msgspec.Struct):
         """Take more rows into account."""
         for row in rows:
             match row:
-                case Said(message=Message(role="user" | "assistant") as message):
+                case Said(message=message):
                     self.messages += 1
                     if not self.words and message.role == "user":
                         self.words = titled(text_of(message.content))
+                case Spliced(start=start, stop=stop, messages=messages):
+                    self.messages += len(messages) - (stop - start)
                 case Usage(cumulative=totals):
                     self.totals = totals
                 case Configured(cwd=cwd):

@@ -40,7 +40,7 @@ _DECODE_BYTES = 1 << 18
 
 
 class SessionRecord(msgspec.Struct, frozen=True):
-    """What the journal knows of a session. ``messages`` counts what the user and the model said."""
+    """What the journal knows of a session. ``messages`` counts those of the conversation as it is by now."""
 
     number: int
     id: str

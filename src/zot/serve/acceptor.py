@@ -8,6 +8,12 @@ import logging
 import socket
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    import ssl
 
 if sys.platform != "win32":
     import resource  # Not when it is needed: then there may be no descriptor left to load it with.
@@ -25,15 +31,37 @@ _COMPLAIN_S = 60.0
 _RESERVE = 256
 
 
+class Handshake(msgspec.Struct, frozen=True):
+    """How connections are encrypted: within how many seconds, and how many at most may be about to agree on that."""
+
+    context: ssl.SSLContext
+    within_s: float
+    most: int
+
+
+def _lose(reason: str) -> None:
+    log.warning("a client that had come was lost: %s", reason)
+
+
 class Acceptor:
     """Accepts connections at ``listener``, each for a protocol that ``make`` makes, until `close`.
 
-    asyncio's own would, without descriptors, try as often as its backlog is long, and complain each time.
+    asyncio's own would, without descriptors, try as often as its backlog is long, and complain each time. ``lost`` is
+    told why somebody who had come did not come in.
     """
 
-    def __init__(self, listener: socket.socket, make: Callable[[], asyncio.BaseProtocol]) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        make: Callable[[], asyncio.BaseProtocol],
+        *,
+        tls: Handshake | None = None,
+        lost: Callable[[str], object] = _lose,
+    ) -> None:
         self._listener = listener
         self._make = make
+        self._tls = tls
+        self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._entering: set[asyncio.Task[None]] = set()
         self._again: asyncio.TimerHandle | None = None
@@ -66,18 +94,25 @@ class Acceptor:
                 self._pause(problem)
                 return
             self._wait_s = _SOON_S
+            if self._tls is not None and len(self._entering) >= self._tls.most:
+                connection.close()
+                self._lost("too many")
+                continue
             task = self._loop.create_task(self._enter(connection), name="zot accept")
             self._entering.add(task)
             task.add_done_callback(self._entering.discard)
 
     async def _enter(self, connection: socket.socket) -> None:
         """Let one come in, whom its protocol serves from then on."""
+        context, within_s = (None, None) if self._tls is None else (self._tls.context, self._tls.within_s)
         try:
             connection.setblocking(False)
-            await self._loop.connect_accepted_socket(self._make, connection)
+            await self._loop.connect_accepted_socket(
+                self._make, connection, ssl=context, ssl_handshake_timeout=within_s
+            )
         except OSError as problem:
-            log.warning("a client that had come was lost: %s", problem.strerror or problem)
             connection.close()
+            self._lost(problem.strerror or str(problem))
 
     def _pause(self, problem: OSError) -> None:
         """Let those who come wait in line: the socket would be ready all the time, and nobody could come in."""

@@ -15,6 +15,7 @@ from zot.errors import (
     QueueFull,
     RuntimeBusy,
     SessionBusy,
+    Stopping,
     TooManySessions,
     UserError,
 )
@@ -39,6 +40,7 @@ _CODES: Mapping[type[AgentError], int] = {
     QueueFull: jsonrpc.SESSION_BUSY,
     RuntimeBusy: jsonrpc.SESSION_BUSY,
     SessionBusy: jsonrpc.SESSION_BUSY,
+    Stopping: jsonrpc.STOPPING,
     UserError: jsonrpc.INVALID_PARAMS,
     AgentError: jsonrpc.INTERNAL_ERROR,
 }
@@ -221,14 +223,14 @@ class Connection:
             follower.give_up()
         return follower is not None
 
-    def lament(self, session_id: str, reason: str) -> None:
+    def lament(self, session_id: str, reason: str, prompt_id: str = "") -> None:
         """Tell it, and nobody else, why a turn that it wanted will never be."""
-        line = Updates(session_id, self.dialect).lines(0, [Error(reason), Done()])
+        line = Updates(session_id, self.dialect, prompt_id=prompt_id).lines(0, [Error(reason), Done()])
         self.office.behind_turn(session_id, lambda: self.wire.send(line))
 
-    def take_back(self, session_id: str) -> None:
+    def take_back(self, session_id: str, prompt_id: str = "") -> None:
         """Tell it, and nobody else, that a turn that it wanted was cancelled before it began."""
-        line = Updates(session_id, self.dialect).lines(0, [TurnEnd("aborted"), Done()])
+        line = Updates(session_id, self.dialect, prompt_id=prompt_id).lines(0, [TurnEnd("aborted"), Done()])
         self.office.behind_turn(session_id, lambda: self.wire.send(line))
 
     # How it is served.
@@ -341,7 +343,7 @@ class Connection:
         if request.id is None and request.method == "session/prompt" and self.is_welcome:
             session_id = params.session_id if isinstance(params, Prompt) else _session_of(request)
             if session_id:  # Nothing else would end its wait.
-                self.lament(session_id, problem.message)
+                self.lament(session_id, problem.message, params.prompt_id or "" if isinstance(params, Prompt) else "")
 
     def _refuse(self, request: Request, problem: RpcError) -> None:
         if request.id is not None:

@@ -21,6 +21,7 @@ from zot.serve.local import LocalWire
 from zot.serve.log_feed import LogFeed
 from zot.serve.metrics import Metrics, rss_bytes, size_of_database
 from zot.serve.peer import admits, identify
+from zot.serve.refusals import Refusals
 from zot.serve.reply import Reply
 from zot.serve.server_methods import ServerMethods
 from zot.serve.session_methods import SessionMethods
@@ -98,6 +99,7 @@ class Daemon:
         self.listens: list[str] = []
         self.hub = Hub(parts.opening, self._new_feed, limit=parts.settings.max_sessions, idle_s=parts.settings.idle_s)
         self.log_feed = LogFeed()
+        self._refusals = Refusals(parts.audit, self.metrics)
         self._respondent: Respondent | None = None
         self._server = ServerMethods(self)
         self.handlers: Mapping[str, Handler] = {
@@ -169,18 +171,18 @@ class Daemon:
             return None
         who = Who("unix", uid=peer.uid, pid=peer.pid)
         if not admits(peer):
-            self.parts.audit.note("refused", who)
+            self._refuse(who, "uid", f"{peer.label}: this daemon serves uid {os.geteuid()} and nobody else")
             return None
         connection = self.connect(Connection(self, wire, who, label=peer.label))
         if connection is None:
+            self._refuse(who, "clients", f"{peer.label}: there are {len(self._connections)} already")
             wire.send(encode_error(NULL, RpcError(TOO_MANY_CLIENTS, "there are too many clients; try again later")))
             wire.finish()
         return connection
 
     def connect(self, connection: Connection) -> Connection | None:
         """Take a client in; None if there are too many."""
-        if len(self._connections) >= (most := room_for_clients(MAX_CLIENTS)) and not self._makes_room():
-            log.warning("refused a connection of %s: there are %d already", connection.label, most)
+        if len(self._connections) >= room_for_clients(MAX_CLIENTS) and not self._makes_room():
             return None
         self._connections[connection] = None
         self.metrics.connections += 1
@@ -189,6 +191,11 @@ class Daemon:
             self._leaving.cancel()
             self._leaving = None
         return connection
+
+    def _refuse(self, who: Who, outcome: str, why: str) -> None:
+        """Write down whom the local socket does not serve, unless there are too many of them."""
+        if self._refusals.note(who, "", outcome):
+            log.warning("refused a connection of %s", why)
 
     def _makes_room(self) -> bool:
         """End the connection of whoever has been there longest without introducing itself. False if nobody has."""
@@ -217,7 +224,7 @@ class Daemon:
     def behind_turn(self, session_id: str, call: Callable[[], None]) -> None:
         """Do something when the turn that runs in a session is over; at once, if none does."""
         session = self.hub.session(session_id)
-        if session is None or not session.busy or session.pending is not None:
+        if session is None or not session.has_begun or session.pending is not None:
             call()
         else:
             loop = asyncio.get_running_loop()
@@ -312,6 +319,7 @@ class Daemon:
             self.grace_s = grace_s
         self.heir = heir or self.heir
         self._stopping.set()
+        self.hub.stop()
         for call in self._when_stopping:  # Before anybody is accepted who would not be served.
             call()
         self._when_stopping.clear()
@@ -326,7 +334,7 @@ class Daemon:
 
     async def close(self) -> None:
         """Let what runs come to its end, for a while; then end it, tell the clients, and let go of everything."""
-        self._stopping.set()
+        self.stop()
         busy = [session for one in self.hub.ids if (session := self.hub.session(one)) is not None and session.busy]
         running = [asyncio.ensure_future(session.finish()) for session in busy if session.pending is None]
         if running and self.grace_s > 0:

@@ -6,14 +6,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import msgspec
 
 from zot.errors import AgentError, ProtocolError, UserError
 from zot.events import Done, Error
 from zot.history import Batch
-from zot.job import Wish
+from zot.job import Dropped, Started, Wish
 from zot.messages import ImageBlock, show
 from zot.session import Session
 from zot.slash import CommandAnswer
@@ -33,6 +33,13 @@ class Output(Protocol):
     def full(self) -> bool: ...
 
     async def room(self) -> None: ...
+
+
+class Fate(TypedDict):
+    """Who hears that what was asked begins, or that it never will."""
+
+    started: Started
+    dropped: Dropped
 
 
 class Unwelcome(AgentError):
@@ -259,7 +266,7 @@ class RpcServer:
         log.error("unexpected error in %s", rpc.name_of(command), exc_info=problem)
         return "internal error; standard error has the details"
 
-    def _fate(self, command: rpc.Command) -> dict[str, Callable[..., Any]]:
+    def _fate(self, command: rpc.Command) -> Fate:
         """Return what is to be done when the job of ``command`` starts, or never will."""
         data = () if isinstance(command, rpc.Clear | rpc.UndoCompact) else (rpc.STARTED,)
         then = self._answered if self._session.begins_later else _nothing
@@ -272,7 +279,7 @@ class RpcServer:
             self._output.write(rpc.fail(command, reason))
             asyncio.get_running_loop().call_soon(then)
 
-        return {"started": started, "dropped": dropped}
+        return Fate(started=started, dropped=dropped)
 
 
 def _nothing() -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
-from zot.errors import UserError
+from zot.errors import AgentError, Stopping, UserError
 from zot.hub import Hub, Wanted
 from zot.job import Job
 from zot.messages import ZERO
@@ -195,8 +195,9 @@ class SessionMethods:
         text = "\n\n".join(part for part in (asked.prompt, *words) if part)
 
         def run(session: Session, reply: Reply, dropped: Callable[[str], None]) -> Job:
-            return session.prompt(text, images, started=reply.started, dropped=dropped)
+            return session.prompt(text, images, prompt_id=prompt_id, started=reply.started, dropped=dropped)
 
+        prompt_id = asked.prompt_id or ""
         return await self._run(connection, asked.session_id, run, lambda turn: turn.reply(asked.session_id))
 
     async def _compact(self, connection: Connection, asked: said.OfSession) -> Deferred:
@@ -219,6 +220,7 @@ class SessionMethods:
         result: Callable[[TurnSummary], Any],
     ) -> Deferred:
         """Begin a run, let the client hear it, and answer with its ``result`` right behind its last update."""
+        self._hub.check_open()
         deferred = Deferred()
         async with self._used(connection, session_id) as session:
             connection.follow(session_id)
@@ -227,25 +229,34 @@ class SessionMethods:
                 connection.when_told(session_id, seq, lambda: deferred.resolve(_outcome(turn, result)))
 
             def dropped(reason: str) -> None:
-                if job.error is None:
-                    connection.take_back(session_id)
+                problem = job.error or self._stopping(reason)
+                if problem is None:
+                    connection.take_back(session_id, job.prompt_id)
+                    deferred.resolve(said.Prompted(session_id, "cancelled", "", said.Used.of(ZERO)))
                 else:
-                    connection.lament(session_id, reason)
-                deferred.resolve(_dropped(session_id, job))
+                    connection.lament(session_id, str(problem), job.prompt_id)
+                    deferred.resolve(as_rpc_error(problem))
 
             job = run(session, Reply(session, ended), dropped)
         return deferred
 
-    async def _steer(self, connection: Connection, asked: said.Prompt) -> Deferred:
+    def _stopping(self, reason: str) -> AgentError | None:
+        """Return why something did not begin, if that is because the daemon ends, and not somebody's will."""
+        return Stopping(reason) if self._hub.is_stopping else None
+
+    async def _steer(self, connection: Connection, asked: said.Steer) -> Deferred:
         words, images = await read_attachments(asked.attachments, is_local=connection.is_local)
         text, deferred = "\n\n".join(part for part in (asked.prompt, *words) if part), Deferred()
+        self._hub.check_open()
         async with self._used(connection, asked.session_id) as session:
             connection.follow(asked.session_id)
             session.steer(
                 text,
                 images,
                 started=lambda: deferred.resolve(said.Steered(asked.session_id)),
-                dropped=lambda reason: deferred.resolve(RpcError(SESSION_NOT_FOUND, reason)),
+                dropped=lambda reason: deferred.resolve(
+                    as_rpc_error(self._stopping(reason) or RpcError(SESSION_NOT_FOUND, reason))
+                ),
             )
         return deferred
 
@@ -282,7 +293,7 @@ class SessionMethods:
         async with self._used(connection, asked.session_id) as session:
             session.clear(
                 started=lambda: deferred.resolve(said.Cleared(asked.session_id)),
-                dropped=lambda reason: deferred.resolve(as_rpc_error(UserError(reason))),
+                dropped=lambda reason: deferred.resolve(as_rpc_error(self._stopping(reason) or UserError(reason))),
             )
         return deferred
 
@@ -341,6 +352,7 @@ class SessionMethods:
         session = self._hub.session(asked.session_id)
         if answer.prompt and session is not None:
             try:
+                self._hub.check_open()
                 session.prompt(answer.prompt, dropped=lambda reason: connection.lament(asked.session_id, reason))
             except UserError as problem:
                 connection.lament(asked.session_id, str(problem))
@@ -370,13 +382,6 @@ def _outcome(turn: TurnSummary, result: Callable[[TurnSummary], Any]) -> Any:
         return result(turn)
     except RpcError as problem:
         return problem
-
-
-def _dropped(session_id: str, job: Job) -> Any:
-    """Return what is answered for a prompt that never began."""
-    if job.error is not None:
-        return as_rpc_error(job.error)
-    return said.Prompted(session_id, "cancelled", "", said.Used.of(ZERO))
 
 
 def _command_run(session_id: str, answer: CommandAnswer) -> said.CommandRun:

@@ -32,6 +32,8 @@ class Watch:
         self._elsewhere: set[str] = set()
         #: What each connection saw of the file when it last looked.
         self._versions: dict[int, int] = {}
+        #: When we last looked, by the clock that says when sessions were used. It may be set meanwhile.
+        self._looked = time.time()
 
     async def run(self) -> None:
         """Look until it is cancelled."""
@@ -53,11 +55,12 @@ class Watch:
 
     def _newest(self, connection: sqlite3.Connection, feeds: Iterable[str]) -> dict[str, int]:
         """Return the newest row of those followed that somebody runs, or has run since we last looked."""
+        since, self._looked = self._looked, time.time()
         (version,) = connection.execute("PRAGMA data_version").fetchone()
         if self._versions.get(id(connection)) == version:
             return {}  # Nobody has written anything since this connection last looked.
         self._versions[id(connection)] = version
-        recent = touched(connection, timestamp(time.time() - _RECENT_S))
+        recent = touched(connection, timestamp(min(since, self._looked) - _RECENT_S))
         running = {session.id for session in marked(connection)}
         looked, self._elsewhere = self._elsewhere.union(running, recent), running
         found = (find(connection, session_id) for session_id in looked.intersection(feeds))

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
+from zot.serve.refusals import Refusals
 from zot.web.conversation import Conversation
 from zot.web.extending import Extending
 from zot.web.gate import Gate
-from zot.web.guard import App, Inner, Outer, Refusals
+from zot.web.guard import App, Inner, Outer
 from zot.web.limits import Limits
 from zot.web.pages import MetricsPage, healthz
 from zot.web.respond import Respond

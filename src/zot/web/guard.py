@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from zot.serve.audit import Audit, Who
+from zot.serve.audit import Who
+from zot.serve.refusals import Refusals
 from zot.web.gate import Gate
 from zot.web.refusing import refuse
 from zot.web.web_wire import Message, Receive, Send
-
-if TYPE_CHECKING:
-    from zot.serve.metrics import Metrics
-
-#: So many refusals are written down in so many seconds: who is refused must not push out what others did.
-_NOTED, _NOTED_S = 100, 10.0
 
 
 class App(Protocol):
@@ -22,27 +16,6 @@ class App(Protocol):
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve one request, or one WebSocket."""
-
-
-class Refusals:
-    """What is refused: counted, and written down as long as it is not too much."""
-
-    def __init__(self, audit: Audit, metrics: Metrics) -> None:
-        self._audit = audit
-        self._metrics = metrics
-        self._since = 0.0
-        self._noted = 0
-
-    def note(self, who: Who, method: str, outcome: str) -> None:
-        """Count a refusal, and write down whose it is. Nothing of it that a stranger chose is written."""
-        self._metrics.refused += 1
-        if (now := time.monotonic()) - self._since > _NOTED_S:
-            if self._noted > _NOTED:
-                self._audit.note("refused", Who("http"), outcome=f"{self._noted - _NOTED} more")
-            self._since, self._noted = now, 0
-        self._noted += 1
-        if self._noted <= _NOTED:
-            self._audit.note("refused", who, method=method, outcome=outcome)
 
 
 class Outer:

@@ -17,9 +17,11 @@ from starlette.routing import Mount
 
 from zot.errors import ConfigError
 from zot.listen_address import ListenAddress, Tls, checked
+from zot.serve.acceptor import Acceptor, Handshake
 from zot.serve.audit import Who
+from zot.serve.refusals import Refusals
 from zot.web.app import app_for
-from zot.web.guard import App, Refusals
+from zot.web.guard import App
 from zot.web.limits import Limits
 from zot.web.protocol import HttpProtocol, ServerConfig
 from zot.web.tokens import Tokens
@@ -45,8 +47,7 @@ class Listening:
     def stop(self) -> None:
         """Accept nobody any more; who is there stays."""
         self._forget()
-        for one in self._server.servers:
-            one.close()
+        self._server.stop()
 
     async def close(self) -> None:
         """Stop, and end what is there: what was answered is still written, for a moment."""
@@ -65,8 +66,9 @@ async def listen(daemon: Daemon, url: str, *, tls: Tls | None = None, limits: Li
         app = _below(address.path, app_for(daemon, tokens=tokens, hosts=(address.host,), limits=limits))
         refusals = Refusals(daemon.parts.audit, daemon.metrics)
         config = ServerConfig(app, limits, lambda outcome: refusals.note(Who("http"), "", outcome))
-        server = _Server(config, context)
-        await server.startup([listener])
+        server = _Server(config)
+        handshake = None if context is None else Handshake(context, limits.head_s, limits.connections)
+        server.accept(listener, handshake, lambda reason: refusals.note(Who("http"), "", "tls"))
     except BaseException:
         listener.close()
         raise
@@ -79,29 +81,24 @@ async def listen(daemon: Daemon, url: str, *, tls: Tls | None = None, limits: Li
 class _Server(uvicorn.Server):
     """A server without a loop, a process and signals of its own."""
 
-    def __init__(self, config: ServerConfig, context: ssl.SSLContext | None) -> None:
+    def __init__(self, config: ServerConfig) -> None:
         super().__init__(config)
         config.load()
         self.lifespan = config.lifespan_class(config)
-        self._limits = config.limits
-        self._context = context
+        self.servers = []  # It has none of its own: see `accept`.
+        self._acceptor: Acceptor | None = None
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+    def accept(self, listener: socket.socket, tls: Handshake | None, lost: Callable[[str], object]) -> None:
         """Accept clients; who takes for ever to agree on a cipher is not waited for."""
-        loop = asyncio.get_running_loop()
         config, state = self.config, self.server_state
-        within_s = None if self._context is None else self._limits.head_s
-
-        def protocol() -> asyncio.Protocol:
-            return HttpProtocol(config, state, app_state={})
-
-        self.servers = [
-            await loop.create_server(
-                protocol, sock=one, ssl=self._context, backlog=_BACKLOG, ssl_handshake_timeout=within_s
-            )
-            for one in sockets or ()
-        ]
+        listener.listen(_BACKLOG)
+        self._acceptor = Acceptor(listener, lambda: HttpProtocol(config, state, app_state={}), tls=tls, lost=lost)
         self.started = True
+
+    def stop(self) -> None:
+        """Accept nobody any more. Any number of times."""
+        if self._acceptor is not None:
+            self._acceptor.close()
 
 
 def _context(tls: Tls) -> ssl.SSLContext:

@@ -36,7 +36,7 @@ class ServerConfig(Config):
     ``refused`` is told why something was refused that the application does not get to see.
     """
 
-    def __init__(self, app: Any, limits: Limits, refused: Callable[[str], None]) -> None:
+    def __init__(self, app: Any, limits: Limits, refused: Callable[[str], object]) -> None:
         super().__init__(
             app,
             http=HttpProtocol,

@@ -96,7 +96,7 @@ _DECLARED: Final = (
     ),
     Method(
         "session/steer",
-        session.Prompt,
+        session.Steer,
         session.Steered,
         "Says something to the running turn before its next model call; the same as a prompt when none runs.",
         _BUSY,

@@ -1,7 +1,8 @@
 """A client's side of the daemon's dialect, over any number of connections, one after the other. Does no I/O.
 
 What is asked gets one answer. When a connection breaks, what only looks, or comes to the same if it is done twice, is
-asked again on the next one; of the rest nobody knows if it was done, and it fails. Nothing is sent twice otherwise.
+asked again on the next one; of the rest nobody knows if it was done, and it fails. What a daemon that is about to end
+says not to have begun is asked once more. Nothing is sent twice otherwise.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from zot.wire.daemon import LOOKS
 from zot.wire.daemon_listening import Following, Listener
 from zot.wire.daemon_server import Initialized
 from zot.wire.daemon_session import Attached
-from zot.wire.jsonrpc import Reply, Request, RpcError, decode, encode_request
+from zot.wire.jsonrpc import STOPPING, Reply, Request, RpcError, decode, encode_request
 from zot.wire.lines import LineSplitter
 
 #: What comes to the same if it is asked twice.
 REPEATABLE: Final = LOOKS | {"session/attach", "session/delete", "session/rename"}
+#: What can be asked of the next daemon if this one ends before it has begun with it.
+_FOR_THE_NEXT: Final = REPEATABLE | {"session/prompt"}
 #: A replayed event may be as long as what a tool said.
 _MAX_LINE_BYTES: Final = 64 << 20
 
@@ -37,6 +40,8 @@ class Call:
         self.answered = answered
         self.is_repeatable = is_repeatable
         self.was_sent = False
+        #: Whether another daemon may be asked if this one was about to end.
+        self.can_wait = False
 
 
 class _Update(msgspec.Struct, frozen=True, rename="camel"):
@@ -73,6 +78,7 @@ class DaemonPeer:
         self._number += 1
         repeats = method in REPEATABLE if is_repeatable is None else is_repeatable
         call = Call(encode_request(method, params, self._number), answered, is_repeatable=repeats)
+        call.can_wait = repeats or method in _FOR_THE_NEXT
         self._calls[self._number] = call
         if self.greeting is not None:
             self._send(call)
@@ -160,14 +166,23 @@ class DaemonPeer:
     def _take(self, line: bytes) -> None:
         match decode(line):
             case Reply(id=number, result=result, error=error):
-                call = self._calls.pop(int(bytes(number)) if bytes(number).isdigit() else 0, None)
-                if call is not None:
-                    refusal = None if error is None else RpcError(error.code, error.message, error.data or None)
-                    call.answered(refusal or result or msgspec.Raw(b"null"))
+                refusal = None if error is None else RpcError(error.code, error.message, error.data or None)
+                self._answer(int(bytes(number)) if bytes(number).isdigit() else 0, refusal or result)
             case Request(method="session/update", params=params):
                 self._hear(params)
             case _:
                 pass  # What we did not ask for.
+
+    def _answer(self, number: int, answer: Answer | None) -> None:
+        """Give an answer to who waits for it. What was not begun is asked once more, on the next connection."""
+        call = self._calls.pop(number, None)
+        if call is None:
+            return
+        if isinstance(answer, RpcError) and answer.code == STOPPING and call.can_wait:
+            self._calls[number] = call
+            call.was_sent = call.can_wait = False
+        else:
+            call.answered(answer or msgspec.Raw(b"null"))
 
     def _hear(self, params: msgspec.Raw) -> None:
         try:

@@ -14,8 +14,6 @@ import msgspec
 
 from zot.errors import AgentError, ConnectionLost, EpochChanged, PromptLost
 from zot.events import AgentEvent, Done, UserMessage
-from zot.messages import text_of
-from zot.surrogates import without_halves
 from zot.wire.daemon_session import Attached, FailedTurn, Prompted
 from zot.wire.jsonrpc import RpcError
 from zot.wire.turn import OutcomeName, Turn, TurnSummary
@@ -46,25 +44,19 @@ class Listener:
         self.cursor = from_now if self.cursor is None else self.cursor
         self.is_open = True
 
-    def hear(self, seq: int, event: AgentEvent, *, is_claimed: bool = False) -> bool:
-        """Take what happened; 0 is the number of what is not recorded. True if the turn that begins with it is its own.
-
-        ``is_claimed`` says that this turn is somebody else's.
-        """
-        if not self.is_open or (seq and seq <= (self.cursor or 0)):
-            return False
-        self.cursor = seq or self.cursor
-        return self._take(seq, event, is_claimed=is_claimed)
+    def hear(self, seq: int, event: AgentEvent) -> None:
+        """Take what happened; 0 is the number of what is not recorded."""
+        if self.is_open and (not seq or seq > (self.cursor or 0)):
+            self.cursor = seq or self.cursor
+            self._take(seq, event)
 
     def fail(self, problem: AgentError) -> None:
         """It will hear nothing more. The first reason counts."""
         self.problem = self.problem or problem
         self.wake()
 
-    def _take(self, seq: int, event: AgentEvent, *, is_claimed: bool) -> bool:
-        del is_claimed
+    def _take(self, seq: int, event: AgentEvent) -> None:
         self._put(seq, event)
-        return False
 
     def _put(self, seq: int, event: AgentEvent) -> None:
         self.unread.append((seq, event))
@@ -82,19 +74,17 @@ class Phase(enum.Enum):
 class Asked(Listener):
     """One prompt: which turn is its, and what came of it. Hears the events of that turn only.
 
-    Its turn is the first that begins with its words after it was sent, and is not that of an earlier prompt of ours.
-    So it is found also if the answer was lost with the connection, and need not be sent again; see `settle` for one
-    that never arrived.
+    Its turn is the one that begins with its id. So it is found also if the answer was lost with the connection, and
+    need not be sent again; see `settle` for one that never arrived.
     """
 
-    def __init__(self, text: str, cursor: int | None, wake: Callable[[], None], *, in_run: bool) -> None:
+    def __init__(self, prompt_id: str, cursor: int | None, wake: Callable[[], None]) -> None:
         super().__init__(cursor, wake)
         self.phase = Phase.WAITING
         #: True if the answer to it will never come: the connection on which it was sent is gone.
         self.is_doubtful = False
         self.summary: TurnSummary | None = None
-        self._text = without_halves(text)
-        self._in_run = in_run
+        self._prompt_id = prompt_id
         self._turn = Turn()
 
     @property
@@ -127,11 +117,9 @@ class Asked(Listener):
         elif self.phase is Phase.WAITING:
             self.fail(PromptLost("the connection broke, and nothing shows that the daemon has got the prompt"))
 
-    def _take(self, seq: int, event: AgentEvent, *, is_claimed: bool) -> bool:
-        begins = self.phase is Phase.WAITING and not is_claimed and self._begins_with(event)
-        if begins:
+    def _take(self, seq: int, event: AgentEvent) -> None:
+        if isinstance(event, UserMessage) and event.prompt_id == self._prompt_id and self.phase is Phase.WAITING:
             self.phase = Phase.RUNNING
-        self._in_run = _runs_after(seq, event, was_running=self._in_run)
         ends = isinstance(event, Done)
         # The end of a turn that could not be recorded is told by the answer: it may be that of another one.
         if self.phase is Phase.RUNNING and (seq or not ends):
@@ -139,10 +127,6 @@ class Asked(Listener):
             self._put(seq, event)
             if ends:
                 self._conclude(self._turn.summary())
-        return begins
-
-    def _begins_with(self, event: AgentEvent) -> bool:
-        return not self._in_run and isinstance(event, UserMessage) and text_of(event.content) == self._text
 
     def _end(self, summary: TurnSummary) -> None:
         """End without the event that says so, and say it."""
@@ -164,12 +148,9 @@ class Following:
         self.session_id = session_id
         self.cursor: int | None = None
         self.epoch: int | None = None
-        self.in_run = False
         self.is_attached = False
         #: In the order in which they came.
         self.listeners: dict[Listener, None] = {}
-        #: Prompts that nobody waits for any more, until their turns are found: those are not for others.
-        self._abandoned: set[Asked] = set()
 
     @property
     def after(self) -> int | None:
@@ -188,11 +169,7 @@ class Following:
 
     def remove(self, listener: Listener) -> None:
         """Let somebody hear no more."""
-        if isinstance(listener, Asked) and listener.phase is Phase.WAITING and not listener.is_over:
-            listener.wake = lambda: None
-            self._abandoned.add(listener)
-        else:
-            self.listeners.pop(listener, None)
+        self.listeners.pop(listener, None)
 
     def attached(self, said: Attached) -> None:
         """The daemon tells what is above the number that was asked for, and what happens, from here on."""
@@ -206,15 +183,10 @@ class Following:
 
     def hear(self, seq: int, event: AgentEvent) -> None:
         """Tell everybody what happened."""
-        if seq > (self.cursor or 0) or not seq:
-            self.cursor = seq or self.cursor
-            self.in_run = _runs_after(seq, event, was_running=self.in_run)
-        is_claimed = False
+        if seq > (self.cursor or 0):
+            self.cursor = seq
         for listener in list(self.listeners):
-            is_claimed = listener.hear(seq, event, is_claimed=is_claimed) or is_claimed
-        for asked in [one for one in self._abandoned if one.phase is not Phase.WAITING or one.is_over]:
-            self._abandoned.discard(asked)
-            self.listeners.pop(asked, None)
+            listener.hear(seq, event)
 
     def lost(self) -> None:
         """The connection is gone."""
@@ -231,10 +203,3 @@ class Following:
         self.fail(EpochChanged(f"a part of session {self.session_id!r} that was shown is lost", epoch=said.epoch))
         self.listeners.clear()
         self.cursor = None
-
-
-def _runs_after(seq: int, event: AgentEvent, *, was_running: bool) -> bool:
-    """Return whether a turn runs after an event. What is not recorded, such as a notice, may come between turns."""
-    if isinstance(event, Done):
-        return False
-    return True if seq else was_running

@@ -72,10 +72,16 @@ class Attachment(Spelled, frozen=True):
     source: str | None = None
 
 
-class Prompt(Spelled, frozen=True):
+class Steer(Spelled, frozen=True):
     session_id: str
     prompt: str = ""
     attachments: tuple[Attachment, ...] = ()
+
+
+class Prompt(Steer, frozen=True):
+    """``prompt_id`` is what the client calls it: what begins and ends its turn says it, too."""
+
+    prompt_id: Annotated[str, msgspec.Meta(max_length=200)] | None = None
 
 
 class Prompted(Spelled, frozen=True):

@@ -97,6 +97,7 @@ class StateUpdate(Update, tag="state", frozen=True):
 
     state: Literal["running"] = "running"
     prompt: str | msgspec.UnsetType = msgspec.UNSET
+    prompt_id: str | msgspec.UnsetType = msgspec.UNSET
     request_id: str | msgspec.UnsetType = msgspec.UNSET
     decision: str | msgspec.UnsetType = msgspec.UNSET
 
@@ -120,6 +121,7 @@ class TurnComplete(Update, tag="turn_complete", frozen=True):
     content: str
     stop_reason: StopReason
     error: str | msgspec.UnsetType = msgspec.UNSET
+    prompt_id: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class EventUpdate(Update, tag="event", frozen=True):
@@ -140,8 +142,10 @@ class Updates:
     """Turns the events of one session into the lines that one client gets. Every event must be given once, in order:
     to `lines`, or to `skip` what the client has had already."""
 
-    def __init__(self, session_id: str, dialect: Dialect, *, now: Callable[[], float] = time.time) -> None:
-        """``now`` tells seconds since the epoch."""
+    def __init__(
+        self, session_id: str, dialect: Dialect, *, prompt_id: str = "", now: Callable[[], float] = time.time
+    ) -> None:
+        """``prompt_id`` is that of the turn which goes on; ``now`` tells seconds since the epoch."""
         self._spelling = Spelling.SNAKE if dialect is Dialect.SNAKE else Spelling.CAMEL
         self._native = dialect is Dialect.EVENTS
         self._now = now
@@ -153,6 +157,7 @@ class Updates:
         #: The names of the tools that were called in this run, by call.
         self._names: dict[str, str] = {}
         self._turn = Turn()
+        self._prompt_id = prompt_id
 
     def lines(self, seq: int, events: Sequence[AgentEvent]) -> bytes:
         """Return the lines for ``events``, the first of which has the number ``seq``; 0: they are not recorded."""
@@ -200,8 +205,9 @@ class Updates:
                 return _asked(pending_of(event, self._now()))
             case ApprovalAnswer(id=request, decision=decision):
                 return StateUpdate(request_id=request, decision=decision)
-            case UserMessage(content=content):
-                return StateUpdate(prompt=text_of(content))
+            case UserMessage(content=content, prompt_id=prompt_id):
+                self._prompt_id = self._prompt_id or prompt_id
+                return StateUpdate(prompt=text_of(content), prompt_id=prompt_id or msgspec.UNSET)
             case Usage():
                 return _used(event)
             case Done():
@@ -217,10 +223,11 @@ class Updates:
         assert_never(event)
 
     def _end(self) -> TurnComplete:
-        ended = self._turn.summary()
-        self._turn = Turn()
+        ended, prompt_id = self._turn.summary(), self._prompt_id or msgspec.UNSET
+        self._turn, self._prompt_id = Turn(), ""
         self._names.clear()
-        return TurnComplete(ended.outcome, ended.shown, ended.stop_reason, ended.error or msgspec.UNSET)
+        error = ended.error or msgspec.UNSET
+        return TurnComplete(ended.outcome, ended.shown, ended.stop_reason, error, prompt_id)
 
 
 def pending_of(request: ApprovalRequest, now: float) -> PendingApproval:

@@ -1,0 +1,106 @@
+"""What befalls a daemon that runs: a disk that is full, a clock that jumps. It goes on, and loses nothing it told."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from daemon_process import Daemons
+from daemons import PATIENCE_S
+from forked import Nursery
+
+JUMPING = str(Path(__file__).parents[1] / "jumping_clock.py")
+DAY_S = 86_400
+
+
+@pytest.fixture
+async def daemons(tmp_path: Path, nursery: Nursery) -> AsyncIterator[Daemons]:
+    made = Daemons(tmp_path, nursery)
+    yield made
+    await made.close()
+
+
+@contextmanager
+def full(pid: int, *files: Path) -> Iterator[None]:
+    """Let no file of a process become longer than the longest of these is: to it, that is a full disk."""
+    before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (max(path.stat().st_size for path in files), before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+
+
+async def test_on_a_full_disk_turns_fail_and_say_why_and_go_on_when_there_is_room(daemons: Daemons) -> None:
+    daemon = daemons.start()
+    caller = await daemons.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    await caller.get("session/prompt", sessionId="s", prompt="!echo before")
+    told = caller.updates()
+    caller.heard.clear()
+    with full(daemon.pid, daemons.home / "journal.db", daemons.home / "journal.db-wal"):
+        code, why = await caller.error("session/prompt", sessionId="s", prompt="!echo lost")
+        assert code == -32603
+        assert "cannot be written" in why or "full" in why, why
+        caller.tell("session/prompt", sessionId="s", prompt="!echo lost, too", promptId="quiet")
+        ended = await caller.until(type="turn_complete", promptId="quiet")
+        assert (ended["outcome"], ended["content"], "seq" in ended) == ("failed", why, False)
+        assert (await caller.get("status"))["serverPid"] == daemon.pid
+        assert (await caller.ask("session/new", agentAlias="default", sessionId="t"))["error"]["code"] == -32603
+    assert (await caller.get("session/prompt", sessionId="s", prompt="!echo after"))["content"] == "after"
+    again = await daemons.caller()
+    attached = await again.get("session/attach", sessionId="s", after=0)
+    await again.until(seq=attached["lastSeq"])
+    assert again.updates()[: len(told)] == told
+    assert [one["content"] for one in again.updates() if one["type"] == "turn_complete"] == ["before", "after"]
+    assert await daemons.end(daemon) == 0
+
+
+async def test_a_clock_that_jumps_ends_nothing_and_keeps_nothing(daemons: Daemons, tmp_path: Path) -> None:
+    (daemons.home / "config.toml").write_text('[agents.careful]\nprovider = "lab"\npolicy = ["bash=ask"]\n')
+    clock = tmp_path / "clock"
+    clock.write_text("0")
+    process = subprocess.Popen(
+        [sys.executable, JUMPING, str(clock), "daemon", "--provider", "lab"],
+        cwd=daemons.cwd, env=daemons.env, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        assert b"listens at" in process.stderr.readline()
+        caller = await daemons.caller()
+        for session, agent in (("asks", "careful"), ("rests", "default")):
+            await caller.get("session/new", agentAlias=agent, sessionId=session)
+        await caller.get("session/prompt", sessionId="rests", prompt="!echo before")
+        asked = caller.call("session/prompt", sessionId="asks", prompt="!bash true")
+        request = await caller.until(type="approval_request")
+        for ahead_s in (DAY_S, -DAY_S):
+            clock.write_text(str(ahead_s))
+            assert sorted((await caller.get("status"))["sessionIds"]) == ["asks", "rests"]
+            assert (await caller.get("session/state", sessionId="asks"))["state"] == "waiting_approval"
+            again = await daemons.caller()
+            await again.get("session/attach", sessionId="rests", after=0)
+            answer = await caller.get("session/prompt", sessionId="rests", prompt="!echo after")
+            assert answer["content"] == "after"
+            await again.until(seq=caller.updates("rests")[-1]["seq"])
+        await caller.get("session/approve", sessionId="asks", requestId=request["requestId"], decision="allow_once")
+        assert (await caller.answer(asked))["result"]["stopReason"] == "end_turn"
+        assert [one["isError"] for one in caller.updates("asks") if one["type"] == "tool_result"] == [False]
+        numbers = [one["seq"] for one in caller.updates("rests")]
+        assert numbers == sorted(set(numbers))
+        assert (await caller.get("health"))["uptimeSeconds"] < PATIENCE_S
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        if process.poll() is None:
+            os.kill(process.pid, 9)
+            process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
+    assert "ERROR" not in daemons.log()
