@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -37,14 +36,15 @@ from zot.tui.composer import Composer
 from zot.tui.editor import Editor
 from zot.tui.entries import DisplayEntry, Entry, NoteEntry
 from zot.tui.feed import Feed
+from zot.tui.flow import warm
 from zot.tui.jump import jump
 from zot.tui.keys import KEYS
 from zot.tui.level import Level
 from zot.tui.looks import Look, look_for
-from zot.tui.markdown import warm
 from zot.tui.pace import Pace
 from zot.tui.panel import Panel
 from zot.tui.panels import Panels
+from zot.tui.pauses import keep_short
 from zot.tui.question import Form, Question
 from zot.tui.rescue import rescue
 from zot.tui.status import Status
@@ -57,7 +57,6 @@ T = TypeVar("T")
 
 #: A second Ctrl+C within this time leaves.
 _TWICE_S = 2.0
-_COMMAND = re.compile(r"/[\w.-]+(\s|$)")
 
 
 class ZotApp(App[int]):
@@ -146,6 +145,7 @@ class ZotApp(App[int]):
             self.exit(1, message=Text(f"zot: {problem}"))
         else:
             await asyncio.to_thread(warm)
+            keep_short()
 
     async def _enter(self, conversation: Conversation) -> None:
         """Show a conversation, and follow it."""
@@ -170,7 +170,7 @@ class ZotApp(App[int]):
         self.story = Story(self.transcript.add)
         messages = await self.conversation.messages()
         self.story.recall(messages)
-        self.editor.remember([text_of(one.content) for one in messages if one.role == "user"])
+        self.editor.remember(text_of(one.content) for one in messages if one.role == "user")
         self.transcript.settle()
         if (await self.conversation.state()).busy:
             self.story.doing = "at work"
@@ -232,7 +232,7 @@ class ZotApp(App[int]):
 
     async def on_editor_submitted(self, message: Editor.Submitted) -> None:
         self.transcript.show_end()
-        if _COMMAND.match(message.text):
+        if slash.is_command(message.text):
             self._do(self._run_command(message.text))
         elif message.steers and self.runs:
             self._do(self.composer.steer(message.text, self.conversation.steer))
@@ -373,8 +373,7 @@ class ZotApp(App[int]):
     def leave(self) -> None:
         self.exit(0)
 
-    def action_leave(self) -> None:
-        self.leave()
+    action_leave = leave
 
     async def close(self) -> None:
         """Let go of the conversation, having noted how it stands."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 from textual import events
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
@@ -98,7 +98,7 @@ class Editor(TextArea):
 
     # What was written before.
 
-    def remember(self, texts: Sequence[str]) -> None:
+    def remember(self, texts: Iterable[str]) -> None:
         """Have these as what was written before."""
         self._history = [text for text in texts if text.strip()]
         self._at = len(self._history)
