@@ -49,6 +49,7 @@ from zot.tui.question import Form, Question
 from zot.tui.rescue import rescue
 from zot.tui.status import Status
 from zot.tui.story import Story
+from zot.tui.suspension import redraw_when_continued
 from zot.tui.terminal import Option
 from zot.tui.transcript import Transcript
 from zot.tui.trust import ask_trust
@@ -73,6 +74,7 @@ class ZotApp(App[int]):
         Binding("ctrl+o", "fold_all", "fold", show=False, priority=True),
         Binding("ctrl+r", "remove_waiting", "remove", show=False),
         Binding("ctrl+q", "leave", "leave", show=False, priority=True),
+        Binding("ctrl+z", "suspend_process", "suspend", show=False, priority=True),
     ]
     ENABLE_COMMAND_PALETTE = False
     TITLE = "zot"
@@ -115,6 +117,7 @@ class ZotApp(App[int]):
 
     def on_mount(self) -> None:
         self.editor.focus()
+        redraw_when_continued(self)
         self.set_interval(0.25, self.status.tick)
         self.call_after_refresh(lambda: self._do(self._start()))
 
@@ -302,9 +305,6 @@ class ZotApp(App[int]):
             self.editor.text = ""
         self.note("Ctrl+C again leaves; Esc aborts what runs")
 
-    def on_editor_ended(self) -> None:
-        self.leave()
-
     def action_fold_all(self) -> None:
         self.transcript.fold_all()
 
@@ -373,7 +373,7 @@ class ZotApp(App[int]):
     def leave(self) -> None:
         self.exit(0)
 
-    action_leave = leave
+    on_editor_ended = action_leave = leave
 
     async def close(self) -> None:
         """Let go of the conversation, having noted how it stands."""

@@ -42,6 +42,7 @@ class Editor(TextArea):
     BINDINGS = [  # noqa: RUF012  (as every widget has it)
         Binding("ctrl+s", "steer", "steer", show=False),
         Binding("ctrl+d", "end_of_input", "leave", show=False),
+        Binding("ctrl+underscore", "undo", "undo", show=False),
         Binding("pageup", "app.page(-1)", "scroll up", show=False),
         Binding("pagedown", "app.page(1)", "scroll down", show=False),
         Binding("ctrl+home", "app.page(-9999)", "to the beginning", show=False),

@@ -14,8 +14,8 @@ from zot.tui.markdown import code, drawn, markdown, parsed, with_prefix
 
 #: Long blocks are kept in pieces of so many lines of code, rows of a table, points of a list, or characters of prose:
 #: drawing two of them is what may take place between two keys.
-_LINES = 25
-_ROWS = 20
+_LINES = 20
+_ROWS = 15
 _POINTS = 20
 _CHARACTERS = 1200
 
@@ -119,7 +119,7 @@ class Flow:
         kept = fence.end()
         for piece in _pieces(body[kept:].split("\n"), _LINES):
             # Blank lines at the ends of a piece belong to the code.
-            self._done += self._behind(drawn(code(piece, fence[2], look), width, ascii_only=not look.unicode))
+            self._done += self._behind(code(piece, fence[2], width, look))
             kept += len(piece) + 1
         return kept, fence[0]
 

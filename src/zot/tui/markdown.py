@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.segment import Segment
+from rich.text import Text
 from rich.theme import Theme
 from textual.strip import Strip
 
@@ -34,6 +36,7 @@ _STYLES = {
 }
 
 
+_INDENT = Segment("  ")
 #: What is drawn for the marks of lists, quotes and rules where only ASCII can be shown.
 _ASCII_MARKS = str.maketrans({"•": "*", "▌": "|", "─": "-", "━": "-", "…": "."})
 
@@ -73,16 +76,19 @@ def parsed(text: str) -> Sequence[Any]:
     return tokens
 
 
-def code(text: str, language: str, look: Look) -> RenderableType:
-    """Return code as it is drawn."""
-    return _highlighted(text, language or "text", look.code_theme)
-
-
-def _highlighted(code: str, language: str, theme: str) -> RenderableType:
-    from rich.padding import Padding
+def code(text: str, language: str, width: int, look: Look) -> list[Strip]:
+    """Return the lines of code in colours, a little to the right. What is too long is continued below."""
     from rich.syntax import Syntax
 
-    return Padding(Syntax(code, language, theme=theme, word_wrap=True, background_color="default"), (0, 0, 0, 2))
+    syntax = Syntax("", language or "text", theme=look.code_theme, background_color="default")
+    lines, room = syntax.highlight(f"{text}\n").split("\n"), max(1, width - 2)
+    return with_prefix([strip for line in lines for strip in _folded(line, room)], _INDENT, _INDENT)
+
+
+def _folded(line: Text, width: int) -> list[Strip]:
+    if cell_len(line.plain) > width:
+        return drawn(line, width)
+    return [Strip(line.render(console()))]
 
 
 def markdown(text: str, look: Look, *, breaks: bool) -> RenderableType:
@@ -98,7 +104,10 @@ def _ours() -> Any:
 
     class Code(CodeBlock):
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-            yield _highlighted(str(self.text).rstrip(), self.lexer_name, self.theme)
+            look = Look(code_theme=str(self.theme))
+            for strip in code(str(self.text).rstrip(), self.lexer_name, options.max_width, look):
+                yield from strip
+                yield Segment.line()
 
     class Left(Heading):
         LEVEL_ALIGN = {}  # noqa: RUF012  (as the class above has it)
