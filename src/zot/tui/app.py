@@ -345,9 +345,9 @@ class ZotApp(App[int]):
         self._show_doing()
 
     async def choose(
-        self, title: str, options: Sequence[Option[T]], *, body: str = "", diff: Sequence[tuple[str, str]] = ()
+        self, title: str, options: Sequence[Option[T]], *, body: str = "", sudden: bool = False
     ) -> T | None:
-        chosen: T | None = await self.asking.put(Question(title, options, body=body, diff=diff))
+        chosen: T | None = await self.asking.put(Question(title, options, body=body, sudden=sudden))
         return chosen
 
     async def ask(self, title: str, *, secret: bool = False) -> str | None:
