@@ -140,7 +140,10 @@ class PlainTerminal:
     # What is typed.
 
     def _read(self) -> None:
-        data = os.read(self._incoming, 65536)
+        try:
+            data = os.read(self._incoming, 65536)
+        except OSError:  # The terminal is gone.
+            data = b""
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             self._lines.put_nowait(line.decode("utf-8", "replace").rstrip("\r"))
