@@ -24,7 +24,7 @@ def write_only_known(file: object) -> None:
 
 def read_anything() -> None:
     """Have every terminal from now on read bytes that are no characters as such, where it would give up."""
-    linux_driver.getincrementaldecoder = _patient  # type: ignore[attr-defined, assignment]  # no other place
+    linux_driver.getincrementaldecoder = _patient  # type: ignore[attr-defined,assignment]  # no other place
 
 
 def _as_wide(problem: UnicodeError) -> tuple[str, int]:
