@@ -16,6 +16,7 @@ from zot.events import Done, Error
 from zot.history import Batch, Subscriber
 from zot.messages import ImageBlock, ShownMessage, show, text_of
 from zot.outcome import Outcome
+from zot.overhearing import Overhearing
 from zot.past import Past
 from zot.runtime import open_recorded, open_session
 from zot.session import Session
@@ -41,10 +42,13 @@ class LocalConversation:
         self._config = config
         self._aborting = False
         self._followers: dict[Subscriber, Callable[[], None]] = {}
+        self._overhearing: Overhearing | None = None
         session.start()
 
     def follow(self, subscriber: Subscriber) -> Callable[[], None]:
         self._followers[subscriber] = self._session.subscribe(subscriber)
+        if self._overhearing is None and self._config.session is not None:
+            self._overhearing = Overhearing(self._session, self._tell)
 
         def stop() -> None:
             self._followers.pop(subscriber)()
@@ -92,6 +96,9 @@ class LocalConversation:
         self._session.request(text_of(asked[-1].content) or "go on", lambda messages: None)
 
     async def abort(self) -> None:
+        if self._overhearing is not None and self._overhearing.is_elsewhere:
+            await self._overhearing.abort()
+            return
         self._aborting = True
         try:
             self._session.abort(steers=True)
@@ -195,6 +202,7 @@ class LocalConversation:
         for stop in self._followers.values():
             stop()
         self._followers.clear()
+        await self._overhear_no_more()
         # What waits for a person goes on waiting, for whoever opens the session next.
         await self._session.close(parks=True)
         if self._unused is not None and self._config.session is not None and not self._session.transcript.messages:
@@ -203,8 +211,16 @@ class LocalConversation:
 
     def _dropped(self, reason: str) -> None:
         """What was asked will never run: whoever follows must hear it, and that it is over."""
+        self._tell(Batch(0, 0, [Error(reason), Done()]))
+
+    def _tell(self, batch: Batch) -> None:
         for subscriber in self._followers:
-            subscriber.deliver(Batch(0, 0, [Error(reason), Done()]))
+            subscriber.deliver(batch)
+
+    async def _overhear_no_more(self) -> None:
+        overhearing, self._overhearing = self._overhearing, None
+        if overhearing is not None:
+            await overhearing.stop()
 
     def _check_idle(self, what: str) -> None:
         if self._session.busy:
@@ -229,7 +245,10 @@ class LocalConversation:
         else:
             given = {"provider", "model", "reasoning", "cwd", *changes}
             session = await open_recorded(config, given, own_process=True, parks=True, reloadable=True)
+        await self._overhear_no_more()
         former, self._session, self._config = self._session, session, config
+        if config.session is not None and self._followers:
+            self._overhearing = Overhearing(session, self._tell)
         for subscriber, stop in self._followers.items():
             stop()
             self._followers[subscriber] = session.subscribe(subscriber)

@@ -23,7 +23,7 @@ from zot.job import Dropped, Edit, Errand, Job, Started, Wish, Words, begun, che
 from zot.mending import establish, keep, note
 from zot.messages import Counters, ImageBlock, Message, TextBlock, timestamp
 from zot.past import CONCLUSION, Past, concluded, everything, fork_point
-from zot.store import Allowed, Guarded, MemoryStore, Spliced, Store
+from zot.store import Allowed, Guarded, MemoryStore, Row, Spliced, Store
 from zot.worker import Worker
 
 if TYPE_CHECKING:
@@ -342,6 +342,10 @@ class Session:
     async def keep_choice(self) -> None:
         """Record, durably, which model is used and how it thinks. If something runs, here or elsewhere, a run does."""
         await self._worker.keep_choice()
+
+    async def rows_after(self, number: int, limit: int) -> list[tuple[int, Row]]:
+        """Return what is on record above a number, whoever wrote it. Raise StoreFailed."""
+        return await self._store.read(number, limit)
 
     async def all_messages(self) -> list[Message]:
         """Return every message that ever stood in the transcript, as far as it is kept: also compacted ones."""

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from textual.strip import Strip
 
+from zot.tui.flow import Flow
 from zot.tui.looks import ASCII, Look
-from zot.tui.markdown import Flow
+from zot.tui.markdown import drawn as as_lines
+from zot.tui.markdown import markdown
 
+ROWS = "".join(f"| {number} | {'x' * (number % 9)} |\n" for number in range(200))
+POINTS = "".join(f"- point {number} of **many**\n" for number in range(90))
+PROSE = "".join(f"word{number} " + "and **two bold** " * (number % 30 == 0) for number in range(900))
 LONG = "\n".join(f"line_{number} = {number}" if number % 7 else "" for number in range(200))
 TEXTS = {
     "a bit of everything": "# Title\n\nSome `code`.\n\n- one\n\n  more\n\n> said\n\n| a |\n|---|\n| 1 |\n\nEnd.",
@@ -14,6 +20,13 @@ TEXTS = {
     "long code": f"Before\n\n```python\n{LONG}\n```\n\nAfter\n\n```\n{LONG}\n```\n",
     "long code that does not end": f"~~~ sh\n{LONG}",
     "a heading below its text": "Title\n=====\n\ntext\n---\n\nmore",
+    "a long list": f"{POINTS}\nEnd.",
+    "a long list with room": "".join(f"- point {number}\n\n  of many\n\n" for number in range(50)),
+    "a long numbered list": "".join(f"{number}. a point\n   - and one below\n" for number in range(7, 90)),
+    "a list that numbers itself": "1. a point\n" * 90,
+    "a long table": f"| a | b |\n|---|---|\n{ROWS}",
+    "a long paragraph": PROSE,
+    "a long paragraph with open ends": f"A ` and a ** and [one {'more word ' * 500} ends** here](a)` {'or not ' * 99}",
     "nothing": "\n\n",
 }
 
@@ -34,6 +47,32 @@ def test_drawn_piece_by_piece_it_looks_as_drawn_at_once(text: str) -> None:
 def test_all_lines_of_long_code_are_there() -> None:
     code = [line.strip() for line in drawn(Flow(), f"```python\n{LONG}\n```")]
     assert code == LONG.split("\n")
+
+
+@pytest.mark.parametrize("text", [POINTS, PROSE], ids=["a list", "prose"])
+def test_a_long_block_in_pieces_looks_as_a_whole(text: str) -> None:
+    whole = [line.text.rstrip() for line in as_lines(markdown(text, Look(), breaks=False), 60)]
+    assert drawn(Flow(), text) == whole[whole[0] == "" :]
+
+
+class Weighed(Flow):
+    """Knows how much is drawn at once."""
+
+    most = 0
+
+    def _block(self, text: str) -> list[Strip]:
+        self.most = max(self.most, len(text))
+        return super()._block(text)
+
+
+@pytest.mark.parametrize("text", [POINTS * 3, PROSE, f"| a | b |\n|---|---|\n{ROWS}", f"```\n{LONG}\n```"])
+def test_of_a_long_block_that_is_written_only_the_last_piece_is_drawn(text: str) -> None:
+    flow = Weighed()
+    for end in range(100, len(text), 100):
+        drawn(flow, text[:end])
+    assert 0 < flow.most < 2600
+    first = flow.lines(text, 60, Look())
+    assert all(one is other for one, other in zip(first[:50], flow.lines(f"{text} more", 60, Look()), strict=False))
 
 
 def test_where_only_ascii_can_be_shown_nothing_else_is_drawn() -> None:

@@ -50,7 +50,7 @@ class Lines:
 
 
 @asynccontextmanager
-async def lines(directory: Path, **settings: Any) -> AsyncIterator[Lines]:
+async def lines(directory: Path, *, tty: bool = False, **settings: Any) -> AsyncIterator[Lines]:
     env = {"PATH": os.environ["PATH"], "HOME": str(directory), "ZOT_HOME": str(directory / "home")}
     env |= {name: value for name, value in os.environ.items() if name.startswith("ZOT_TEST")}
     given = {"provider": "lab", "cwd": str(directory), **settings}
@@ -62,7 +62,7 @@ async def lines(directory: Path, **settings: Any) -> AsyncIterator[Lines]:
     async def session(_: Home) -> Conversation:
         return await home.open()
 
-    incoming, typed = os.pipe()
+    incoming, typed = reversed(os.openpty()) if tty else os.pipe()
     written = io.StringIO()
     terminal = PlainTerminal(begin, session, incoming=incoming, output=written)
     running = asyncio.get_running_loop().create_task(terminal.run())
@@ -140,3 +140,16 @@ async def test_what_extensions_want(tmp_path: Path) -> None:
         await person.until("== First [red]\n   [b]a\n   b\n")
         person.type("/prompt")
         await person.until("asked by an extension\n> ")
+
+
+async def test_at_a_terminal_what_was_typed_before_a_question_does_not_answer_it(tmp_path: Path) -> None:
+    script = tmp_path / "asks.lab"
+    script.write_text('call bash {"command": "touch it-ran"}\n---\nsay "then not"\n---\nsay "what?"\n')
+    async with lines(tmp_path, tty=True, script=str(script), policy=("bash=ask",)) as person:
+        await person.until("> ")
+        person.type("begin\ny")
+        await person.until("allow it? y(es), a(lways), n(o) ")
+        person.type("n")
+        await person.until("then not\n> ")
+        await person.until("what?\n> ")
+        assert not (tmp_path / "it-ran").exists()

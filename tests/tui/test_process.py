@@ -80,6 +80,15 @@ class Seat:
         self.written += os.read(self._mine, 65536)
         return True
 
+    def stops(self) -> None:
+        """Wait until it is stopped, reading all the while."""
+        deadline = time.monotonic() + PATIENCE_S
+        while os.waitpid(self.process.pid, os.WUNTRACED | os.WNOHANG) == (0, 0):
+            assert time.monotonic() < deadline, "did not stop"
+            self._take(0.05)
+        while self._take(0.0):
+            pass
+
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
@@ -132,3 +141,36 @@ def test_a_terminal_that_can_only_do_lines_has_lines(tmp_path: Path) -> None:
         assert person.end() == 0
         assert b"\x1b" not in person.written
         assert b"* bash echo from a tool" in person.written
+
+
+def test_control_z_gives_the_terminal_back_until_somebody_goes_on(tmp_path: Path) -> None:
+    with seat(tmp_path) as person:
+        person.until(b"ready")
+        person.type(b"half a thought")
+        person.until(b"half a thought")
+        person.type(b"\x1a")
+        person.stops()
+        assert person.now == person.before
+        assert [code for code in RESTORED if code not in person.written] == []
+        person.written = b""
+        person.process.send_signal(signal.SIGCONT)
+        person.until(b"half a thought")
+        assert b"\x1b[?1049h" in person.written
+        assert person.now != person.before
+        person.written = b""
+        person.process.send_signal(signal.SIGCONT)  # It may come to one that was not stopped, too.
+        person.until(b"half a thought")
+        person.type(b"\x11")
+        assert person.end() == 0
+        assert person.now == person.before
+
+
+def test_a_locale_without_utf_8_is_written_nothing_that_it_cannot_show(tmp_path: Path) -> None:
+    with seat(tmp_path, LC_ALL="C") as person:
+        person.until(b"ready")
+        person.type(b"\xe9\xff")  # No characters, in no way.
+        person.type(b"\x15!echo h\xc3\xa9llo \xe4\xbd\xa0\xe5\xa5\xbd e\xcc\x81nd\r")
+        person.until(b"h?llo ???? end")
+        person.type(b"\x11")
+        assert person.end() == 0
+        assert person.written.isascii()

@@ -17,8 +17,8 @@ async def test_another_model_can_be_asked_the_same_prompt(tmp_path: Path) -> Non
     async with stage(tmp_path, script=str(script)) as person:
         await person.sees("ready")
         await person.says("a prompt")
-        await person.sees("The model call failed. Ask again?")
-        await person.pilot.press("down", "enter")
+        await person.decides("The model call failed. Ask again?", "down")
+        await person.pilot.press("enter")
         await person.sees("asking lab/lab-2")
         await person.sees("second try")
         await person.idle()
@@ -33,8 +33,22 @@ async def test_a_failure_can_be_left_as_it_is(tmp_path: Path) -> None:
     async with stage(tmp_path, script=str(script)) as person:
         await person.sees("ready")
         await person.says("a prompt")
-        await person.sees("The model call failed. Ask again?")
-        await person.pilot.press("escape")
+        await person.decides("The model call failed. Ask again?", "escape")
         await person.misses("Ask again?")
         assert person.app.focused is person.app.editor
         await person.idle()
+
+
+async def test_what_is_typed_while_a_model_fails_is_not_taken_for_a_choice(tmp_path: Path) -> None:
+    script = tmp_path / "fails.lab"
+    script.write_text('status 400\n---\nsay "second try"\n')
+    async with stage(tmp_path, script=str(script)) as person:
+        await person.sees("ready")
+        await person.says("a prompt")
+        await person.sees("The model call failed. Ask again?")
+        assert "stop typing to answer" in person.screen
+        await person.pilot.press("o", "h")
+        assert person.app.editor.text == "oh"
+        await person.decides("lab/lab-1, once more", "enter")
+        await person.sees("second try")
+        assert person.app.editor.text == "oh"

@@ -101,10 +101,11 @@ async def run_app(app: ZotApp) -> int:
     import asyncio
 
     from zot.serve.stdio import SIGNALS
+    from zot.tui.charset import read_anything, write_only_known
     from zot.tui.log import noted
 
-    if isinstance(sys.__stderr__, io.TextIOWrapper):  # It is what the screen is drawn with.
-        sys.__stderr__.reconfigure(errors="replace")
+    write_only_known(sys.__stderr__)  # It is what the screen is drawn with.
+    read_anything()
     loop, code = asyncio.get_running_loop(), None
     for number in SIGNALS:
         loop.add_signal_handler(number, app.exit, 128 + number)
@@ -132,6 +133,9 @@ async def _closed(app: ZotApp, *, within_s: float) -> None:
 def _plain(opening: Opening) -> int:
     import asyncio
 
+    from zot.tui.looks import charset
     from zot.tui.plain import PlainTerminal
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding=charset())
     return asyncio.run(PlainTerminal(opening.home, opening.session).run())

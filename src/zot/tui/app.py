@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -37,18 +36,20 @@ from zot.tui.composer import Composer
 from zot.tui.editor import Editor
 from zot.tui.entries import DisplayEntry, Entry, NoteEntry
 from zot.tui.feed import Feed
+from zot.tui.flow import warm
 from zot.tui.jump import jump
 from zot.tui.keys import KEYS
 from zot.tui.level import Level
 from zot.tui.looks import Look, look_for
-from zot.tui.markdown import warm
 from zot.tui.pace import Pace
 from zot.tui.panel import Panel
 from zot.tui.panels import Panels
+from zot.tui.pauses import keep_short
 from zot.tui.question import Form, Question
 from zot.tui.rescue import rescue
 from zot.tui.status import Status
 from zot.tui.story import Story
+from zot.tui.suspension import redraw_when_continued
 from zot.tui.terminal import Option
 from zot.tui.transcript import Transcript
 from zot.tui.trust import ask_trust
@@ -57,7 +58,6 @@ T = TypeVar("T")
 
 #: A second Ctrl+C within this time leaves.
 _TWICE_S = 2.0
-_COMMAND = re.compile(r"/[\w.-]+(\s|$)")
 
 
 class ZotApp(App[int]):
@@ -74,6 +74,7 @@ class ZotApp(App[int]):
         Binding("ctrl+o", "fold_all", "fold", show=False, priority=True),
         Binding("ctrl+r", "remove_waiting", "remove", show=False),
         Binding("ctrl+q", "leave", "leave", show=False, priority=True),
+        Binding("ctrl+z", "suspend_process", "suspend", show=False, priority=True),
     ]
     ENABLE_COMMAND_PALETTE = False
     TITLE = "zot"
@@ -116,6 +117,7 @@ class ZotApp(App[int]):
 
     def on_mount(self) -> None:
         self.editor.focus()
+        redraw_when_continued(self)
         self.set_interval(0.25, self.status.tick)
         self.call_after_refresh(lambda: self._do(self._start()))
 
@@ -146,6 +148,7 @@ class ZotApp(App[int]):
             self.exit(1, message=Text(f"zot: {problem}"))
         else:
             await asyncio.to_thread(warm)
+            keep_short()
 
     async def _enter(self, conversation: Conversation) -> None:
         """Show a conversation, and follow it."""
@@ -170,7 +173,7 @@ class ZotApp(App[int]):
         self.story = Story(self.transcript.add)
         messages = await self.conversation.messages()
         self.story.recall(messages)
-        self.editor.remember([text_of(one.content) for one in messages if one.role == "user"])
+        self.editor.remember(text_of(one.content) for one in messages if one.role == "user")
         self.transcript.settle()
         if (await self.conversation.state()).busy:
             self.story.doing = "at work"
@@ -232,7 +235,7 @@ class ZotApp(App[int]):
 
     async def on_editor_submitted(self, message: Editor.Submitted) -> None:
         self.transcript.show_end()
-        if _COMMAND.match(message.text):
+        if slash.is_command(message.text):
             self._do(self._run_command(message.text))
         elif message.steers and self.runs:
             self._do(self.composer.steer(message.text, self.conversation.steer))
@@ -302,9 +305,6 @@ class ZotApp(App[int]):
             self.editor.text = ""
         self.note("Ctrl+C again leaves; Esc aborts what runs")
 
-    def on_editor_ended(self) -> None:
-        self.leave()
-
     def action_fold_all(self) -> None:
         self.transcript.fold_all()
 
@@ -345,9 +345,9 @@ class ZotApp(App[int]):
         self._show_doing()
 
     async def choose(
-        self, title: str, options: Sequence[Option[T]], *, body: str = "", diff: Sequence[tuple[str, str]] = ()
+        self, title: str, options: Sequence[Option[T]], *, body: str = "", sudden: bool = False
     ) -> T | None:
-        chosen: T | None = await self.asking.put(Question(title, options, body=body, diff=diff))
+        chosen: T | None = await self.asking.put(Question(title, options, body=body, sudden=sudden))
         return chosen
 
     async def ask(self, title: str, *, secret: bool = False) -> str | None:
@@ -373,8 +373,7 @@ class ZotApp(App[int]):
     def leave(self) -> None:
         self.exit(0)
 
-    def action_leave(self) -> None:
-        self.leave()
+    on_editor_ended = action_leave = leave
 
     async def close(self) -> None:
         """Let go of the conversation, having noted how it stands."""

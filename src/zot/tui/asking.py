@@ -33,7 +33,7 @@ class Asking:
             if not question.answer.done():
                 self._shown = question
                 await self._composer.screen.mount(question, before=self._composer)
-                if isinstance(question, Question) and question.by_key:
+                if isinstance(question, Question) and question.is_sudden:
                     await self._pause(question)
                 if not question.answer.done():
                     await self._listen(question)

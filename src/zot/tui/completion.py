@@ -45,6 +45,8 @@ class Offers(Static):
 
     def show(self, word: str, offers: Sequence[Offer]) -> None:
         """Offer these for ``word``."""
+        if not offers and not self.offers:  # As with nearly every key.
+            return
         self.word, self.offers, self._at = word, offers, 0
         self.display = bool(offers)
         self._draw()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 from textual import events
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
@@ -42,6 +42,7 @@ class Editor(TextArea):
     BINDINGS = [  # noqa: RUF012  (as every widget has it)
         Binding("ctrl+s", "steer", "steer", show=False),
         Binding("ctrl+d", "end_of_input", "leave", show=False),
+        Binding("ctrl+underscore", "undo", "undo", show=False),
         Binding("pageup", "app.page(-1)", "scroll up", show=False),
         Binding("pagedown", "app.page(1)", "scroll down", show=False),
         Binding("ctrl+home", "app.page(-9999)", "to the beginning", show=False),
@@ -98,7 +99,7 @@ class Editor(TextArea):
 
     # What was written before.
 
-    def remember(self, texts: Sequence[str]) -> None:
+    def remember(self, texts: Iterable[str]) -> None:
         """Have these as what was written before."""
         self._history = [text for text in texts if text.strip()]
         self._at = len(self._history)

@@ -10,9 +10,10 @@ from rich.text import Text
 from textual.strip import Strip
 
 from zot.readable import counted, size
+from zot.tui.flow import Flow
 from zot.tui.level import Level
 from zot.tui.looks import Look, safe
-from zot.tui.markdown import Flow, drawn, with_prefix
+from zot.tui.markdown import drawn, with_prefix
 
 _LEVELS: dict[Level, str] = {"info": "dim", "success": "green", "warn": "yellow", "error": "red"}
 DIM = Style(dim=True)
@@ -93,8 +94,7 @@ class AnswerEntry(Entry):
             self.touch()
 
     def draw(self, width: int, look: Look) -> list[Strip]:
-        lines = self._flow.lines(self._text, min(width - 2, _WIDEST), look)
-        return with_prefix(lines, Segment("  "), Segment("  "))
+        return self._flow.lines(self._text, min(width - 2, _WIDEST), look, Segment("  "))
 
 
 class ThoughtEntry(Entry):
@@ -160,9 +160,9 @@ class DisplayEntry(AnswerEntry):
         self._source = safe(source)
 
     def draw(self, width: int, look: Look) -> list[Strip]:
-        lines = self._flow.lines(self._text, width - 2, look)
-        head = Strip([Segment(f"[{self._source}]", Style(color="magenta"))])
-        return with_prefix([head, *lines], Segment(f"{look.bar} ", DIM), Segment(f"{look.bar} ", DIM))
+        bar = Segment(f"{look.bar} ", DIM)
+        head = Strip([bar, Segment(f"[{self._source}]", Style(color="magenta"))])
+        return [head, *self._flow.lines(self._text, width - 2, look, bar)]
 
 
 def image(mime_type: str, count: int) -> str:

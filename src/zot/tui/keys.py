@@ -4,7 +4,7 @@ KEYS = """\
 **Keys**
 
 - `Enter` sends; `Ctrl+J`, `Shift+Enter`, `Alt+Enter` or `\\` `Enter` begin a new line
-- `Esc` aborts what runs; `Ctrl+C` twice, or `Ctrl+D`, leaves
+- `Esc` aborts what runs; `Ctrl+C` twice, or `Ctrl+D`, leaves; `Ctrl+Z` suspends, `Ctrl+_` undoes
 - while the model is busy, `Enter` lets a message wait, `Ctrl+S` steers; `Up` takes back what waits, `Ctrl+R` removes it
 - `Up`, `Down`: what you wrote before; `Tab` completes `/commands` and `@files`
 - `PageUp`, `PageDown`, `Ctrl+Home`, `Ctrl+End` or the mouse wheel scroll

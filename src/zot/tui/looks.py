@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import locale
 import os
 import re
@@ -36,10 +37,17 @@ class Look(msgspec.Struct, frozen=True):
 ASCII = Look(user=">", call="*", folded="+", unfolded="-", bar="|", more="...", spinner="|/-\\", dot="-", unicode=False)
 
 
+def charset() -> str:
+    """Return the encoding of the locale; ASCII if that is one which nobody knows."""
+    try:
+        return codecs.lookup(locale.getencoding()).name
+    except LookupError:
+        return "ascii"
+
+
 def look_for(env: Mapping[str, str] = os.environ, encoding: str | None = None) -> Look:
     """Return the look for a terminal with this environment, whose locale has this encoding."""
-    name = (encoding or locale.getencoding()).lower().replace("-", "").replace("_", "")
-    look = Look() if name in ("utf8", "utf16", "utf32") else ASCII
+    look = Look() if (encoding or charset()).startswith("utf") else ASCII
     is_light = env.get("COLORFGBG", "").rpartition(";")[2] in _LIGHT_BACKGROUNDS
     return msgspec.structs.replace(look, code_theme="ansi_light") if is_light else look
 

@@ -1,15 +1,15 @@
-"""Markdown as lines of a terminal, made while it is still being written: what is finished is drawn once."""
+"""Markdown as lines of a terminal."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from functools import cache
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.segment import Segment
+from rich.text import Text
 from rich.theme import Theme
 from textual.strip import Strip
 
@@ -36,11 +36,9 @@ _STYLES = {
 }
 
 
+_INDENT = Segment("  ")
 #: What is drawn for the marks of lists, quotes and rules where only ASCII can be shown.
 _ASCII_MARKS = str.maketrans({"•": "*", "▌": "|", "─": "-", "━": "-", "…": "."})
-#: Code that is still being written is kept in pieces of so many lines.
-_PIECE_LINES = 40
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,}) *([\w+#-]*)[^\n]*\n")
 
 
 @cache
@@ -65,86 +63,6 @@ def drawn(renderable: RenderableType, width: int, *, ascii_only: bool = False) -
     return [Strip(line) for line in lines]
 
 
-class Flow:
-    """The lines of a text that grows at its end. What can no longer change is kept; the last block is drawn anew.
-
-    Code is kept in pieces, however long its block gets: each is coloured on its own.
-    """
-
-    def __init__(self, *, breaks: bool = False) -> None:
-        """``breaks``: the line ends of a paragraph stay where they are."""
-        self._breaks = breaks
-        self._key: tuple[int, str] = (0, "")
-        self._begin()
-
-    def _begin(self) -> None:
-        self._stable = 0
-        self._done: list[Strip] = []
-        #: The line that began the code in which the rest of the text begins; "" if it begins with a block.
-        self._fence = ""
-
-    def lines(self, text: str, width: int, look: Look) -> list[Strip]:
-        """Return the lines of ``text``, which begins with what it was the last time."""
-        if self._key != (width, look.code_theme):
-            self._key = (width, look.code_theme)
-            self._begin()
-        prefix = self._fence
-        tail = prefix + text[self._stable :]
-        starts = [*_starts(tail)] or [0]
-        for begin, end in pairwise(starts):
-            self._done += [*self._block(tail[begin:end], width, look), Strip([])]
-            self._fence = ""
-        if starts[-1]:
-            self._stable += starts[-1] - len(prefix)
-        last = self._keep_code(tail[starts[-1] :], width, look)
-        return self._done + (self._block(last, width, look) if last.strip() else [])
-
-    def _block(self, text: str, width: int, look: Look) -> list[Strip]:
-        lines = drawn(_markdown(text, look, breaks=self._breaks), width, ascii_only=not look.unicode)
-        while lines and not lines[-1].text.strip():
-            lines.pop()
-        while lines and not lines[0].text.strip() and not _FENCE.match(text):
-            lines.pop(0)
-        return lines
-
-    def _keep_code(self, last: str, width: int, look: Look) -> str:
-        """Keep all but the newest lines of a block of code; return what is left, as a block of its own."""
-        fence = _FENCE.match(last)
-        if fence is None or last.count("\n") < 2 * _PIECE_LINES:
-            return last
-        lines = last.split("\n")
-        pieces = (len(lines) - 1) // _PIECE_LINES - 1
-        for number in range(pieces):
-            first = 1 + number * _PIECE_LINES
-            piece = "\n".join(lines[first : first + _PIECE_LINES])
-            # Blank lines at the ends of a piece belong to the code.
-            self._done += drawn(_code(piece, fence[2], look), width, ascii_only=not look.unicode)
-            self._stable += len(piece) + 1
-        if not self._fence:
-            self._stable += len(lines[0]) + 1
-        self._fence = f"{lines[0]}\n"
-        return self._fence + "\n".join(lines[1 + pieces * _PIECE_LINES :])
-
-
-def _starts(text: str) -> Iterator[int]:
-    """Yield where the outermost blocks of a text begin."""
-    if not text.strip():
-        return
-    lines = text.split("\n")
-    offsets, at = [], 0
-    for line in lines:
-        offsets.append(at)
-        at += len(line) + 1
-    for token in _parser().parse(text):
-        if token.level == 0 and token.nesting >= 0 and token.map is not None and token.map[0] < len(offsets):
-            yield offsets[token.map[0]]
-
-
-def warm() -> None:
-    """Load what the first answer would have to wait for."""
-    Flow().lines("# a\n\n```python\nb = 1\n```\n", 40, Look())
-
-
 @cache
 def _parser() -> Any:
     from markdown_it import MarkdownIt  # Only an answer needs it.
@@ -152,18 +70,29 @@ def _parser() -> Any:
     return MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
 
 
-def _code(text: str, language: str, look: Look) -> RenderableType:
-    return _highlighted(text, language or "text", look.code_theme)
+def parsed(text: str) -> Sequence[Any]:
+    """Return the tokens of a text, as `markdown_it` has them."""
+    tokens: Sequence[Any] = _parser().parse(text)
+    return tokens
 
 
-def _highlighted(code: str, language: str, theme: str) -> RenderableType:
-    from rich.padding import Padding
+def code(text: str, language: str, width: int, look: Look) -> list[Strip]:
+    """Return the lines of code in colours, a little to the right. What is too long is continued below."""
     from rich.syntax import Syntax
 
-    return Padding(Syntax(code, language, theme=theme, word_wrap=True, background_color="default"), (0, 0, 0, 2))
+    syntax = Syntax("", language or "text", theme=look.code_theme, background_color="default")
+    lines, room = syntax.highlight(f"{text}\n").split("\n"), max(1, width - 2)
+    return with_prefix([strip for line in lines for strip in _folded(line, room)], _INDENT, _INDENT)
 
 
-def _markdown(text: str, look: Look, *, breaks: bool) -> RenderableType:
+def _folded(line: Text, width: int) -> list[Strip]:
+    if cell_len(line.plain) > width:
+        return drawn(line, width)
+    return [Strip(line.render(console()))]
+
+
+def markdown(text: str, look: Look, *, breaks: bool) -> RenderableType:
+    """Return a text as it is drawn. ``breaks``: the line ends of a paragraph stay where they are."""
     made: RenderableType = _ours()(text, code_theme=look.code_theme, breaks=breaks)
     return made
 
@@ -175,15 +104,20 @@ def _ours() -> Any:
 
     class Code(CodeBlock):
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-            yield _highlighted(str(self.text).rstrip(), self.lexer_name, self.theme)
+            look = Look(code_theme=str(self.theme))
+            for strip in code(str(self.text).rstrip(), self.lexer_name, options.max_width, look):
+                yield from strip
+                yield Segment.line()
 
     class Left(Heading):
         LEVEL_ALIGN = {}  # noqa: RUF012  (as the class above has it)
 
     class Ours(Markdown):
         def __init__(self, text: str, *, code_theme: str, breaks: bool) -> None:
-            super().__init__("", code_theme=code_theme, hyperlinks=False)
-            self.markup = text
+            # Theirs makes a parser of its own each time, which takes longer than what it is for.
+            self.markup, self.code_theme, self.hyperlinks = text, code_theme, False
+            self.justify, self.style = None, "none"
+            self.inline_code_lexer, self.inline_code_theme = None, code_theme
             self.parsed = _parser().parse(text)  # A tag is text like any other: theirs would be left out.
             for child in (child for token in self.parsed if breaks for child in token.children or ()):
                 if child.type == "softbreak":
@@ -192,11 +126,6 @@ def _ours() -> Any:
         elements = {**Markdown.elements, "fence": Code, "code_block": Code, "heading_open": Left}  # noqa: RUF012
 
     return Ours
-
-
-def blank() -> Strip:
-    """Return a line with nothing in it."""
-    return Strip([])
 
 
 def with_prefix(lines: list[Strip], first: Segment, others: Segment) -> list[Strip]:

@@ -43,7 +43,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _RESULT_LINES = 5
-_DECISIONS: dict[str, Decision] = {"y": "allow_once", "a": "allow_always"}
+_DECISIONS: dict[str, Decision] = {
+    "y": "allow_once",
+    "yes": "allow_once",
+    "a": "allow_always",
+    "always": "allow_always",
+}
 _LISTED = 40
 
 
@@ -135,7 +140,10 @@ class PlainTerminal:
     # What is typed.
 
     def _read(self) -> None:
-        data = os.read(self._incoming, 65536)
+        try:
+            data = os.read(self._incoming, 65536)
+        except OSError:  # The terminal is gone.
+            data = b""
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             self._lines.put_nowait(line.decode("utf-8", "replace").rstrip("\r"))
@@ -152,12 +160,15 @@ class PlainTerminal:
 
     def _drop_typed(self) -> None:
         """What was typed while something ran is not said after an abort. The end of the input stays."""
-        typed = [self._lines.get_nowait() for _ in range(self._lines.qsize())]
-        for line in typed:
+        for line in self._typed():
             if line is None:
                 self._lines.put_nowait(None)
             elif line.strip():
                 self._say(f"-- not said: {one_line(line, 160)}")
+
+    def _typed(self) -> list[str | None]:
+        """Take the lines that were typed and not read yet."""
+        return [self._lines.get_nowait() for _ in range(self._lines.qsize())]
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work, name="zot abort")
@@ -168,6 +179,14 @@ class PlainTerminal:
         line = await self._lines.get()
         self._at_start = True
         return line
+
+    async def _answer(self, prompt: str) -> str:
+        """Return what is typed after a question: at a terminal, what was typed before it is meant for the model."""
+        before = self._typed() if os.isatty(self._incoming) else []
+        answer = None if None in before else await self._line(prompt)
+        for line in (*before, *self._typed()):
+            self._lines.put_nowait(line)
+        return (answer or "").strip()
 
     # What happens.
 
@@ -242,11 +261,9 @@ class PlainTerminal:
                 return
             self._done.clear()
             request, self._asked = self._asked, None
-            answer = await self._line("  allow it? y(es), a(lways), n(o) ")
+            answer = await self._answer("  allow it? y(es), a(lways), n(o) ")
             try:
-                await self.conversation.approve(
-                    request.id, _DECISIONS.get((answer or "").strip().lower()[:1], "reject")
-                )
+                await self.conversation.approve(request.id, _DECISIONS.get(answer.lower(), "reject"))
             except UserError as problem:
                 self.note(str(problem), "warn")
 
@@ -266,13 +283,13 @@ class PlainTerminal:
             self._say(f"-- {text}")
 
     async def choose(
-        self, title: str, options: Sequence[Option[T]], *, body: str = "", diff: Sequence[tuple[str, str]] = ()
+        self, title: str, options: Sequence[Option[T]], *, body: str = "", sudden: bool = False
     ) -> T | None:
         shown = [one_line(option.label, 160) for option in options[:_LISTED]]
-        lines = [escaped(body), *(line for line, _ in diff), f"? {one_line(title)}"]
+        lines = [escaped(body), f"? {one_line(title)}"]
         lines += [f"  {number}  {label}" for number, label in enumerate(shown, 1)]
         self._say("\n".join(line for line in lines if line))
-        answer = (await self._line("  number, or nothing: ") or "").strip()
+        answer = await self._answer("  number, or nothing: ")
         by_key = next((one for one in options if one.key and one.key == answer.lower()), None)
         if by_key is not None:
             return by_key.value

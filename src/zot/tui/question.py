@@ -41,9 +41,14 @@ class Question(Vertical, can_focus=True):
         body: str = "",
         diff: Sequence[tuple[str, str]] = (),
         hint: str = "",
+        sudden: bool = False,
     ) -> None:
-        """``body`` and ``diff``, lines with their styles, say what it is about, ``hint`` which keys there are."""
+        """``body`` and ``diff``, lines with their styles, say what it is about, ``hint`` which keys there are.
+
+        ``sudden``: nobody has asked for it, so that what is being typed is not meant for it.
+        """
         super().__init__()
+        self._sudden = sudden
         self._hint = hint or ("Esc leaves it" if any(one.key for one in options) else "type to search; Esc leaves it")
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._title = safe(title)
@@ -99,8 +104,13 @@ class Question(Vertical, can_focus=True):
 
     @property
     def by_key(self) -> bool:
-        """True if something must be decided, with one key: a stray one must not do it."""
+        """True if something must be decided, with one key."""
         return any(one.key for one in self._options)
+
+    @property
+    def is_sudden(self) -> bool:
+        """True if a stray key must not answer it."""
+        return self._sudden or self.by_key
 
     @property
     def _shown(self) -> int:
@@ -108,7 +118,7 @@ class Question(Vertical, can_focus=True):
 
     def _draw(self) -> None:
         text = self._more()
-        if self._listens or not self.by_key:
+        if self._listens or not self.is_sudden:
             text.append(self._choice())
         else:
             text.append("stop typing to answer", "dim")

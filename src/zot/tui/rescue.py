@@ -18,7 +18,8 @@ async def rescue(terminal: Terminal, failure: str) -> None:
     again = ModelInfo(now.provider, now.model)
     options = [Option(again, f"{now.provider}/{now.model}, once more")]
     options += [Option(one, f"{one.provider}/{one.id}") for one in _others(now, await terminal.conversation.models())]
-    chosen = await terminal.choose("The model call failed. Ask again?", options, body=one_line(failure, 600))
+    title = "The model call failed. Ask again?"
+    chosen = await terminal.choose(title, options, body=one_line(failure, 600), sudden=True)
     if chosen is None:
         return
     if chosen != again:

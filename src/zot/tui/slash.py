@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -15,6 +16,8 @@ from zot.tui.looks import tokens
 from zot.tui.terminal import Option, Terminal
 from zot.tui.trust import ask_trust
 
+_COMMAND = re.compile(r"/[\w.-]+(\s|$)")
+
 Action: TypeAlias = Callable[[Terminal, str], Awaitable[None]]
 
 
@@ -24,6 +27,11 @@ class Command(msgspec.Struct, frozen=True):
     action: Action
     takes: str
     help: str
+
+
+def is_command(text: str) -> bool:
+    """True if a text is a command: a path is not one."""
+    return _COMMAND.match(text) is not None
 
 
 async def run(terminal: Terminal, line: str) -> None:

@@ -29,6 +29,7 @@ class Status(Static):
         self._since = time.monotonic()
         self._tick = 0
         self._was_reachable = True
+        self._line = Text()
         #: Whether the session can be spoken to.
         self.is_reachable: Callable[[], bool] = lambda: True
 
@@ -63,7 +64,9 @@ class Status(Static):
         details = separator.join(parts)
         line.append(" " * max(1, width - len(state) - len(details)))
         line.append(details, "dim")
-        self.update(line)
+        if line != self._line:
+            self._line = line
+            self.update(line, layout=False)
 
     def _state(self, width: int) -> str:
         self._was_reachable = self.is_reachable()

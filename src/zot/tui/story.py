@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from zot.events import (
     AgentEvent,
@@ -20,7 +21,6 @@ from zot.events import (
     ToolProgress,
     ToolResult,
     ToolUseArgs,
-    ToolUseEnd,
     ToolUseStart,
     TurnEnd,
     TurnStart,
@@ -74,70 +74,71 @@ class Story:
         return next(iter(self._calls.values()), None)
 
     def _tell(self, event: AgentEvent) -> None:
-        match event:
-            case UserMessage(content=content):
-                self._add(_user(content))
-                self.doing, self.failure = "waiting for the model", ""
-            case TurnStart():
-                self.doing = "waiting for the model"
-            case AssistantStart():
-                self._answer = self._thought = None
-                self.retry = ""
-            case TextDelta(delta=delta):
-                self._say(delta)
-            case ThinkingDelta(delta=delta):
-                self._think(delta)
-            case ToolUseStart(id=call_id, name=name):
-                self._end_thought()
-                self._calls[call_id] = entry = CallEntry(call_id, name)
-                self._add(entry)
-                self.doing = f"writing a call of {name}"
-            case ToolUseArgs(id=call_id, delta=delta):
-                if (called := self._calls.get(call_id)) is not None:
-                    called.write(delta)
-            case ToolUseEnd():
-                pass
-            case ToolCall(id=call_id, name=name, args=args):
-                self._known(call_id, name).called(args)
-                self.doing = f"running {name}"
-            case ToolProgress(id=call_id, text=text):
-                if (called := self._calls.get(call_id)) is not None:
-                    called.progress(text)
-            case ToolResult(id=call_id, is_error=is_error, content=content, details=details):
-                self._finish(call_id, content, is_error=is_error, extension=details.extension if details else "")
-            case AssistantMessage(content=content):
-                self._message(content)
-            case TurnEnd(stop=stop, error=error):
-                self._end_turn(stop, error)
-            case Error(message=message):
-                if message != self._error:  # Else the end of the turn has said so.
-                    self._add(NoteEntry(message, "error"))
-            case Done():
-                self._end()
-            case CompactDone(summary=summary, auto=auto, pruned=pruned):
-                self._compacted(summary, auto=auto, pruned=pruned)
-            case Retry(reason=reason, attempt=attempt, delay_ms=delay_ms):
-                self.doing = self.retry = f"again in {delay_ms / 1000:.0f} s (try {attempt + 1}): {reason}"
-            case ExtWaiting(extension=extension, what=what) if self.doing:
-                self.doing = f"waiting for {extension}: {what}"
-            case ExtNotify(extension=extension, level=level, message=message):
-                self._add(NoteEntry(message, level, source=extension))
-            case _:
-                pass  # Panels and questions are not part of the story; what we do not know yet is not, either.
+        """Panels and questions are not part of the story; what we do not know yet is not, either."""
+        told = _TOLD.get(type(event))
+        if told is not None:
+            told(self, event)
 
-    def _say(self, delta: str) -> None:
+    def _asked(self, event: UserMessage) -> None:
+        self._add(_user(event.content))
+        self.doing, self.failure = "waiting for the model", ""
+
+    def _begin_turn(self, event: TurnStart) -> None:
+        self.doing = "waiting for the model"
+
+    def _begin_answer(self, event: AssistantStart) -> None:
+        self._answer = self._thought = None
+        self.retry = ""
+
+    def _begin_call(self, event: ToolUseStart) -> None:
+        self._end_thought()
+        self._known(event.id, event.name)
+        self.doing = f"writing a call of {event.name}"
+
+    def _write_call(self, event: ToolUseArgs) -> None:
+        if (called := self._calls.get(event.id)) is not None:
+            called.write(event.delta)
+
+    def _call(self, event: ToolCall) -> None:
+        self._known(event.id, event.name).called(event.args)
+        self.doing = f"running {event.name}"
+
+    def _progress(self, event: ToolProgress) -> None:
+        if (called := self._calls.get(event.id)) is not None:
+            called.progress(event.text)
+
+    def _result(self, event: ToolResult) -> None:
+        extension = event.details.extension if event.details else ""
+        self._finish(event.id, event.content, is_error=event.is_error, extension=extension)
+
+    def _fail(self, event: Error) -> None:
+        if event.message != self._error:  # Else the end of the turn has said so.
+            self._add(NoteEntry(event.message, "error"))
+
+    def _try_again(self, event: Retry) -> None:
+        when = f"again in {event.delay_ms / 1000:.0f} s (try {event.attempt + 1})"
+        self.doing = self.retry = f"{when}: {event.reason}"
+
+    def _wait(self, event: ExtWaiting) -> None:
+        if self.doing:
+            self.doing = f"waiting for {event.extension}: {event.what}"
+
+    def _notice(self, event: ExtNotify) -> None:
+        self._add(NoteEntry(event.message, event.level, source=event.extension))
+
+    def _say(self, event: TextDelta) -> None:
         self._end_thought()
         if self._answer is None:
             self._answer = AnswerEntry()
             self._add(self._answer)
-        self._answer.add(delta)
+        self._answer.add(event.delta)
         self.doing = "answering"
 
-    def _think(self, delta: str) -> None:
+    def _think(self, event: ThinkingDelta) -> None:
         if self._thought is None:
             self._thought = ThoughtEntry()
             self._add(self._thought)
-        self._thought.add(delta)
+        self._thought.add(event.delta)
         self.doing = "thinking"
 
     def _end_thought(self) -> None:
@@ -145,10 +146,10 @@ class Story:
             self._thought.end()
             self._thought = None
 
-    def _message(self, content: Sequence[ShownBlock]) -> None:
+    def _message(self, event: AssistantMessage) -> None:
         """The message is complete: what was shown of it must be what it says."""
         self._end_thought()
-        text = text_of(content)
+        text = text_of(event.content)
         if self._answer is None and text.strip():
             self._answer = AnswerEntry()
             self._add(self._answer)
@@ -156,11 +157,11 @@ class Story:
             self._answer.replace(text)
         self._answer = None
 
-    def _end_turn(self, stop: str, error: str | None) -> None:
+    def _end_turn(self, event: TurnEnd) -> None:
         self._end_thought()
-        match stop:
+        match event.stop:
             case "error":
-                self._error = self.failure = error or "the model call failed"
+                self._error = self.failure = event.error or "the model call failed"
                 self._add(NoteEntry(self._error, "error"))
             case "aborted":
                 self._add(NoteEntry("aborted", "warn"))
@@ -169,7 +170,7 @@ class Story:
             case _:
                 pass
 
-    def _end(self) -> None:
+    def _end(self, event: Done) -> None:
         for call in self._calls.values():  # A half-written call is dropped by an abort.
             call.finish("", is_error=True)
         self._calls.clear()
@@ -177,11 +178,12 @@ class Story:
         self._answer, self._error = None, ""
         self.doing = self.retry = ""
 
-    def _compacted(self, summary: str, *, auto: bool, pruned: int) -> None:
-        why = "the conversation was made shorter by itself" if auto else "the conversation was summarised"
-        self._add(NoteEntry(why + (f"; {pruned} results of tools were shortened" if pruned else ""), "info"))
-        if summary:
-            self._add(ThoughtEntry(summary))
+    def _compacted(self, event: CompactDone) -> None:
+        why = "the conversation was made shorter by itself" if event.auto else "the conversation was summarised"
+        more = f"; {event.pruned} results of tools were shortened" if event.pruned else ""
+        self._add(NoteEntry(f"{why}{more}", "info"))
+        if event.summary:
+            self._add(ThoughtEntry(event.summary))
 
     def _known(self, call_id: str, name: str) -> CallEntry:
         if call_id not in self._calls:
@@ -204,6 +206,28 @@ class Story:
         for block in content:
             if isinstance(block, ShownCall):
                 self._known(block.id, block.name).called(block.args)
+
+
+_TOLD: dict[type[AgentEvent], Callable[[Story, Any], None]] = {
+    UserMessage: Story._asked,
+    TurnStart: Story._begin_turn,
+    AssistantStart: Story._begin_answer,
+    TextDelta: Story._say,
+    ThinkingDelta: Story._think,
+    ToolUseStart: Story._begin_call,
+    ToolUseArgs: Story._write_call,
+    ToolCall: Story._call,
+    ToolProgress: Story._progress,
+    ToolResult: Story._result,
+    AssistantMessage: Story._message,
+    TurnEnd: Story._end_turn,
+    Error: Story._fail,
+    Done: Story._end,
+    CompactDone: Story._compacted,
+    Retry: Story._try_again,
+    ExtWaiting: Story._wait,
+    ExtNotify: Story._notice,
+}
 
 
 def _user(content: Sequence[ShownBlock]) -> UserEntry:

@@ -48,9 +48,9 @@ class Terminal(Protocol):
         """Say what is waited for; "" when it is over."""
 
     async def choose(
-        self, title: str, options: Sequence[Option[T]], *, body: str = "", diff: Sequence[tuple[str, str]] = ()
+        self, title: str, options: Sequence[Option[T]], *, body: str = "", sudden: bool = False
     ) -> T | None:
-        """Let the person choose. ``body`` and ``diff``, lines with their styles, say what it is about."""
+        """Let the person choose. ``body`` says what it is about; ``sudden``: nobody has asked for the question."""
 
     async def ask(self, title: str, *, secret: bool = False) -> str | None:
         """Let the person write something."""

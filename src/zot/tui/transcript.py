@@ -12,23 +12,27 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.binding import Binding
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
+from textual.widget import Widget
 
 from zot.tui.entries import Entry
 from zot.tui.looks import Look
+from zot.tui.pace import Pace
 
 #: What is drawn is kept for so many entries; of the others only their height is known.
 _KEPT = 300
+#: What is so many windows away may be in the window soon.
+_AHEAD = 2
 #: So many rows are kept as the screen wants them.
 _FINISHED = 2000
 
 #: The version of an entry, and its lines.
 Drawn: TypeAlias = tuple[int, list[Strip]]
 _LEFT = Segment(" ")
-
+_NOTHING = Strip([])
 _REVERSED = Style(reverse=True)
 
 
@@ -54,8 +58,8 @@ class Transcript(ScrollView, can_focus=True):
         self.follows = True
         self._look = look
         self._heights: list[int] = []
-        #: Rows as the screen wants them, by their number, as long as nothing above them changes.
-        self._finished: dict[int, Strip] = {}
+        #: Rows as the screen wants them, with what they were made of, by its identity.
+        self._finished: dict[int, tuple[Strip, Strip]] = {}
         #: Which version of an entry its height is of; -1 if it was guessed.
         self._measured: list[int] = []
         self._offsets: list[int] = [0]
@@ -63,6 +67,7 @@ class Transcript(ScrollView, can_focus=True):
         self._width = 0
         self._settling = False
         self._marked: Entry | None = None
+        self._ahead = Pace(self, self._draw_ahead)
 
     # What others do to it.
 
@@ -125,26 +130,24 @@ class Transcript(ScrollView, can_focus=True):
                     top = max(0, self._offsets[-1] - height)
                 elif self.entries:
                     top = max(0, min(self._offsets[anchor] + within, self._offsets[-1] - height))
-                if not self._measure(top - height, top + 2 * height):
+                if not self._measure(top, top + height):
                     break
                 self._lay_out()
-            self.virtual_size = Size(self._width + 2, self._offsets[-1])
+            self._reach(Size(self._width + 2, self._offsets[-1]))
             self.scroll_to(y=top, animate=False, immediate=True, force=True)
         finally:
             self._settling = False
         self.refresh()
+        self._ahead.want()
+
+    def _reach(self, size: Size) -> None:
+        """Be so large. The screen needs no new layout for that: where there is no scrollbar, its place is kept."""
+        if size != self.virtual_size:
+            self.set_reactive(Widget.virtual_size, size)
+            self._scroll_update(size)
 
     def _lay_out(self) -> None:
-        before, self._offsets = self._offsets, [0, *accumulate(self._heights)]
-        # What stands above the first difference is where it was; entries that look different are dropped one by one.
-        same = next((at for at, (one, two) in enumerate(zip(before, self._offsets, strict=False)) if one != two), None)
-        if same is not None:
-            self._forget_rows(self._offsets[max(0, same - 1)])
-
-    def _forget_rows(self, first: int, last: int | None = None) -> None:
-        rows = [row for row in self._finished if row >= first and (last is None or row < last)]
-        for row in rows:
-            del self._finished[row]
+        self._offsets = [0, *accumulate(self._heights)]
 
     def _measure(self, first: int, last: int) -> bool:
         """Draw the entries of these rows. True if one is of another height than was thought."""
@@ -155,7 +158,6 @@ class Transcript(ScrollView, can_focus=True):
             entry = self.entries[index]
             if self._measured[index] != entry.version:
                 height = len(self._lines(index))
-                self._forget_rows(self._offsets[index], self._offsets[index + 1])
                 changed = changed or height != self._heights[index]
                 self._heights[index], self._measured[index] = height, entry.version
         return changed
@@ -167,46 +169,59 @@ class Transcript(ScrollView, can_focus=True):
         """Return the lines of an entry, with an empty one behind them."""
         entry = self.entries[index]
         key = id(entry)
-        known = self._drawn.get(key)
-        if known is not None and known[0] == entry.version:
+        if self._is_drawn(index):
             self._drawn.move_to_end(key)
-            return known[1]
-        lines = [*entry.draw(self._width, self._look), Strip([])]
+            return self._drawn[key][1]
+        lines = [*entry.draw(self._width, self._look), _NOTHING]
         self._drawn[key] = (entry.version, lines)
         while len(self._drawn) > _KEPT:
             self._drawn.popitem(last=False)
         return lines
 
+    def _is_drawn(self, index: int) -> bool:
+        known = self._drawn.get(id(self.entries[index]))
+        return known is not None and known[0] == self.entries[index].version
+
     def _row(self, row: int) -> Strip:
         """Return a row of the whole transcript."""
         if not 0 <= row < self._offsets[-1]:
-            return Strip([])
+            return _NOTHING
         index = self._index(row)
         lines, within = self._lines(index), row - self._offsets[index]
-        return lines[within] if within < len(lines) else Strip([])
+        return lines[within] if within < len(lines) else _NOTHING
 
     # What the screen wants.
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Return rows of the window. There is nothing around them that would have to be drawn with them."""
+        top, width, style = self.scroll_offset.y, self.outer_size.width, self.rich_style
+        strips = [self._shown(top + y, width, style) for y in crop.line_range]
+        background = self.background_colors[1]
+        for one in self.get_line_filters():
+            strips = [strip.apply_filter(one, background) for strip in strips]
+        if crop.column_span != (0, width):
+            strips = [strip.crop(*crop.column_span) for strip in strips]
+        return strips
+
     def render_line(self, y: int) -> Strip:
+        """Return a row of the window in which each part knows where it stands: for who selects something."""
         row = self.scroll_offset.y + y
-        selection = self.text_selection
+        return self._shown(row, self.outer_size.width, self.rich_style).apply_offsets(0, row)
+
+    def _shown(self, row: int, width: int, style: Style) -> Strip:
+        """Return a row of the whole transcript as the screen wants it."""
+        strip, selection = self._row(row), self.text_selection
         if selection is None and self._marked is None:
-            finished = self._finished.get(row)
-            if finished is None:
+            if id(strip) not in self._finished:
                 if len(self._finished) > _FINISHED:
                     self._finished.clear()
-                finished = self._finished[row] = self._padded(self._row(row), row)
-            return finished
-        strip = self._row(row)
+                self._finished[id(strip)] = (strip, _padded(strip, width, style))
+            return self._finished[id(strip)][1]
         if self._marked is not None and self._is_head(row, self._marked):
             strip = strip.apply_style(_REVERSED)
         if selection is not None and (span := selection.get_span(row)) is not None:
             strip = self._selected(strip, max(0, span[0] - 1), span[1] - 1 if span[1] > 0 else span[1])
-        return self._padded(strip, row)
-
-    def _padded(self, strip: Strip, row: int) -> Strip:
-        width = self.scrollable_content_region.width
-        return Strip([_LEFT, *strip]).crop_extend(0, width, self.rich_style).apply_offsets(0, row)
+        return _padded(strip, width, style)
 
     def _is_head(self, row: int, entry: Entry) -> bool:
         index = self._index(row)
@@ -246,9 +261,20 @@ class Transcript(ScrollView, can_focus=True):
     def _look_around(self) -> None:
         """What comes into the window must have been measured."""
         top, height = round(self.scroll_y), self.scrollable_content_region.height
-        first, last = self._index(top - height), self._index(top + 2 * height)
-        if any(self._measured[index] < 0 for index in range(first, last + 1) if index < len(self.entries)):
+        near = range(self._index(top), min(self._index(top + height) + 1, len(self.entries)))
+        if any(self._measured[index] < 0 for index in near):
             self.settle()
+
+    def _draw_ahead(self) -> None:
+        """Draw one thing that is not in the window, but may be soon."""
+        top, height = round(self.scroll_y), self.scrollable_content_region.height
+        first, here = self._index(top - _AHEAD * height), self._index(top)
+        last = self._index(top + (1 + _AHEAD) * height)
+        for index in (*range(here, first - 1, -1), *range(here, last + 1)):
+            if index < len(self.entries) and not self._is_drawn(index):
+                self._lines(index)
+                self._ahead.want()
+                return
 
     def on_resize(self) -> None:
         width = self.scrollable_content_region.width - 2  # a blank at each side
@@ -300,3 +326,7 @@ class Transcript(ScrollView, can_focus=True):
             self.follows = False
             self.settle()
             self.follows = self.scroll_y >= self.max_scroll_y
+
+
+def _padded(strip: Strip, width: int, style: Style) -> Strip:
+    return Strip([_LEFT, *strip]).crop_extend(0, width, style)

@@ -1,0 +1,68 @@
+"""Two terminals at one session that is in no daemon: each shows what the other does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from harness import PATIENCE_S, Zot
+from tui.stage import Stage, stage
+
+HELD = """!script call bash {"command": "while ! [ -e go ]; do sleep 0.02; done"} ;; --- ;; say "released" """
+AT_WORK = "another process is at work in this session"
+
+
+@asynccontextmanager
+async def two(tmp_path: Path) -> AsyncIterator[tuple[Stage, Stage]]:
+    """Two terminals at one session."""
+    async with stage(tmp_path) as one:
+        await one.sees("ready")
+        await one.says("!echo how it began")
+        await one.idle()
+        session = (await one.app.conversation.state()).session
+        async with stage(tmp_path, session=session) as other:
+            await other.sees("how it began")
+            await other.sees("ready")
+            yield one, other
+
+
+async def test_what_the_other_says_is_shown_and_can_be_gone_on_with(tmp_path: Path) -> None:
+    async with two(tmp_path) as (one, other):
+        await one.says(HELD)
+        await other.sees(AT_WORK)
+        await other.sees("running bash")
+        await other.says("!echo said afterwards")
+        await other.sees("1. !echo said afterwards")
+        await other.pilot.press("escape")
+        await other.sees("abort it there")
+        assert other.app.editor.text == "!echo said afterwards"
+        await other.pilot.press("enter")
+        (tmp_path / "go").touch()
+        await one.sees("   released")
+        await other.sees("   said afterwards")
+        assert other.screen.index("released") < other.screen.index("said afterwards")
+        await one.sees("   said afterwards")
+        await other.idle()
+        said = await other.app.conversation.messages()
+        assert [message.role for message in said].count("user") == 3
+
+
+async def test_what_a_process_that_dies_leaves_behind_is_ended(tmp_path: Path, zot: Callable[..., Zot]) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.says("!echo how it began")
+        await person.idle()
+        session = (await person.app.conversation.state()).session
+        env = {"HOME": str(tmp_path), "ZOT_HOME": str(tmp_path / "home")}
+        other = zot("--session", session, env=env)
+        other.send({"type": "prompt", "message": "!slow 1000 0.02"})
+        await person.sees(AT_WORK)
+        await person.sees("answering")
+        other.process.kill()
+        other.process.wait(PATIENCE_S)
+        await person.pilot.press("escape")
+        await person.sees("aborted")
+        await person.idle()
+        await person.says("!echo it goes on")
+        await person.sees("   it goes on")
