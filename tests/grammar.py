@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections import deque
 from typing import Any
 
 COUNTERS = {"input", "output", "cache_read", "cache_write", "cost_usd"}
@@ -79,11 +80,11 @@ class Grammar:
         self._open: list[str] = []
         self._error = ""
         self._totals = dict.fromkeys(COUNTERS, 0.0)
-        self._seen: list[str] = []
+        self._seen: deque[dict[str, Any]] = deque(maxlen=13)
 
     def take(self, frame: dict[str, Any]) -> None:
         """Take the next frame; raise Disorder if it must not come now, or not like this."""
-        self._seen = [*self._seen[-12:], str(frame)[:160]]
+        self._seen.append(frame)
         match frame["type"]:
             case "response":
                 self._answered(frame)
@@ -229,5 +230,5 @@ class Grammar:
             self._refuse(f"{kind} with the keys {sorted(keys)}")
 
     def _refuse(self, what: str) -> None:
-        history = "\n  ".join(self._seen)
+        history = "\n  ".join(str(frame)[:160] for frame in self._seen)
         raise Disorder(f"{what} must not come {self.at.value}. The last frames:\n  {history}")

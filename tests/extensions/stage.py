@@ -16,7 +16,7 @@ from zot.history import Batch
 from zot.runtime import open_any
 from zot.session import Session
 
-#: What every script begins with: it can speak, and writes down what it hears.
+#: What every script begins with: it can speak, writes down what it hears, and hears nothing after it was told to end.
 _PRELUDE = """\
 import json, os, sys, time
 heard = open("data/heard", "a")
@@ -26,7 +26,10 @@ def say(kind, **fields):
 def frames():
     for line in sys.stdin:
         heard.write(line); heard.flush()
-        yield json.loads(line)
+        frame = json.loads(line)
+        yield frame
+        if frame["type"] == "shutdown":
+            return
 def hello(*capabilities):
     say("hello", name=NAME, version="1", capabilities=list(capabilities))
 def answer(frame, **decision):
@@ -108,6 +111,11 @@ class Stage:
     async def until_offered(self, tool: str) -> None:
         """Wait until the model may call ``tool``."""
         while tool not in [offered.spec.name for offered in self.session.agent.extensions.tools()]:
+            await asyncio.sleep(0.005)
+
+    async def until_logged(self, name: str, text: str) -> None:
+        """Wait until ``text`` stands in an extension's log."""
+        while text not in self.log(name):
             await asyncio.sleep(0.005)
 
     def notices(self) -> list[tuple[str, str]]:

@@ -68,6 +68,20 @@ ZOO: dict[str, tuple[str, str, str]] = {
     ),
     "cannot be started": ("", "could not be started", ""),
 }  # fmt: skip
+#: One that is never late, also on a busy machine: the deadlines of its neighbour are its own.
+GOOD = """
+echo '{"type": "hello", "name": "good", "version": "1", "capabilities": ["tools"]}'
+echo '{"type": "register_tool", "name": "lookup", "description": "", "schema": {}}'
+echo '{"type": "ready"}'
+while read -r frame; do
+    case $frame in
+        *'"tool_call"'*)
+            id=${frame#*'"id":"'}
+            echo '{"type": "tool_result", "id": "'"${id%%'"'*}"'", "content": [{"type": "text", "text": "found it"}]}' ;;
+        *'"shutdown"'*) exit ;;
+    esac
+done
+"""
 
 
 @pytest.mark.parametrize("kind", ZOO)
@@ -75,17 +89,20 @@ async def test_a_bad_extension_costs_only_itself(tmp_path: Path, kind: str) -> N
     script, explained, result = ZOO[kind]
     more = {"exec": "./missing"} if kind == "cannot be started" else {}
     bad, mark = Extension(tmp_path, "bad", script, **more), uuid.uuid4().hex
+    good = Extension(tmp_path, "good", "", exec="/bin/sh", args=["-c", GOOD])
     env = {"ZOT_HOME": str(tmp_path), "PATH": os.environ["PATH"], "ZOT_TEST_CALL": mark}
-    # Whoever does say hello may take its time on a busy machine.
-    deadlines = {"hello": 2.0 if "hello within" in explained else 60.0, "tool": 1.0, "shutdown": 0.2, "terminate": 0.2}
-    async with Stage(tmp_path, bad, Extension(tmp_path, "good", TOOL), env=env, ext_deadlines=deadlines) as stage:
+    # Who does say hello, or answer, may take its time on a busy machine.
+    hello_s, tool_s = 2.0 if "hello within" in explained else 60.0, 1.0 if "did not answer" in result else 60.0
+    deadlines = {"hello": hello_s, "tool": tool_s, "shutdown": 0.2, "terminate": 0.2}
+    async with Stage(tmp_path, bad, good, env=env, ext_deadlines=deadlines) as stage:
         await stage.session.commands()  # Whoever is slow to start on a busy machine is waited for here.
         await stage.until_offered("lookup")
         if result:
+            await stage.until_offered("bad")
             [(text, _)] = results(await stage.prompt("call bad {} ;; --- ;; say done"))
             assert result in text
         assert results(await stage.prompt('call lookup {"q": "it"} ;; --- ;; say done')) == [("found it", False)]
-    assert re.search(re.escape(explained), stage.log("bad"))
+        await stage.until_logged("bad", explained)
     assert left(mark) == []
 
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from textual import _wait
 from textual.pilot import Pilot
 
 from zot.config import Config
@@ -19,6 +20,9 @@ from zot.tui.looks import Look
 from zot.tui.question import Question
 
 PATIENCE_S = 20.0
+
+# After each key it is waited until nothing is computed any more, and looked at that 50 times a second: twice for each key.
+_wait.SLEEP_GRANULARITY, _wait.SLEEP_IDLE = 1 / 200, 1 / 1000
 
 
 class Stage:
