@@ -164,7 +164,7 @@ def test_a_transcript_for_programs_has_what_clients_see(shell: Shell) -> None:
     assert (head["type"], head["id"]) == ("session", "s")
     assert user == {
         "type": "message", "seq": 2, "role": "user", "content": [{"type": "text", "text": "Well?"}],
-        "time": "2026-01-31T12:00:00.001Z",
+        "time": "2026-01-31T12:00:00.000Z",
     }  # fmt: skip
     assert reply["content"] == [{"type": "text", "text": "Yes."}]
     *_, reply = shell.told("show", "s", "--full")

@@ -78,6 +78,8 @@ class History:
         #: Who guards the session although it may be away, by name.
         self.guards: dict[str, Guarded] = {}
         self.run = store.last_run
+        #: Whether the past may have a run that did not come to its end: until we have looked.
+        self.must_recover = store.shared
         #: True while a turn was shown to begin and not to end.
         self.in_turn = False
         self._store = store

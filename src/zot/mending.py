@@ -25,7 +25,8 @@ class TakenUp(msgspec.Struct, frozen=True):
 
 async def mend(history: History, store: Store, newest: Sequence[Row], *, now: Callable[[], str]) -> None:
     """End a newest run that has no end, unless it waits for a person, or somebody else runs the session."""
-    if not recover(history.transcript, newest, now="").rows:
+    history.must_recover = _is_cut_off(history, newest)
+    if not history.must_recover or not recover(history.transcript, newest, now="").rows:
         return
     try:
         history.learn([row for _, row in await store.begin()])
@@ -51,7 +52,8 @@ async def take_up(
 
     Only one that was begun here can: what a file or another session says that a person allowed, nobody has.
     """
-    if not store.left_behind and not recover(history.transcript, newest, now="", parks=False).rows:
+    history.must_recover = _is_cut_off(history, newest)
+    if not store.left_behind and not history.must_recover:
         return None
     try:
         history.learn([row for _, row in await store.begin()])
@@ -87,6 +89,7 @@ async def note(history: History, store: Store, row: Row, *, begun: bool) -> None
     try:
         history.learn([other for _, other in others])
         if others:
+            history.must_recover = True  # Whoever it was may be dead by now.
             history.overheard(others[-1][0])
         history.run = store.last_run
         history.amend([row])
@@ -115,3 +118,8 @@ async def establish(history: History, store: Store, configured: Configured) -> N
     if store.shared and configured != history.configured:
         with suppress(SessionBusy):  # Then its next run does it.
             await note(history, store, configured, begun=False)
+
+
+def _is_cut_off(history: History, newest: Sequence[Row]) -> bool:
+    """True if the newest run, or the transcript, is not as whoever brings it to its end would leave it."""
+    return bool(recover(history.transcript, newest, now="", parks=False).rows)

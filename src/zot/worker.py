@@ -44,9 +44,7 @@ class Worker:
         self._jobs = jobs
         self._key = key
         self._now = now
-        #: Whether the past may have a run that did not come to its end: until we have looked, as its only writer.
-        self._must_recover = store.shared
-        self._newest = newest
+        self._newest: Sequence[Row] | None = newest
         self._entering: asyncio.Timeout | None = None
         self._run: Run | None = None
         self._store_failure: StoreFailed | None = None
@@ -168,15 +166,15 @@ class Worker:
 
     async def mend(self) -> None:
         """End the run that a dead process left without an end, if there is one and nobody else runs the session."""
-        newest, self._newest = self._newest, ()
-        if self._must_recover and self._running is None:
+        newest, self._newest = self._newest, None
+        if newest is not None and self._history.must_recover and self._running is None:
             await mend(self._history, self._store, newest, now=self._now)
 
     async def take_up(self, clock: Callable[[], float]) -> None:
         """The same, but a run that waits for a person goes on here. From now on there always is somebody to ask."""
         self._driver.always_asks = True
-        newest, self._newest = self._newest, ()
-        if not self._must_recover or self._running is not None:
+        newest, self._newest = self._newest, None
+        if newest is None or not self._history.must_recover or self._running is not None:
             return
         taken = await take_up(self._history, self._store, newest, now=self._now, clock=clock)
         if taken is None:
@@ -289,10 +287,11 @@ class Worker:
         """Know what others have recorded, and end what they could not: a dead one leaves its run without an end."""
         self._history.learn(others)
         self._history.run = self._store.last_run
-        if self._must_recover or others:
+        if self._history.must_recover or others:
+            self._history.must_recover = True
             newest = await self._store.newest()
             self._history.amend(recover(self._history.transcript, newest, now=self._now(), parks=False).rows)
-            self._must_recover = False
+            self._history.must_recover = False
         self._amend_configured()
 
     def _amend_configured(self) -> None:

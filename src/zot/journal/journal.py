@@ -93,10 +93,11 @@ class Journal(Look):
                 session = tables.create(connection, session_id, cwd=cwd, title="", now=timestamp())
             if session is None:
                 raise NoSuchSession(f"there is no session {session_id!r}")
+            last = tables.last_seq(connection, session.number)
             if not self.leases.take(session.number):
-                return session, tables.last_seq(connection, session.number)  # whoever runs it has looked
+                return session, last  # whoever runs it has looked
             try:
-                epoch, last = checked_epoch(connection, session, self)
+                epoch = checked_epoch(connection, session, self, last)
                 return msgspec.structs.replace(session, epoch=epoch), last
             finally:
                 self.leases.let_go(session.number)

@@ -16,7 +16,7 @@ from zot.journal.chunks import pack
 from zot.journal.lease import Leases
 from zot.journal.owner import Owner, boot_id, host_name, ourselves
 from zot.journal.summary import summarise
-from zot.journal.tables import SessionRecord, all_changes, find, last_run, last_seq, newest_count, rows_after
+from zot.journal.tables import SessionRecord, all_changes, find, last_run, newest_count, rows_after, standing
 from zot.journal.ticket import Ticket
 from zot.journal.writer import Parcel, Writer
 from zot.messages import timestamp
@@ -134,13 +134,14 @@ class Record:
         if not leases.take(self.number):
             raise busy(session)
         taken.append(owner)
-        epoch, last = checked_epoch(connection, session, self._files)
-        run, _ = last_run(connection, self.number)
+        last, run = standing(connection, self.number)
+        epoch = checked_epoch(connection, session, self._files, last)
         disown(connection, self.number, run + 1)
         self.admit(connection, run)
         query = "UPDATE sessions SET owner = ?, updated = ? WHERE number = ?"
         connection.execute(query, (msgspec.json.encode(owner), owner.since, self.number))
-        return epoch, last, run, rows_after(connection, self.number, self._safe_seq, _ALL)
+        is_news = last > self._safe_seq
+        return epoch, last, run, rows_after(connection, self.number, self._safe_seq, _ALL) if is_news else []
 
     def end(self, *, parked: bool = False) -> None:
         """Let others write: at once, or when what is on its way has been written. What is ``parked`` keeps its mark."""
@@ -325,22 +326,21 @@ class Record:
         return [seq for seq, _ in kept], [row for _, row in kept]
 
 
-def checked_epoch(connection: sqlite3.Connection, session: SessionRecord, files: Files) -> tuple[int, int]:
-    """Return a session's epoch, and its newest row. Whoever calls this has its lease.
+def checked_epoch(connection: sqlite3.Connection, session: SessionRecord, files: Files, last: int) -> int:
+    """Return the epoch of a session whose newest row is ``last``. Whoever calls this has its lease.
 
     The epoch changes if rows that were once safe may be gone, for their numbers are then given again: a later number is
     known to have been safe, or the machine went down while the session ran, and only then can the disk be behind.
     """
-    last = last_seq(connection, session.number)
     marked = files.leases.marked(session.number)
     if marked > last:
         files.note(f"session {session.id!r}: rows {last + 1} to {marked} were lost")
     elif session.owner is None or session.owner.parked or session.owner.boot == boot_id():
-        return session.epoch, last
+        return session.epoch
     query = "UPDATE sessions SET owner = x'', epoch = epoch + 1 WHERE number = ?"
     connection.execute(query, (session.number,))
     files.leases.mark(session.number, last)
-    return session.epoch + 1, last
+    return session.epoch + 1
 
 
 def busy(session: SessionRecord) -> SessionBusy:

@@ -194,7 +194,14 @@ def lose(connection: sqlite3.Connection, number: int, place: tuple[str, int, int
 
 def last_seq(connection: sqlite3.Connection, number: int) -> int:
     """Return the number of a session's newest row; 0 if it has none. Raise JournalDamaged."""
-    return max((chunk.first + chunk.count - 1 for chunk in _last_chunks(connection, number)), default=0)
+    return standing(connection, number)[0]
+
+
+def standing(connection: sqlite3.Connection, number: int) -> tuple[int, int]:
+    """Return the numbers of a session's newest row and newest run; (0, 0) if it has none. Raise JournalDamaged."""
+    newest = _last_chunks(connection, number)
+    last = max((chunk.first + chunk.count - 1 for chunk in newest), default=0)
+    return last, max((chunk.run for chunk in newest), default=0)
 
 
 def last_run(connection: sqlite3.Connection, number: int) -> tuple[int, int]:
@@ -202,7 +209,7 @@ def last_run(connection: sqlite3.Connection, number: int) -> tuple[int, int]:
 
     Raise JournalDamaged.
     """
-    newest = list(_last_chunks(connection, number))
+    newest = _last_chunks(connection, number)
     run = max((chunk.run for chunk in newest), default=0)
     begin = [chunk.first for chunk in newest if chunk.run == run]
     for chunk in newest:
@@ -249,12 +256,12 @@ def newest_count(connection: sqlite3.Connection, number: int, upto: int) -> tupl
     return 0, []
 
 
-def _last_chunks(connection: sqlite3.Connection, number: int) -> Iterator[Chunk]:
-    query = f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? ORDER BY first DESC LIMIT 1"
-    for kind in Kind:
-        row = connection.execute(query, (number, kind)).fetchone()
-        if row is not None:
-            yield verified(row)
+def _last_chunks(connection: sqlite3.Connection, number: int) -> list[Chunk]:
+    # One statement for all kinds: each that lets go of the interpreter may wait for it afterwards.
+    one = f"SELECT * FROM (SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? ORDER BY first DESC LIMIT 1)"
+    query = " UNION ALL ".join([one] * len(Kind))
+    values = [value for kind in Kind for value in (number, kind)]
+    return [verified(row) for row in connection.execute(query, values)]
 
 
 def chunks_after(

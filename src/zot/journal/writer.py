@@ -349,8 +349,9 @@ def _tell_safe(parcels: Sequence[Parcel]) -> None:
 
 def _write_extra(connection: sqlite3.Connection, parcel: Parcel) -> None:
     number = parcel.sender.number
-    connection.executemany("INSERT OR IGNORE INTO blobs (hash, data) VALUES (?, ?)", parcel.blobs.items())
-    used(connection, number, parcel.chunks[0].first, parcel.blobs)
+    if parcel.blobs:
+        connection.executemany("INSERT OR IGNORE INTO blobs (hash, data) VALUES (?, ?)", parcel.blobs.items())
+        used(connection, number, parcel.chunks[0].first, parcel.blobs)
     if parcel.summary is not None:
         summed_up(connection, number, parcel.summary)
 

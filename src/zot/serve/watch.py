@@ -48,8 +48,11 @@ class Watch:
 
     async def _look(self, feeds: Mapping[str, Feed]) -> None:
         newest = await self._journal.reading(lambda connection: self._newest(connection, feeds))
+        if not newest:
+            return
+        followed = self._followed()
         for session_id, seq in newest.items():
-            feed = self._followed().get(session_id)  # It may have begun here meanwhile.
+            feed = followed.get(session_id)  # It may have begun here meanwhile.
             if feed is not None and feed is feeds[session_id]:
                 feed.overheard(seq)
 
