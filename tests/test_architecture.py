@@ -101,7 +101,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "branches": {"messages", "store", "agent"},
     "checkpoints": {"errors", "messages", "store", "agent", "past"},
     "rewind": {"errors", "messages", "store", "history", "job", "checkpoints"},
+    "session_state": {"messages", "events"},
     "session": {
+        "session_state",
         "errors", "messages", "events", "slash", "store", "agent", "history", "job", "past", "worker",
         "rewind", "mending", "abortable",
     },
@@ -130,9 +132,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "sdk": {
         "errors", "messages", "events", "slash", "config", "providers/base", "history", "job", "outcome", "rewind",
-        "session", "runtime",
+        "session", "session_state", "runtime",
     },
-    "blocking": {"errors", "messages", "events", "config", "providers/base", "rewind", "session", "sdk"},
+    "blocking": {"errors", "messages", "events", "config", "providers/base", "rewind", "session_state", "sdk"},
     "serve": {
         "errors", "version", "printable", "private", "regular", "messages", "events", "slash", "history", "job",
         "outcome", "answers", "session", "hub", "wire", "journal", "agents", "daemon_settings", "endpoint", "tools",

@@ -74,7 +74,8 @@ from zot.messages import (
     ThinkingBlock,
 )
 from zot.providers.base import Model
-from zot.session import Session, State
+from zot.session import Session
+from zot.session_state import State
 from zot.store import Row, Said, Spliced
 from zot.tools.base import Output, ToolContext
 from zot.worker import MAX_QUEUE

@@ -13,7 +13,7 @@ from zot.events import AgentEvent, CompactDone
 from zot.messages import ImageBlock, Message
 from zot.providers.base import Model
 from zot.sdk import Answer, Events, Runtime
-from zot.session import State
+from zot.session_state import State
 
 if TYPE_CHECKING:
     from zot.rewind import Rewound

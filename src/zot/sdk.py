@@ -18,7 +18,8 @@ from zot.messages import Counters, ImageBlock, Message
 from zot.outcome import Outcome
 from zot.providers.base import Model
 from zot.runtime import open_recorded, open_session
-from zot.session import Session, State
+from zot.session import Session
+from zot.session_state import State
 from zot.slash import CommandAnswer, CommandInfo
 
 if TYPE_CHECKING:

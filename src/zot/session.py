@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
-import msgspec
-
 from zot.abortable import Abortable
 from zot.agent.compaction import undo_compaction
 from zot.agent.hooks import Jobs, NoJobs
@@ -23,6 +21,7 @@ from zot.job import Dropped, Edit, Errand, Job, Started, Wish, Words, begun, che
 from zot.mending import establish, keep, note
 from zot.messages import Counters, ImageBlock, Message, TextBlock, timestamp
 from zot.past import CONCLUSION, Past, concluded, everything, fork_point
+from zot.session_state import State
 from zot.store import Allowed, Guarded, MemoryStore, Row, Spliced, Store
 from zot.worker import Worker
 
@@ -34,19 +33,6 @@ if TYPE_CHECKING:
 def new_session_id() -> str:
     """Return a name for a session that no other has."""
     return f"{timestamp()[:10]}-{os.urandom(4).hex()}"
-
-
-class State(msgspec.Struct, frozen=True):
-    """A snapshot of a session. While it waits for a person, ``pending`` is what that person was asked."""
-
-    provider: str
-    model: str
-    cwd: str
-    message_count: int
-    busy: bool
-    usage: Counters
-    state: Literal["idle", "running", "waiting_approval"] = "idle"
-    pending: ApprovalRequest | None = None
 
 
 class Session:

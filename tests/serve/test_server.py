@@ -9,7 +9,8 @@ import pytest
 
 from fakes import FakeTransport, open_session
 from zot.serve.rpc import RpcServer
-from zot.session import Session, State
+from zot.session import Session
+from zot.session_state import State
 from zot.wire.rpc import Greeting
 
 
