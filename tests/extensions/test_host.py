@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -306,6 +307,28 @@ async def test_an_abort_ends_the_wait_for_a_guard_at_once(tmp_path: Path) -> Non
         await stage.session.finish()
     assert typed(stage.events)[-2:] == ["turn_end", "done"]
     assert stage.events[-2]["stop"] == "aborted"
+
+
+async def test_an_abort_ends_the_wait_for_a_tool_at_once(tmp_path: Path) -> None:
+    mute = Extension(tmp_path, "mute", TOOL.replace('if frame["type"] == "tool_call"', "if False"))
+    async with Stage(tmp_path, mute) as stage:
+        stage.session.prompt('!script call lookup {"q": "it"} ;; --- ;; say done')
+        while "tool_call" not in mute.heard_types():
+            await asyncio.sleep(0.01)
+        stage.session.abort()
+        await stage.session.finish()
+    assert stage.events[-2]["stop"] == "aborted"
+
+
+async def test_it_does_not_see_our_keys(tmp_path: Path) -> None:
+    script = 'hello(); say("notify", message=" ".join(n for n in ("ANTHROPIC_API_KEY", "MINE") if n in os.environ))\n'
+    env = {"ZOT_HOME": str(tmp_path), "PATH": os.environ["PATH"], "ANTHROPIC_API_KEY": "s3cret", "MINE": "1"}
+    async with Stage(
+        tmp_path, Extension(tmp_path, "nosy", script + "next(frames())\nnext(frames())"), env=env
+    ) as stage:
+        stage.session.start()
+        await stage.until(lambda: bool(stage.notices()))
+    assert stage.notices() == [("nosy", "MINE")]
 
 
 async def test_one_that_crashes_is_started_again_and_works(tmp_path: Path) -> None:

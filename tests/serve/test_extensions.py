@@ -46,6 +46,34 @@ def test_a_command_that_wants_a_prompt_is_answered_and_then_prompts(zot: Callabl
     assert process.finish() == []
 
 
+def test_a_panel_is_drawn_for_a_client_that_asked_for_it_and_has_its_keys(
+    zot: Callable[..., Zot], tmp_path: Path
+) -> None:
+    process = zot("--provider", "lab", "--ext", str(Extension(tmp_path, "menu", PANEL).directory))
+    process.ask({"type": "hello", "features": ["extensions"]})
+    answers = []
+    for command in (
+        {"type": "run_command", "name": "open"},
+        {"type": "panel_key", "panel_id": "p", "key": "rune", "text": "x"},
+        {"type": "panel_close", "panel_id": "p"},
+        {"type": "panel_key", "panel_id": "p", "key": "up"},
+    ):
+        process.send(command)
+        answers.append(process.until(type="response")[-1])
+        if command.get("text"):
+            process.until(type="panel_render")
+    assert answers[0]["data"] == {"extension": "menu", "action": "open_panel", "panel_id": "p"}
+    assert [answer["success"] for answer in answers] == [True, True, True, False]
+    assert answers[3]["error"] == "no panel 'p' is open"
+    assert process.finish() == []
+    panel = {"extension": "menu", "panel_id": "p"}
+    assert [frame for frame in process.frames if frame["type"].startswith("panel")] == [
+        {"type": "panel_open", **panel, "title": "T", "lines": ["one"], "footer": "f"},
+        {"type": "panel_render", **panel, "title": "T", "lines": ["runex"]},
+        {"type": "panel_close", **panel},
+    ]
+
+
 def test_no_extension_is_started_before_the_token_was_shown(zot: Callable[..., Zot], tmp_path: Path) -> None:
     extension = Extension(tmp_path, "finder", TOOL)
     env = {"ZOTCORE_RPC_TOKEN": "secret", "ZOT_HOME": str(tmp_path)}
