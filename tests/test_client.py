@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing
 from pathlib import Path
@@ -15,7 +16,7 @@ import zot
 import zot.errors
 from daemon_fake import FakeDaemon
 from forked import Forked, Nursery
-from harness import PATIENCE_S, environment, eventually
+from harness import PATIENCE_S, environment, read_some
 from restarting import Restarting
 from zot.client_session import ClientSession
 from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest, Done, TextDelta, ToolResult, UserMessage, text
@@ -367,7 +368,7 @@ def test_a_daemon_that_is_killed_in_the_middle_of_a_turn_leaves_one_that_ends(ho
 
     socket = home / "data" / "daemon.sock"
     daemon = start()
-    assert eventually(socket.exists)
+    assert b"listens at" in read_some(daemon.stderr.fileno(), time.monotonic() + PATIENCE_S)
 
     async def conversation() -> None:
         nonlocal daemon

@@ -175,7 +175,7 @@ class Hub:
                 log.warning(
                     "session %r: %d that wait will not begin, because the daemon is stopping", session_id, waiting
                 )
-            live.session.drop_waiting(STOPPING)
+            live.session.drop_prompts(STOPPING)
 
     async def close(self) -> None:
         """Let go of all sessions. One that waits for a person waits on, in the journal."""

@@ -209,9 +209,9 @@ class Session:
         """How many jobs wait behind the running one."""
         return self._worker.waiting
 
-    def drop_waiting(self, reason: str) -> None:
-        """Drop everything that has not begun."""
-        self._worker.drop_waiting(reason)
+    def drop_prompts(self, reason: str) -> None:
+        """Drop every prompt and compact that has not begun. What is only recorded is still done."""
+        self._worker.drop_prompts(reason)
 
     def cancel(self, job: Job) -> None:
         """End ``job``: abort it if it runs, and what was to steer it; drop it if it waits; else leave it be."""

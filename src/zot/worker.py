@@ -213,6 +213,13 @@ class Worker:
         _drop(self._steering, reason)
         _drop(self._waiting, reason)
 
+    def drop_prompts(self, reason: str) -> None:
+        """Drop every prompt and compact that has not begun. What is only recorded is still done."""
+        _drop(self._steering, reason)
+        for job in [job for job in self._waiting if not job.is_quiet]:
+            self._waiting.remove(job)
+            job.drop(reason)
+
     # How jobs are done.
 
     def _check_room(self) -> None:

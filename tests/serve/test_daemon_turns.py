@@ -147,7 +147,7 @@ async def test_a_daemon_that_stops_begins_nothing_more_and_says_so(daemon: Runni
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     await caller.get("session/new", agentAlias="default", sessionId="other")
-    runs = caller.call("session/prompt", sessionId="s", prompt="!script wait 20ms ;; say done")
+    runs = caller.call("session/prompt", sessionId="s", prompt="!script wait 100ms ;; say done")
     waits = caller.call("session/prompt", sessionId="s", prompt="!echo waits")
     caller.tell("session/prompt", sessionId="s", prompt="!echo waits, too", promptId="quiet")
     await caller.until(type="state")
@@ -163,7 +163,7 @@ async def test_a_daemon_that_stops_begins_nothing_more_and_says_so(daemon: Runni
     why = {"code": -32005, "message": "the daemon is stopping, so this was not begun; the next one can be asked"}
     assert refused == {waits: why, late: why, steers: why}
     assert [frame["content"] for _, frame in await daemon.events("s") if frame["type"] == "user_message"] == [
-        [{"type": "text", "text": "!script wait 20ms ;; say done"}]
+        [{"type": "text", "text": "!script wait 100ms ;; say done"}]
     ]
 
 

@@ -57,16 +57,20 @@ def give(path: str, answer: Callable[[Claim, socket.socket], str]) -> Callable[[
 
 def test_the_next_one_gets_the_socket_the_lock_and_everybody_who_waits(path: str) -> None:
     def answer(claim: Claim, connection: socket.socket) -> str:
+        claim.others.append(elsewhere)
         told = hand_over(claim, connection.fileno())
         claim.release()  # It has nothing to release any more.
-        return f"{told} {claim.lock}"
+        return f"{told} {claim.lock} {len(claim.others)}"
 
-    with Child(give(path, answer)) as old:
+    elsewhere = socket.create_server(("127.0.0.1", 0))
+    place = elsewhere.getsockname()
+    with elsewhere, Child(give(path, answer)) as old:
+        elsewhere.close()
         assert eventually(lambda: owner(path) == old.pid)
         old.go_on()
         claimed = take_over(path)
         assert claimed is not None
-        assert old.says() == "True -1"
+        assert old.says() == "True -1 0"
         assert owner(path) == os.getpid()
         with socket.socket(socket.AF_UNIX) as client:  # nobody accepts yet, and nobody is refused
             client.connect(path)
@@ -75,12 +79,17 @@ def test_the_next_one_gets_the_socket_the_lock_and_everybody_who_waits(path: str
             served.sendall(b"hi")
             assert client.recv(2) == b"hi"
             served.close()
+        with socket.create_connection(place) as client:
+            served, _ = claimed.others[0].accept()
+            served.close()
         with pytest.raises(DaemonRunning) as problem:
             claim_endpoint(path)
         assert problem.value.pid == os.getpid()
         claimed.release()
         assert not os.path.exists(path)
         assert owner(path) is None
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(place)
 
 
 def test_no_connection_attempt_is_refused_while_daemons_replace_each_other(path: str) -> None:

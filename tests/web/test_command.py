@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -53,6 +54,33 @@ def test_it_listens_where_it_is_told_and_says_where_that_is(shell: Shell, nurser
     assert f"listens   {urls[0]}\n" in shell.run("daemon", "status").out
     assert ended(process) == 0
     assert token.read_text().strip() not in (shell.home / "data" / "logs" / "daemon.log").read_text()
+
+
+def test_one_takes_over_and_nobody_who_comes_meanwhile_is_refused(shell: Shell, nursery: Nursery) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    argv = (*LAB, "--listen", f"ws://127.0.0.1:{port}")
+    first = nursery.fork(argv, shell.cwd, shell.env)
+    lines(first.stderr, 2)
+    with socket.create_connection(("127.0.0.1", port)) as early:  # Who has just come when it ends.
+        second = nursery.fork((*argv, "--replace"), shell.cwd, shell.env)
+        answers = [healthy(early)]
+        while not select.select([second.stderr], [], [], 0)[0] or not answers[-1]:
+            with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as another:
+                answers.append(healthy(another))
+    assert lines(second.stderr, 2)[1].endswith(f"ws://127.0.0.1:{port}")
+    assert first.communicate(timeout=PATIENCE_S) is not None
+    with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as last:
+        answers.append(healthy(last))
+    assert (first.returncode, all(answers)) == (0, True)
+    assert ended(second) == 0
+
+
+def healthy(client: socket.socket) -> bool:
+    """Ask how it is on a connection of its own."""
+    client.settimeout(PATIENCE_S)
+    client.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+    return client.recv(100).startswith(b"HTTP/1.1 200 OK")
 
 
 def test_an_address_that_cannot_be_had_ends_it(shell: Shell) -> None:

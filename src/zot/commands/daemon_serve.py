@@ -112,7 +112,7 @@ async def _attend(
     mending = loop.create_task(daemon.mend(), name="zot mending")
     watching = loop.create_task(daemon.watch.run(), name="zot watching")
     web: list[Listening] = []
-    is_there = await _listen_elsewhere(daemon, listens, web)
+    is_there = await _listen_elsewhere(daemon, claim, listens, web)
     if is_there:
         notifier.ready(f"listening at {claim.path}")
     await daemon.stopped()
@@ -120,6 +120,8 @@ async def _attend(
     log.info("the daemon is stopping")
     for one in web:
         one.stop()
+    if daemon.heir is None:  # Otherwise those who come wait for it.
+        claim.close_others()
     mending.cancel()
     watching.cancel()
     await _wind_down(daemon, parts, web)
@@ -140,24 +142,29 @@ async def _wind_down(daemon: Daemon, parts: Establishment, web: Sequence[Listeni
         parts.premises.kill()
 
 
-async def _listen_elsewhere(daemon: Daemon, listens: Sequence[tuple[str, Tls | None]], web: list[Listening]) -> bool:
+async def _listen_elsewhere(
+    daemon: Daemon, claim: Claim, listens: Sequence[tuple[str, Tls | None]], web: list[Listening]
+) -> bool:
     """Be there at other addresses, too; one that cannot be had ends the daemon, and this is False.
 
-    What serves there is loaded while the socket answers.
+    What serves there is loaded while the socket answers. What was handed over and is not wanted is closed.
     """
     if not listens:
+        claim.close_others()
         return True
     await asyncio.to_thread(import_module, "zot.web")
     from zot.web import listen as listen_at
 
     try:
         for url, tls in listens:
-            web.append(await listen_at(daemon, url, tls=tls))
+            web.append(await listen_at(daemon, url, tls=tls, inherited=claim.others))
             sys.stderr.write(f"zot: the daemon listens at {web[-1].url}\n")
     except ConfigError as problem:
         log.critical("%s", problem)
         daemon.stop()
         return False
+    claim.close_others()
+    claim.others += [one.listener.dup() for one in web]
     return True
 
 

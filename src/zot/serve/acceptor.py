@@ -82,6 +82,11 @@ class Acceptor:
             self._loop.remove_reader(self._listener.fileno())
         self._listener.close()
 
+    async def entered(self, within_s: float) -> None:
+        """Wait until all who were accepted have come in, but not for ever."""
+        if self._entering:
+            await asyncio.wait(self._entering, timeout=within_s)
+
     def _accept(self) -> None:
         for _ in range(_AT_ONCE):
             try:

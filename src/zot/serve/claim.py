@@ -9,6 +9,7 @@ import socket
 import stat
 import struct
 import weakref
+from collections.abc import Iterable
 
 from zot.errors import ConfigError, DaemonRunning
 from zot.private import make_directory
@@ -28,12 +29,17 @@ class Claim:
     and nobody is refused, until `release` or a hand-over. `asyncio.start_unix_server` must be given BACKLOG, too, which
     would be less, and from Python 3.13 on ``cleanup_socket=False``: the socket's file is not for it to remove.
 
+    ``others`` listen at addresses besides the socket. They are closed with it, and handed over with it.
+
     Whoever is forked without an exec inherits none of it.
     """
 
-    def __init__(self, path: str, listener: socket.socket, lock: int, *, removes: bool) -> None:
+    def __init__(
+        self, path: str, listener: socket.socket, lock: int, *, removes: bool, others: Iterable[socket.socket] = ()
+    ) -> None:
         self.path = path
         self.listener = listener
+        self.others = [*others]
         self.lock = lock
         self._kept = listener.dup()
         self._bound = _identity(path) if removes else None
@@ -45,9 +51,9 @@ class Claim:
         return self._bound is not None
 
     @property
-    def descriptors(self) -> tuple[int, int]:
-        """The socket that listens and the lock: what makes an endpoint somebody's."""
-        return self._kept.fileno(), self.lock
+    def descriptors(self) -> tuple[int, ...]:
+        """The socket that listens and the lock, which make an endpoint somebody's, and what listens elsewhere."""
+        return self._kept.fileno(), self.lock, *(one.fileno() for one in self.others)
 
     def release(self) -> None:
         """Listen no more, remove the socket if it is still the one that we made, and let others own the endpoint.
@@ -72,9 +78,15 @@ class Claim:
             self._stop_listening()
             os.close(lock)
 
+    def close_others(self) -> None:
+        """Let nobody wait at addresses besides the socket."""
+        while self.others:
+            self.others.pop().close()
+
     def _stop_listening(self) -> None:
         self.listener.close()
         self._kept.close()
+        self.close_others()
 
 
 def claim_endpoint(path: str) -> Claim:

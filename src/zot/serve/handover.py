@@ -1,10 +1,10 @@
 """An endpoint given from one daemon to the next, while it goes on listening: nobody who connects is refused.
 
 The next one connects like any client and asks for it with `daemon/stop{"handover":true}`. The old one stops to accept,
-winds down, and sends the listening socket and the lock over that connection. What arrives meanwhile waits in the
-socket's backlog. At no moment have two processes the endpoint:
+winds down, and sends the listening socket and the lock over that connection, and what listens at addresses. What
+arrives meanwhile waits in their backlogs. At no moment have two processes the endpoint:
 
-    old > next   {"method":"daemon/handover","params":{"step":"offer"}}   with both descriptors
+    old > next   {"method":"daemon/handover","params":{"step":"offer"}}   with the descriptors
     next > old   {"method":"daemon/handover","params":{"step":"taken"}}
     old > next   {"method":"daemon/handover","params":{"step":"yours"}}   from here on it is the next one's
 """
@@ -28,7 +28,8 @@ from zot.wire.lines import LineSplitter
 
 _READ_BYTES = 1 << 16
 _MAX_LINE_BYTES = 1 << 20
-_DESCRIPTORS = 2
+#: The socket and the lock; and so many at most, with what listens elsewhere.
+_DESCRIPTORS, _MAX_DESCRIPTORS = 2, 64
 _ASK = (
     b'{"jsonrpc":"2.0","method":"initialize","params":{"protocolVersion":1},"id":1}\n'
     b'{"jsonrpc":"2.0","method":"daemon/stop","params":{"handover":true},"id":2}\n'
@@ -63,7 +64,7 @@ def hand_over(claim: Claim, connection: int, *, within_s: float = 5.0) -> bool:
     line = _Connection(socket.socket(fileno=os.dup(connection)), time.monotonic() + within_s)
     with line.socket:
         try:
-            line.send(_step("offer", removes=claim.removes), claim.descriptors)
+            line.send(_step("offer", removes=claim.removes), claim.descriptors[:_MAX_DESCRIPTORS])
             if not any(said.params.step == "taken" for said in line.steps()):
                 return False
             line.send(_step("yours", removes=claim.removes))
@@ -101,7 +102,7 @@ def _taken(path: str, line: _Connection) -> Claim | None:
             if said.error is not None:
                 why = f"the daemon at {path} does not hand over: {said.error.get('message')}"
                 raise DaemonRunning(why, pid=lock_file.owner(path) or 0)
-            if said.params.step == "offer" and len(line.received) == _DESCRIPTORS:
+            if said.params.step == "offer" and len(line.received) >= _DESCRIPTORS:
                 offered = said.params
                 line.send(_step("taken"))
             if said.params.step == "yours" and offered is not None:
@@ -112,10 +113,11 @@ def _taken(path: str, line: _Connection) -> Claim | None:
 
 
 def _claimed(path: str, line: _Connection, *, removes: bool) -> Claim:
-    listener, lock = line.received
+    listener, lock, *others = line.received
     line.received = []
     lock_file.sign(lock)
-    return Claim(path, socket.socket(fileno=listener), lock, removes=removes)
+    elsewhere = [socket.socket(fileno=one) for one in others]
+    return Claim(path, socket.socket(fileno=listener), lock, removes=removes, others=elsewhere)
 
 
 class _Connection:
@@ -142,7 +144,7 @@ class _Connection:
         while True:
             self._wait(select.POLLIN)
             try:
-                data, descriptors, _, _ = socket.recv_fds(self.socket, _READ_BYTES, _DESCRIPTORS)
+                data, descriptors, _, _ = socket.recv_fds(self.socket, _READ_BYTES, _MAX_DESCRIPTORS)
             except BlockingIOError:
                 continue
             for descriptor in descriptors:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -34,13 +34,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("zot")
 
 _BACKLOG = 256
+#: How long those who have just come may take to say what they want when the daemon ends.
+_GREET_S = 0.5
 
 
 class Listening:
     """An address at which a daemon is reached. ``url`` is where it really is, whichever port was wanted."""
 
-    def __init__(self, url: str, server: _Server, forget: Callable[[], None]) -> None:
+    def __init__(self, url: str, listener: socket.socket, server: _Server, forget: Callable[[], None]) -> None:
         self.url = url
+        #: Closed by `stop`. Who has a copy of it can go on to accept there.
+        self.listener = listener
         self._server = server
         self._forget = forget
 
@@ -50,18 +54,29 @@ class Listening:
         self._server.stop()
 
     async def close(self) -> None:
-        """Stop, and end what is there: what was answered is still written, for a moment."""
+        """Stop, and end what is there: who has just come is heard, and what was answered is written, for a moment."""
         self.stop()
+        await self._server.greeted()
         await self._server.shutdown()
 
 
-async def listen(daemon: Daemon, url: str, *, tls: Tls | None = None, limits: Limits | None = None) -> Listening:
-    """Serve ``daemon`` at an address such as ws://127.0.0.1:7777. Raise ConfigError if that is not possible."""
+async def listen(
+    daemon: Daemon,
+    url: str,
+    *,
+    tls: Tls | None = None,
+    limits: Limits | None = None,
+    inherited: Sequence[socket.socket] = (),
+) -> Listening:
+    """Serve ``daemon`` at an address such as ws://127.0.0.1:7777. Raise ConfigError if that is not possible.
+
+    If one of those that were ``inherited`` listens there, a copy of it is used.
+    """
     limits = limits or Limits()
     address = checked(url, tls)
     context = _context(tls) if tls is not None and address.is_secure else None
     tokens = Tokens(os.path.join(daemon.place.data_dir, "token"))
-    listener = await _bound(address)
+    listener = await _bound(address, inherited)
     try:
         app = _below(address.path, app_for(daemon, tokens=tokens, hosts=(address.host,), limits=limits))
         refusals = Refusals(daemon.parts.audit, daemon.metrics)
@@ -75,7 +90,7 @@ async def listen(daemon: Daemon, url: str, *, tls: Tls | None = None, limits: Li
     real = str(msgspec.structs.replace(address, port=listener.getsockname()[1]))
     daemon.listens.append(real)
     log.info("the daemon listens at %s; who has a token of %s may come in", real, tokens.path)
-    return Listening(real, server, lambda: _forget(daemon.listens, real))
+    return Listening(real, listener, server, lambda: _forget(daemon.listens, real))
 
 
 class _Server(uvicorn.Server):
@@ -87,6 +102,8 @@ class _Server(uvicorn.Server):
         self.lifespan = config.lifespan_class(config)
         self.servers = []  # It has none of its own: see `accept`.
         self._acceptor: Acceptor | None = None
+        self._has_changed = asyncio.Event()
+        config.head_ended = self._has_changed.set
 
     def accept(self, listener: socket.socket, tls: Handshake | None, lost: Callable[[str], object]) -> None:
         """Accept clients; who takes for ever to agree on a cipher is not waited for."""
@@ -94,6 +111,16 @@ class _Server(uvicorn.Server):
         listener.listen(_BACKLOG)
         self._acceptor = Acceptor(listener, lambda: HttpProtocol(config, state, app_state={}), tls=tls, lost=lost)
         self.started = True
+
+    async def greeted(self) -> None:
+        """Wait until all who have come have said what they want, but not for ever."""
+        if self._acceptor is not None:
+            await self._acceptor.entered(_GREET_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GREET_S):
+                while any(isinstance(one, HttpProtocol) and one.awaits_head for one in self.server_state.connections):
+                    self._has_changed.clear()
+                    await self._has_changed.wait()
 
     def stop(self) -> None:
         """Accept nobody any more. Any number of times."""
@@ -113,12 +140,15 @@ def _context(tls: Tls) -> ssl.SSLContext:
     return context
 
 
-async def _bound(address: ListenAddress) -> socket.socket:
+async def _bound(address: ListenAddress, inherited: Sequence[socket.socket]) -> socket.socket:
     """Return a socket at an address. Raise ConfigError if it cannot be had."""
     host = "127.0.0.1" if address.host.lower() == "localhost" else address.host
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, address.port, type=socket.SOCK_STREAM)
         family, kind, number, _, place = found[0]
+        for one in inherited:
+            if (one.family, one.getsockname()) == (family, place):
+                return one.dup()
         listener = socket.socket(family, kind, number)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -55,6 +55,8 @@ class ServerConfig(Config):
         )
         self.limits = limits
         self.refused = refused
+        #: Called when somebody has said what they want, or has gone.
+        self.head_ended: Callable[[], None] = lambda: None
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -70,6 +72,11 @@ class HttpProtocol(HttpToolsProtocol):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.logger, self.access_log = log, False
+
+    @property
+    def awaits_head(self) -> bool:
+        """True if somebody has come who has not said what they want."""
+        return self._deadline is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
@@ -119,6 +126,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+            self.config.head_ended()
 
     def _late(self) -> None:
         self._refuse(408, "Request Timeout", "head")
