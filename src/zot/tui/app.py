@@ -33,6 +33,7 @@ from zot.tui.approval import Approvals
 from zot.tui.asking import Asking
 from zot.tui.completion import Files
 from zot.tui.composer import Composer
+from zot.tui.driver import Driver
 from zot.tui.editor import Editor
 from zot.tui.entries import DisplayEntry, Entry, NoteEntry
 from zot.tui.feed import Feed
@@ -49,7 +50,6 @@ from zot.tui.question import Form, Question
 from zot.tui.rescue import rescue
 from zot.tui.status import Status
 from zot.tui.story import Story
-from zot.tui.suspension import redraw_when_continued
 from zot.tui.terminal import Option
 from zot.tui.transcript import Transcript
 from zot.tui.trust import ask_trust
@@ -86,7 +86,7 @@ class ZotApp(App[int]):
         *,
         look: Look | None = None,
     ) -> None:
-        super().__init__(ansi_color=True)
+        super().__init__(Driver, ansi_color=True)
         self.look = look or look_for()
         self.set_class(not self.look.unicode, "ascii")
         self.theme = "ansi-light" if self.look.code_theme == "ansi_light" else "ansi-dark"
@@ -117,7 +117,6 @@ class ZotApp(App[int]):
 
     def on_mount(self) -> None:
         self.editor.focus()
-        redraw_when_continued(self)
         self.set_interval(0.25, self.status.tick)
         self.call_after_refresh(lambda: self._do(self._start()))
 

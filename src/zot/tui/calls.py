@@ -84,8 +84,7 @@ class CallEntry(Entry):
         body = [*self._body()]
         shown, hidden = self._cut(body)
         head = Text(no_wrap=True, overflow="ellipsis")
-        mark = look.call if not body or (self.folded and not hidden) else look.folded if self.folded else look.unfolded
-        head.append(f"{mark} ", _COLOURS[self.state])
+        head.append(f"{self._mark(look, is_whole=not body or (self.folded and not hidden))} ", _COLOURS[self.state])
         head.append(self.name, "bold")
         head.append(f"  {self._head()}")
         lines = drawn(head, width, ascii_only=not look.unicode)
@@ -95,6 +94,11 @@ class CallEntry(Entry):
         if hidden and self.state != "running":
             lines += _indented([(f"{look.more} {counted(hidden, 'more line')}", "dim")], width, look)
         return lines
+
+    def _mark(self, look: Look, *, is_whole: bool) -> str:
+        if self.state == "failed":  # Where there are no colours it must be seen, too.
+            return look.failed
+        return look.call if is_whole else look.folded if self.folded else look.unfolded
 
     def _cut(self, body: list[tuple[str, str]]) -> tuple[list[tuple[str, str]], int]:
         """Return the lines to show, and how many are not: of one that runs the newest are, else the first."""

@@ -70,7 +70,7 @@ class Flow:
             kept, lead = self._keep(block, body, "" if number else lead)
             last = (lead if kept else "") + body[kept:]
             if not is_last:
-                self._done += [*self._drawn(last), Strip([])]
+                self._done += [*self._drawn(last), *self._behind([Strip([])])]
             elif kept or number:
                 self._stable, self._lead = base + block.start + kept, lead
         return self._done + (self._drawn(last) if last.strip() else [])

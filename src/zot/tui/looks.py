@@ -23,6 +23,7 @@ class Look(msgspec.Struct, frozen=True):
 
     user: str = "❯"
     call: str = "●"
+    failed: str = "✗"
     folded: str = "▸"
     unfolded: str = "▾"
     bar: str = "│"
@@ -34,7 +35,18 @@ class Look(msgspec.Struct, frozen=True):
 
 
 #: For terminals that show nothing but ASCII.
-ASCII = Look(user=">", call="*", folded="+", unfolded="-", bar="|", more="...", spinner="|/-\\", dot="-", unicode=False)
+ASCII = Look(
+    user=">",
+    call="*",
+    failed="!",
+    folded="+",
+    unfolded="-",
+    bar="|",
+    more="...",
+    spinner="|/-\\",
+    dot="-",
+    unicode=False,
+)
 
 
 def charset() -> str:

@@ -143,7 +143,8 @@ class Question(Vertical, can_focus=True):
             label = f"{option.key}  {option.label}" if option.key else option.label
             text.append(safe(label).replace("\n", " "), "reverse" if number == self._at else "")
             text.append("\n")
-        text.append(self._hint, "dim")
+        hidden = len(fitting) - shown
+        text.append(f"{hidden} more; {self._hint}" if hidden > 0 else self._hint, "dim")
         return text
 
     def on_key(self, event: events.Key) -> None:
