@@ -77,7 +77,8 @@ while read -r frame; do
     case $frame in
         *'"tool_call"'*)
             id=${frame#*'"id":"'}
-            echo '{"type": "tool_result", "id": "'"${id%%'"'*}"'", "content": [{"type": "text", "text": "found it"}]}' ;;
+            id=\"${id%%'"'*}\"
+            echo '{"type": "tool_result", "content": [{"type": "text", "text": "found it"}], "id": '"$id"'}' ;;
         *'"shutdown"'*) exit ;;
     esac
 done

@@ -33,8 +33,8 @@ async def refusal(tool: Tool, args: dict[str, Any], context: ToolContext) -> str
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
-    """True once ``holds``; False if it does not within a second. For what other processes do."""
-    deadline = time.monotonic() + 1.0
+    """True once ``holds``: for what other processes do without telling us."""
+    deadline = time.monotonic() + PATIENCE_S
     while not holds():
         if time.monotonic() > deadline:
             return False

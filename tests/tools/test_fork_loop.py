@@ -51,7 +51,8 @@ async def test_an_abort_ends_a_fork_loop(kept: Shell) -> None:
 
 
 async def test_a_fork_loop_in_the_background_ends_with_its_session(kept: Shell) -> None:
-    _, call = await kept.start(f"{COMMAND} & sleep 1", owners=("session",))
+    full = "until grep -qs up said; do sleep 0.02; done"
+    _, call = await kept.start(f"{COMMAND} >said & {full}; echo up", owners=("session",))
     assert await outcome(call) == "done"
     begun = time.monotonic()
     await kept.processes.end_all("session", grace_s=0.2)
