@@ -13,7 +13,7 @@ from zot.errors import ToolFailed
 from zot.messages import TextBlock
 from zot.tools.base import Tool, ToolContext
 
-PATIENCE_S = 10.0
+PATIENCE_S = 20.0
 
 
 async def answer(tool: Tool, args: dict[str, Any], context: ToolContext) -> str:
@@ -30,6 +30,14 @@ async def refusal(tool: Tool, args: dict[str, Any], context: ToolContext) -> str
         with pytest.raises(ToolFailed) as failed:
             await tool.run(args, context)
     return str(failed.value)
+
+
+def slowness() -> float:
+    """How many times as long as on an idle machine something takes just now."""
+    begun, used = time.monotonic(), time.thread_time()
+    while time.thread_time() - used < 0.02:
+        pass
+    return max(1.0, (time.monotonic() - begun) / 0.02)
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
