@@ -16,7 +16,7 @@ from zot.messages import TextBlock
 from zot.session import Session
 from zot.tools.base import Output, Tool, ToolContext
 
-PATIENCE_S = 5
+PATIENCE_S = 20
 
 
 async def until_quiet() -> None:

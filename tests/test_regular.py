@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+import forked
 from harness import PATIENCE_S, environment
 from zot.regular import content
 
 
 def zot(home: Path, *words: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "zot", "-p", "hi", "--provider", "lab", *words],
-        env=environment({"ZOT_HOME": str(home), "HOME": str(home)}),
-        cwd=home, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
-    return done.returncode, done.stdout, done.stderr
+    env = environment({"ZOT_HOME": str(home), "HOME": str(home)})
+    done = forked.run(["-p", "hi", "--provider", "lab", *words], cwd=home, env=env)
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
 @pytest.mark.parametrize("name", ["config.toml", "models.json", "SYSTEM.md"])

@@ -35,7 +35,7 @@ ROWS: Sequence[Row] = (
     Said(PICTURES),
     Done(),
 )
-PATIENCE_S = 5
+PATIENCE_S = 20
 
 
 async def all_rows(store: Store, after: int = 0) -> list[tuple[int, Row]]:

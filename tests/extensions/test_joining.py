@@ -297,7 +297,8 @@ async def test_the_end_of_one_that_has_said_much_is_noticed_at_once(tmp_path: Pa
         with pytest.raises(AgentError, match="disconnected"):
             await asked
         await extension.over()
-    assert asyncio.get_running_loop().time() - began < 5
+    # To hear all of them would take 50 seconds.
+    assert asyncio.get_running_loop().time() - began < 25
     told = shown.count(encode(ExtNotify("afar", "info", "hey")))
     assert MAX_LATE_NOTICES <= told < 2000
     assert shown[-1] == encode(ExtNotify("afar", "error", "disconnected"))
@@ -312,7 +313,8 @@ async def test_one_that_talks_without_end_is_let_go_of_when_the_session_ends(tmp
         await extension.settled()
         began = asyncio.get_running_loop().time()
         await extensions.close()
-        assert asyncio.get_running_loop().time() - began < 2
+        # To hear all of them would take 200 seconds.
+        assert asyncio.get_running_loop().time() - began < 20
     assert remote.hung_up_on
     assert len(shown) < 2000
 

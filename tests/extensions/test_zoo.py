@@ -69,7 +69,7 @@ ZOO: dict[str, tuple[str, str, str]] = {
     "cannot be started": ("", "could not be started", ""),
 }  # fmt: skip
 #: One that is never late, also on a busy machine: the deadlines of its neighbour are its own.
-GOOD = """
+GOOD = r"""
 echo '{"type": "hello", "name": "good", "version": "1", "capabilities": ["tools"]}'
 echo '{"type": "register_tool", "name": "lookup", "description": "", "schema": {}}'
 echo '{"type": "ready"}'
@@ -77,7 +77,8 @@ while read -r frame; do
     case $frame in
         *'"tool_call"'*)
             id=${frame#*'"id":"'}
-            echo '{"type": "tool_result", "id": "'"${id%%'"'*}"'", "content": [{"type": "text", "text": "found it"}]}' ;;
+            id='"'${id%%'"'*}'"'
+            echo '{"type": "tool_result", "content": [{"type": "text", "text": "found it"}], "id": '"$id"'}' ;;
         *'"shutdown"'*) exit ;;
     esac
 done

@@ -407,8 +407,8 @@ def test_a_deadline_ends_a_tool_that_does_not(hosts: Hosts) -> None:
     took = time.monotonic() - before
     assert (failure(got.answer), got.code) == (("TIMEOUT", "request exceeded timeout_ms"), 0)
     assert got.answer["usage"] == {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
-    assert 2.4 < took < 5
-    assert eventually(lambda: not living(mark), within_s=3.0)
+    assert 2.4 < took < 10
+    assert eventually(lambda: not living(mark))
 
 
 def test_a_deadline_needs_no_event_loop(hosts: Hosts, tmp_path: Path) -> None:
@@ -484,7 +484,7 @@ def test_a_signal_while_it_runs_is_an_answer_and_leaves_nothing_running(hosts: H
     process.send_signal(signal.SIGTERM)
     got = told(process, b"")
     assert (failure(got.answer), got.code) == (("INTERNAL", "zot was ended by SIGTERM"), 0)
-    assert eventually(lambda: not living(mark), within_s=3.0)
+    assert eventually(lambda: not living(mark))
 
 
 def test_it_stops_when_nobody_reads_the_answer(hosts: Hosts) -> None:
@@ -557,7 +557,7 @@ def test_nobody_who_has_stopped_to_read_can_keep_it_from_its_end(hosts: Hosts, g
     process = hosts.start("--policy", "*=allow", "--exit-zero", stdout=writing, stderr=writing, env={mark: "1"})
     process.communicate(json.dumps(given).encode(), timeout=PATIENCE_S)
     assert process.returncode == 4
-    assert eventually(lambda: not living(mark), within_s=3.0)
+    assert eventually(lambda: not living(mark))
     os.close(reading)
     os.close(writing)
 

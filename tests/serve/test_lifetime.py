@@ -124,15 +124,20 @@ def test_a_signal_when_idle_ends_it_quietly(zot: Callable[..., Zot]) -> None:
 @pytest.mark.parametrize("signals", [1, 2])
 def test_a_second_signal_does_not_wait_for_anybody(zot: Callable[..., Zot], signals: int) -> None:
     """Its last words have no reader here: after one signal it offers them for half a second, after two it leaves."""
-    process = zot()
-    process.send(prompt("!flood 1000000"))
-    assert eventually(lambda: unread_bytes(process) > PIPE_BYTES - 2 * 4096)
-    began = time.monotonic()
-    # Two of the same kind could become one on their way.
-    for number in (signal.SIGTERM, signal.SIGINT)[:signals]:
-        process.process.send_signal(number)
-    assert process.wait(within_s=STOP_S) == 0
-    assert (time.monotonic() - began < 0.5) == (signals == 2)
+
+    def waited() -> bool:
+        process = zot()
+        process.send(prompt("!flood 1000000"))
+        assert eventually(lambda: unread_bytes(process) > PIPE_BYTES - 2 * 4096)
+        began = time.monotonic()
+        # Two of the same kind could become one on their way.
+        for number in (signal.SIGTERM, signal.SIGINT)[:signals]:
+            process.process.send_signal(number)
+        assert process.wait(within_s=STOP_S) == 0
+        return time.monotonic() - began > 0.5
+
+    # A machine that is busy may keep one that does not wait, but not all of them.
+    assert waited() if signals == 1 else not all(waited() for _ in range(5))
 
 
 def unread_bytes(process: Zot) -> int:

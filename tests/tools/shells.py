@@ -44,7 +44,7 @@ class Shell:
     async def start(
         self, command: str, tool: Bash | None = None, *, owners: tuple[str, ...] = ()
     ) -> tuple[str, asyncio.Task[Output]]:
-        """Start a command and return the first line it says, and the call."""
+        """Start a command and return the first line it says, if it says one, and the call."""
         first: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         async def progress(text: str) -> None:
@@ -55,7 +55,7 @@ class Shell:
         call = asyncio.create_task((tool or self.tool()).run({"command": command}, context))
         events: set[asyncio.Future[Any]] = {first, call}
         await asyncio.wait(events, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
-        return first.result(), call
+        return first.result() if first.done() else "", call
 
     def heard_by(self, progress: Callable[[str], Awaitable[None]]) -> Shell:
         return Shell(self.processes, msgspec.structs.replace(self.context, progress=progress), self._mark)

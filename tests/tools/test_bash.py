@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from zot.tools.base import ToolContext
-from zot.tools.bash import Bash
+from zot.tools.bash import ABORT_GRACE_S, Bash
 from zot.tools.groups import Groups
 from zot.tools.process import Streams
 
@@ -208,7 +208,7 @@ async def test_on_timeout_a_tree_that_ignores_term_is_killed(shell: Shell) -> No
     command = "trap '' TERM; echo up; (sleep 60; sleep 60) & sleep 60"
     started = time.monotonic()
     text = await shell.fail(command, shell.tool(timeout_s=0.1, grace_s=0.2))
-    assert 0.3 < time.monotonic() - started < 2.0
+    assert 0.3 < time.monotonic() - started < PATIENCE_S
     assert text == f"$ {command}\n\nup\n\n[exit -1] (timed out after 0.1 s)  Took T"
     assert eventually(lambda: shell.left() == [])
 
@@ -222,14 +222,22 @@ async def test_the_model_is_told_the_default_timeout() -> None:
 
 
 async def test_a_second_cancel_kills_at_once(shell: Shell) -> None:
-    _, call = await shell.start("trap '' TERM; echo up; sleep 60; sleep 60")
-    begun = time.monotonic()
-    call.cancel()
-    await asyncio.sleep(0)
-    call.cancel()
-    assert await outcome(call) == "cancelled"
-    assert time.monotonic() - begun < 0.4
-    assert eventually(lambda: shell.left() == [])
+    async def waited() -> bool:
+        _, call = await shell.start("trap '' TERM; echo up; sleep 60; sleep 60")
+        begun = time.monotonic()
+        call.cancel()
+        await asyncio.sleep(0)
+        call.cancel()
+        assert await outcome(call) == "cancelled"
+        took = time.monotonic() - begun
+        assert eventually(lambda: shell.left() == [])
+        return took >= ABORT_GRACE_S
+
+    # A machine that is busy may keep one that does not wait, but not all of them.
+    tries = 0
+    while await waited():
+        tries += 1
+        assert tries < 5
 
 
 async def test_a_cancel_during_the_grace_of_a_timeout_is_a_cancel(shell: Shell) -> None:

@@ -14,18 +14,22 @@ from pathlib import Path
 
 from harness import read_some
 
-from .calls import PATIENCE_S
+from .calls import PATIENCE_S, slowness
 from .shells import Shell, children, is_alive, left, outcome
 
 HERE = Path(__file__).parent
 PROCESSES = 120
 #: It ends by itself after so many seconds: what is gone before that has been ended by us.
 LIFE_S = 12
-DEADLINE_S = 6.0
 #: With nothing to import or to read from where it may not look: it becomes nobody if it was root.
 COMMAND = shlex.join(
     [sys.executable, "-I", "-S", "-c", (HERE / "fork_loop.py").read_text(), str(PROCESSES), str(LIFE_S)]
 )
+
+
+def deadline_s() -> float:
+    """How long it may take until all of it is gone, the way the machine is now."""
+    return min(6.0 * slowness(), LIFE_S - 2.0)
 
 
 async def test_a_timeout_ends_a_fork_loop(kept: Shell) -> None:
@@ -35,7 +39,7 @@ async def test_a_timeout_ends_a_fork_loop(kept: Shell) -> None:
     assert said == "up"
     await asyncio.wait({call}, timeout=PATIENCE_S)
     assert kept.left() == []
-    assert time.monotonic() - begun < 1.5 + 0.2 + DEADLINE_S
+    assert time.monotonic() - begun < 1.5 + 0.2 + deadline_s()
     assert "[exit -1] (timed out after 1.5 s)" in str(call.exception())
     assert await kept.run("echo next") == "$ echo next\n\nnext\n\n[exit 0]  Took T"
 
@@ -47,7 +51,7 @@ async def test_an_abort_ends_a_fork_loop(kept: Shell) -> None:
     call.cancel()
     assert await outcome(call) == "cancelled"
     assert kept.left() == []
-    assert time.monotonic() - begun < DEADLINE_S
+    assert time.monotonic() - begun < deadline_s()
 
 
 async def test_a_fork_loop_in_the_background_ends_with_its_session(kept: Shell) -> None:
@@ -56,7 +60,7 @@ async def test_a_fork_loop_in_the_background_ends_with_its_session(kept: Shell) 
     begun = time.monotonic()
     await kept.processes.end_all("session", grace_s=0.2)
     assert kept.left() == []
-    assert time.monotonic() - begun < DEADLINE_S
+    assert time.monotonic() - begun < deadline_s()
 
 
 async def test_a_fork_loop_that_lost_its_keeper_and_the_guardian_is_ended_by_us(kept: Shell) -> None:
@@ -69,7 +73,7 @@ async def test_a_fork_loop_that_lost_its_keeper_and_the_guardian_is_ended_by_us(
         os.kill(pid, signal.SIGKILL)
     assert await outcome(call) == "failed"
     assert kept.left() == []
-    assert time.monotonic() - begun < DEADLINE_S
+    assert time.monotonic() - begun < deadline_s()
 
 
 def test_a_fork_loop_ends_with_a_zot_that_is_killed(tmp_path: Path) -> None:
@@ -85,5 +89,6 @@ def test_a_fork_loop_ends_with_a_zot_that_is_killed(tmp_path: Path) -> None:
         host.kill()
         host.wait(PATIENCE_S)
         while left(mark) or is_alive(guardian):
-            assert time.monotonic() - begun < DEADLINE_S
+            assert time.monotonic() - begun < LIFE_S - 2.0
             os.sched_yield()
+    assert time.monotonic() - begun < deadline_s()

@@ -94,7 +94,7 @@ async def test_commands_that_run_when_it_is_killed_fail_at_once_and_end(kept: Sh
     os.kill(guardian_pid(), signal.SIGKILL)
     begun = time.monotonic()
     await asyncio.wait({call}, timeout=PATIENCE_S)
-    assert time.monotonic() - begun < 1.0
+    assert time.monotonic() - begun < PATIENCE_S / 2
     text = re.sub(r"Took .*", "Took T", str(call.exception()))
     assert text == f"$ {command}\n\nup\n\n[exit -1] (the process that kept it was killed)  Took T"
     assert eventually(lambda: kept.left() == [])

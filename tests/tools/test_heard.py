@@ -206,7 +206,7 @@ def test_two_hundred_megabytes_of_output_do_not_grow_memory(tmp_path: Path) -> N
         [sys.executable, "-c", program, str(tmp_path), os.environ["PATH"]],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=True,
     )
     said, is_short, peak_kib = done.stdout.split()

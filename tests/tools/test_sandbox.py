@@ -215,9 +215,9 @@ async def test_a_job_goes_on_in_its_sandbox_and_ends_with_its_owner(locked: Shel
     assert re.search(r"\n\[still running: \d+ sleep 600\]\n\[exit 0\]", getattr(block, "text", ""))
     assert "sleep 600 " in locked.left()
     begun = time.monotonic()
-    await locked.processes.end_all("session", grace_s=5)
+    await locked.processes.end_all("session", grace_s=20)
     assert locked.left() == []
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 10
 
 
 @needs("bwrap")

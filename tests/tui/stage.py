@@ -21,7 +21,7 @@ from zot.tui.question import Question
 
 PATIENCE_S = 20.0
 
-# After each key it is waited until nothing is computed any more, and looked at that 50 times a second: twice for each key.
+# After each key it is waited until nothing is computed any more, and that is looked at twice, 50 times a second.
 _wait.SLEEP_GRANULARITY, _wait.SLEEP_IDLE = 1 / 200, 1 / 1000
 
 

@@ -10,15 +10,24 @@ from pathlib import Path
 
 import pytest
 
+import forked
+from harness import environment
+
 from .talk import WAIT_S
 
 ZOT = (sys.executable, "-m", "zot", "lab")
 
 
-def run(*argv: str, stdout: int = subprocess.PIPE) -> tuple[int, str, str]:
+def run(*argv: str) -> tuple[int, str, str]:
     """Run the command to its end; return its exit code and what it printed."""
+    done = forked.run(["lab", *argv], env=environment({}))
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def print_to(stdout: int, *argv: str) -> tuple[int, str]:
+    """Run the command to its end, with another output; return its exit code and its complaint."""
     done = subprocess.run([*ZOT, *argv], stdout=stdout, stderr=subprocess.PIPE, timeout=WAIT_S, check=False, text=True)
-    return done.returncode, done.stdout, done.stderr
+    return done.returncode, done.stderr
 
 
 def test_the_address_is_printed_and_a_signal_ends_it() -> None:
@@ -33,7 +42,7 @@ def test_the_address_is_printed_and_a_signal_ends_it() -> None:
 def test_an_address_that_nobody_can_read_ends_it_in_one_line() -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     try:
-        code, _, told = run("serve", stdout=full)
+        code, told = print_to(full, "serve")
     finally:
         os.close(full)
     assert (code, told.count("\n")) == (1, 1)
@@ -44,7 +53,7 @@ def test_a_reader_who_has_gone_ends_it_in_one_line() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        code, _, told = run("serve", stdout=writing)
+        code, told = print_to(writing, "serve")
     finally:
         os.close(writing)
     assert (code, told.count("\n")) == (1, 1)

@@ -30,7 +30,7 @@ def connected(url: str, bodies: list[bytes] | None = None) -> Iterator[openai.Op
     hooks = {"request": [lambda request: kept.append(request.read())]}
     # Lab speaks plain HTTP here: to load all certificates for each client would take longer than the rest.
     http = openai.DefaultHttpxClient(event_hooks=hooks, verify=False)
-    with openai.OpenAI(api_key="key", base_url=f"{url}/v1", http_client=http, max_retries=0, timeout=5.0) as client:
+    with openai.OpenAI(api_key="key", base_url=f"{url}/v1", http_client=http, max_retries=0, timeout=15.0) as client:
         yield client
 
 

@@ -31,7 +31,7 @@ TYPES = {
 
 @pytest.fixture(scope="module")
 def client(lab_url: str) -> Iterator[anthropic.Anthropic]:
-    with anthropic.Anthropic(api_key="key", base_url=lab_url, max_retries=0, timeout=5.0) as asked:
+    with anthropic.Anthropic(api_key="key", base_url=lab_url, max_retries=0, timeout=15.0) as asked:
         yield asked
 
 

@@ -33,7 +33,7 @@ def connected(url: str, bodies: list[bytes] | None = None) -> Iterator[genai.Cli
     # Lab speaks plain HTTP here: to load all certificates for each client would take longer than the rest.
     options = types.HttpOptions(
         base_url=url,
-        timeout=5000,
+        timeout=15_000,
         client_args={"event_hooks": hooks, "verify": False},
         async_client_args={"verify": False},
     )
