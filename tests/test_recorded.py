@@ -23,13 +23,14 @@ from harness import Zot, environment
 from zot.agent.hooks import MessageDecision, NoExtensions
 from zot.agent.loop import Agent
 from zot.errors import AgentError, SessionBusy, UserError
-from zot.events import Done, Error
+from zot.events import Done, Error, TurnEnd, UserMessage
 from zot.journal.journal import Journal
 from zot.messages import Message, TextBlock
 from zot.past import Past
 from zot.providers.base import Model
 from zot.providers.models import Catalogue, catalogue
 from zot.session import Session
+from zot.store import Said
 
 LAB = ("--provider", "lab", "--frozen-time", "2026-01-31T12:00:00Z")
 
@@ -290,6 +291,26 @@ async def test_the_next_request_is_the_one_that_an_uninterrupted_process_would_s
 
 
 BODIES: dict[str, list[bytes]] = {}
+
+
+async def test_a_run_that_somebody_else_left_without_an_end_gets_one_although_something_was_noted_since(
+    tmp_path: Path,
+) -> None:
+    session = await kept_session(tmp_path, FakeTransport([claude.reply(claude.text("Well."))]))
+    await session.mend()
+    journal = await Journal.open(tmp_path / "journal.db")
+    other = await journal.record("s")
+    await other.begin()
+    other.append([Said(Message("user", (TextBlock("hi"),), NOON)), UserMessage((TextBlock("hi"),), NOON)], run=1)
+    await other.settled()
+    other.end()
+    await session.establish()
+    await talk(session, "go on")
+    rows = [row for _, row in await other.read(0, 100) if isinstance(row, UserMessage | TurnEnd | Done)]
+    ends = [TurnEnd("aborted"), Done(), UserMessage((TextBlock("go on"),), NOON), TurnEnd("end_turn"), Done()]
+    assert rows == [UserMessage((TextBlock("hi"),), NOON), *ends]
+    await journal.close()
+    await session.close()
 
 
 def counted(tokens: int) -> list[bytes]:

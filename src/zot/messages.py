@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time as _time
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -190,4 +191,9 @@ def text_of(content: Iterable[TranscriptBlock | ShownBlock]) -> str:
 def timestamp(seconds: float | None = None) -> str:
     """Return RFC 3339 in UTC with milliseconds and ``Z``; now, unless ``seconds`` since the epoch are given."""
     whole, millis = divmod(round((_time.time() if seconds is None else seconds) * 1000), 1000)
-    return f"{_time.strftime('%Y-%m-%dT%H:%M:%S', _time.gmtime(whole))}.{millis:03d}Z"
+    return f"{_second(whole)}.{millis:03d}Z"
+
+
+@lru_cache(maxsize=1)  # What happens has a time, and much happens in one second.
+def _second(whole: int) -> str:
+    return _time.strftime("%Y-%m-%dT%H:%M:%S", _time.gmtime(whole))

@@ -86,6 +86,16 @@ async def test_messages_are_paged_backwards(caller: Caller) -> None:
     assert [one["content"] for one in full["messages"]][:2] == ["!echo one", "one"]
 
 
+async def test_a_long_conversation_is_the_same_in_either_spelling(daemon: Running, caller: Caller) -> None:
+    long = "\u00fc" * 200_000
+    await talk(caller, "s", f"!echo {long}", "!call bash command=pwd", "!echo end")
+    older = await daemon.caller(protocol_version=1)
+    camel = await caller.get("session/messages", sessionId="s")
+    snake = await older.get("session/messages", session_id="s")
+    assert snake == {"session_id": camel.pop("sessionId"), **camel}
+    assert [one["content"][-10:] for one in camel["messages"][:2]] == [long[-10:]] * 2
+
+
 async def test_a_session_tells_how_it_is(caller: Caller, daemon: Running) -> None:
     await talk(caller, "s", "!echo hi")
     state = await caller.get("session/state", sessionId="s")

@@ -37,6 +37,9 @@ class Gauge:
         self._messages: list[Message] = []
         #: The weight of all messages up to and including each, in tokens as estimated.
         self._sums: list[float] = []
+        #: What came with the newest request besides the messages, and its weight.
+        self._constant: tuple[str, tuple[ToolSpec, ...]] = ("", ())
+        self._constant_weight = 0.0
         #: How many messages were measured, and what they took together with everything else in the request.
         self._measured = 0
         self._tokens = 0.0
@@ -50,7 +53,7 @@ class Gauge:
         self._follow(messages)
         if self._measured:
             return round(self._tokens + self._ratio * (self._sum() - self._sums[self._measured - 1]))
-        return round(self._ratio * (_fixed(system, tools) + self._sum()))
+        return round(self._ratio * (self._fixed(system, tuple(tools)) + self._sum()))
 
     def measured(self, counters: Counters, system: str, tools: Iterable[ToolSpec], messages: Sequence[Message]) -> None:
         """A service has counted: ``messages``, the last of which is its answer, have taken so much."""
@@ -59,7 +62,7 @@ class Gauge:
         if not tokens or not messages:
             return
         self._measured, self._tokens = len(messages), tokens
-        estimate = _fixed(system, tools) + self._sum()
+        estimate = self._fixed(system, tuple(tools)) + self._sum()
         if estimate >= _TELLING_TOKENS:
             self._ratio = min(3.0, max(0.5, tokens / estimate))
 
@@ -87,6 +90,12 @@ class Gauge:
         window = self.window(model)
         free = max(window - min(model.max_output, _ANSWER_TOKENS) - SUMMARY_TOKENS, window // 2)
         return free if at is None else min(free, at)
+
+    def _fixed(self, system: str, tools: tuple[ToolSpec, ...]) -> float:
+        """Return the weight of what comes with every request, which hardly ever changes."""
+        if self._constant != (system, tools):
+            self._constant, self._constant_weight = (system, tools), _weight_of_constant(system, tools)
+        return self._constant_weight
 
     def _sum(self) -> float:
         return self._sums[-1] if self._sums else 0.0
@@ -118,8 +127,7 @@ def size_of(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
-def _fixed(system: str, tools: Iterable[ToolSpec]) -> float:
-    """Return the weight of what comes with every request."""
+def _weight_of_constant(system: str, tools: Iterable[ToolSpec]) -> float:
     described = sum(
         size_of(tool.name) + size_of(tool.description) + len(msgspec.json.encode(tool.schema)) for tool in tools
     )

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import chain, groupby, repeat
-from operator import add
+from operator import add, attrgetter
 from typing import Any
 
 import msgspec
@@ -29,6 +29,7 @@ _CHANGES = frozenset({Said, Spliced, Configured, Wrote, Allowed, Began, Guarded}
 _BELONGS = struct.Struct("<qq")
 _STANDS = struct.Struct("<qqq")
 _PLACE = struct.Struct("<qqqqq")
+_BY_PLACE = attrgetter("session", "kind", "first")
 #: What decoding raises.
 _NOT_UNDERSTOOD = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -80,9 +81,10 @@ def pack(rows: Sequence[Row], *, session: int, first: int, run: int) -> tuple[li
 
 
 def join(chunks: Sequence[Chunk]) -> list[Chunk]:
-    """Return the same rows in as few chunks as may be."""
+    """Return the same rows in as few chunks as may be, those of a session together."""
     if len(chunks) == 1:
         return list(chunks)
+    chunks = sorted(chunks, key=_BY_PLACE)
     joined: list[Chunk] = []
     bodies: list[list[bytes]] = []
     size = 0

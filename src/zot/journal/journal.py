@@ -162,8 +162,7 @@ class Journal(Look):
     async def collect(self) -> int:
         """Remove what nobody refers to and give the space back; return how many blobs were removed."""
         removed = await self.writing(tables.sweep)
-        shrinking = self.writer.run(_shrink, bare=True)
-        await asyncio.shield(asyncio.wrap_future(shrinking))
+        await self.writer.mail.heard(self.writer.run(_shrink, bare=True))
         return removed
 
     async def check(self) -> Report:
@@ -191,7 +190,7 @@ class Journal(Look):
         """Do something in a transaction, in the writer's thread, behind what was said before. It is done or it is not,
         also if nobody waits for it any more."""
         try:
-            return await asyncio.shield(asyncio.wrap_future(self.writer.run(action)))
+            return await self.writer.mail.heard(self.writer.run(action))
         except JournalDamaged as problem:
             self.suspect(problem)
             raise

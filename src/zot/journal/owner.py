@@ -29,6 +29,7 @@ def ourselves() -> Owner:
     return Owner(os.getpid(), host_name(), timestamp(), boot_id(), os.urandom(8).hex())
 
 
+@cache
 def host_name() -> str:
     """Return the name of this machine."""
     return os.uname().nodename

@@ -106,14 +106,13 @@ class Record:
         taking = self._files.writer.run(
             lambda connection: self._take(connection, owner, taken), durable=True, session=self.number
         )
-        heard = asyncio.wrap_future(taking)
         try:
             async with asyncio.timeout(self._patience_s):
-                self.epoch, last, self.last_run, rows = await asyncio.shield(heard)
+                self.epoch, last, self.last_run, rows = await self._files.writer.mail.heard(taking)
         except BaseException as problem:
             # Whatever keeps us from using the lease must not leave it taken.
             taking.add_done_callback(lambda _: self._files.leases.let_go(self.number) if taken else None)
-            heard.cancel()
+            taking.cancel()
             self._files.suspect(problem)
             if isinstance(problem, TimeoutError):
                 raise StoreFailed(f"{self._files.path} has not answered for {self._patience_s:g} s") from None

@@ -78,9 +78,13 @@ def listed(connection: sqlite3.Connection, *, cwd: str | None = None, limit: int
     return [record_of(row) for row in connection.execute(query, (*values, limit))]
 
 
-def touched(connection: sqlite3.Connection, since: str) -> list[str]:
-    """Return the ids of sessions that were used ``since`` a time."""
-    return [_text(key) for (key,) in connection.execute("SELECT id FROM sessions WHERE updated >= ?", (since,))]
+def stirred(connection: sqlite3.Connection, since: str) -> list[tuple[str, bool, int]]:
+    """Return the sessions that were used ``since`` a time, or that somebody runs: the id of each, if somebody does, and
+    the number of its newest row, if that is what was written: many are looked at, and few are read."""
+    newest = "SELECT first + count - 1 FROM chunks WHERE session = number AND kind = {:d} ORDER BY first DESC LIMIT 1"
+    last = ", ".join(f"COALESCE(({newest.format(kind)}), 0)" for kind in Kind)
+    query = f"SELECT id, owner <> x'', MAX({last}) FROM sessions WHERE updated >= ? OR owner <> x''"
+    return [(_text(key), bool(runs), seq) for key, runs, seq in connection.execute(query, (since,))]
 
 
 def marked(connection: sqlite3.Connection) -> list[SessionRecord]:

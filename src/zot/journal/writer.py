@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from itertools import groupby
 from typing import Any, Protocol, TypeVar
 
@@ -19,6 +20,7 @@ import msgspec
 from zot.errors import StoreFailed
 from zot.journal.chunks import Chunk, join
 from zot.journal.database import explained
+from zot.journal.mailbox import Mailboxes
 from zot.journal.tables import summed_up, used
 
 log = logging.getLogger("zot")
@@ -84,8 +86,13 @@ class Writer:
         self._connection = connection
         self._file = os.stat(path)
         self._queue: deque[Parcel | Task] = deque()
-        self._wake = threading.Semaphore(0)
+        #: How loops hear what was done.
+        self.mail = Mailboxes()
         self._guard = threading.Lock()
+        #: Held by the thread; whoever brings something lets go of it, once, while the thread has nothing to do.
+        self._wake = threading.Lock()
+        self._wake.acquire()
+        self._is_idle = False
         self._closing = False
         self._dead: StoreFailed | None = None
         self._work_in_hand: list[Parcel | Task] = []
@@ -116,14 +123,14 @@ class Writer:
         with self._guard:
             self._check()
             self._queue.append(Task(action, future, durable, bare, session))
-        self._wake.release()
+            self._rouse()
         return future
 
     def close(self, *, within_s: float) -> bool:
         """Write what is left and stop. False if that took too long: then it is given up."""
         with self._guard:
             self._closing = True
-        self._wake.release()
+            self._rouse()
         self._thread.join(within_s)
         if not self._thread.is_alive():
             return True
@@ -138,23 +145,34 @@ class Writer:
 
     def _wake_up(self, loop: asyncio.AbstractEventLoop) -> None:
         self._waking.discard(loop)
-        self._wake.release()
+        with self._guard:
+            self._rouse()
+
+    def _rouse(self) -> None:
+        """Let the thread look at what there is, if it is not about to do that anyway."""
+        if self._is_idle:
+            self._is_idle = False
+            self._wake.release()
 
     def _live(self) -> None:
         try:
-            while True:
-                self._wake.acquire()
-                while self._queue:
-                    self._work_in_hand = self._take()
-                    self._work(self._work_in_hand)
-                    self._work_in_hand = []
-                with self._guard:
-                    if self._closing and not self._queue:
-                        break
+            while self._has_work():
+                self._work_in_hand = self._take()
+                self._work(self._work_in_hand)
+                self._work_in_hand = []
             self._connection.close()
         except BaseException as problem:  # the thread's outermost boundary: whoever waits must hear of its end
             log.exception("the journal's writer failed")
             self._die(StoreFailed(f"{self._path} cannot be written any more ({problem}): restart zot and resume"))
+
+    def _has_work(self) -> bool:
+        """Wait for something to do. False if nothing more will come."""
+        while True:
+            with self._guard:
+                if self._queue or self._closing:
+                    return bool(self._queue)
+                self._is_idle = True
+            self._wake.acquire()
 
     def _take(self) -> list[Parcel | Task]:
         """Return what comes next and is done together: many, or something that must be done by itself."""
@@ -212,7 +230,7 @@ class Writer:
                 if isinstance(task, Task) and not task.future.done():
                     task.future.set_exception(failure)
         else:
-            _tell_safe(written)
+            self._tell_safe(written)
             for task, result, refusal in done:
                 if refusal is None:
                     task.future.set_result(result)
@@ -258,12 +276,12 @@ class Writer:
         except (sqlite3.Error, StoreFailed) as problem:
             self._fail(parcels, problem if isinstance(problem, StoreFailed) else explained(problem, self._path))
         else:
-            _tell_safe(parcels)
+            self._tell_safe(parcels)
 
     def _fail(self, parcels: Sequence[Parcel], failure: StoreFailed) -> None:
         for parcel in parcels:
             parcel.sender.broken = failure
-        _tell(parcels, lambda sender, _: sender.on_failed(failure))
+        self._tell(parcels, lambda sender, _: sender.on_failed(failure))
 
     def _insert(self, parcels: Sequence[Parcel]) -> None:
         """Write rows, inside a transaction."""
@@ -301,7 +319,18 @@ class Writer:
             # One that was in hand may be done meanwhile, and is running in any case.
             if isinstance(task, Task) and not task.future.done():
                 task.future.set_exception(problem)
-        _tell([p for p in left if isinstance(p, Parcel)], lambda sender, _: sender.on_failed(problem))
+        self._tell([p for p in left if isinstance(p, Parcel)], lambda sender, _: sender.on_failed(problem))
+
+    def _tell_safe(self, parcels: Sequence[Parcel]) -> None:
+        self._tell(parcels, lambda sender, own: sender.on_safe(own[-1].last, sum(parcel.size for parcel in own)))
+
+    def _tell(self, parcels: Sequence[Parcel], what: Callable[[Sender, list[Parcel]], None]) -> None:
+        """Call ``what`` for each sender of ``parcels``, in the thread of its loop."""
+        by_loop: dict[asyncio.AbstractEventLoop, dict[int, list[Parcel]]] = {}
+        for parcel in parcels:
+            by_loop.setdefault(parcel.sender.loop, {}).setdefault(id(parcel.sender), []).append(parcel)
+        for loop, by_sender in by_loop.items():
+            self.mail.post(loop, partial(_tell_all, list(by_sender.values()), what))
 
 
 class _Transaction:
@@ -343,10 +372,6 @@ def _row(chunk: Chunk) -> tuple[Any, ...]:
     return chunk.session, chunk.kind, chunk.first, chunk.count, chunk.run, chunk.crc, chunk.body
 
 
-def _tell_safe(parcels: Sequence[Parcel]) -> None:
-    _tell(parcels, lambda sender, own: sender.on_safe(own[-1].last, sum(parcel.size for parcel in own)))
-
-
 def _write_extra(connection: sqlite3.Connection, parcel: Parcel) -> None:
     number = parcel.sender.number
     if parcel.blobs:
@@ -354,18 +379,6 @@ def _write_extra(connection: sqlite3.Connection, parcel: Parcel) -> None:
         used(connection, number, parcel.chunks[0].first, parcel.blobs)
     if parcel.summary is not None:
         summed_up(connection, number, parcel.summary)
-
-
-def _tell(parcels: Sequence[Parcel], what: Callable[[Sender, list[Parcel]], None]) -> None:
-    """Call ``what`` for each sender of ``parcels``, in the thread of its loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, dict[int, list[Parcel]]] = {}
-    for parcel in parcels:
-        by_loop.setdefault(parcel.sender.loop, {}).setdefault(id(parcel.sender), []).append(parcel)
-    for loop, by_sender in by_loop.items():
-        try:
-            loop.call_soon_threadsafe(_tell_all, list(by_sender.values()), what)
-        except RuntimeError:
-            log.debug("a loop was closed before it could hear of its rows")
 
 
 def _tell_all(groups: Sequence[list[Parcel]], what: Callable[[Sender, list[Parcel]], None]) -> None:

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeAlias
 
 from zot.errors import (
@@ -97,6 +98,14 @@ class Told:
         self.then = then
 
 
+class _Order:
+    """Those of one client who want something of one session, one behind the other; how many there are."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.wanted = 0
+
+
 #: Does what a method says: returns the answer, or what gives it later. Raise AgentError.
 Handler: TypeAlias = Callable[["Connection", Any], Awaitable[Any]]
 
@@ -155,7 +164,7 @@ class Connection:
         self._unanswered_bytes = 0
         self._looking = asyncio.Semaphore(_LOOKS_AT_ONCE)
         #: One at a time begins what is asked of a session, in the order in which it was asked.
-        self._order: dict[str, asyncio.Lock] = {}
+        self._order: dict[str, _Order] = {}
         self._is_ending = False
         self._is_closed = False
 
@@ -319,10 +328,21 @@ class Connection:
         deferred.then(answer)
         await answered.wait()
 
-    def _turn(self, session_id: str | None) -> asyncio.Lock:
+    @asynccontextmanager
+    async def _turn(self, session_id: str | None) -> AsyncIterator[None]:
+        """Have one's turn among those who want something of a session."""
         if not session_id:
-            return asyncio.Lock()
-        return self._order.setdefault(session_id, asyncio.Lock())
+            yield
+            return
+        order = self._order.setdefault(session_id, _Order())
+        order.wanted += 1
+        try:
+            async with order.lock:
+                yield
+        finally:
+            order.wanted -= 1
+            if not order.wanted:
+                del self._order[session_id]
 
     def _performed(self, task: asyncio.Task[None]) -> None:
         self._unanswered_bytes -= self._tasks.pop(task)

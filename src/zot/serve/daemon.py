@@ -113,7 +113,7 @@ class Daemon:
         self._leaving: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Event()
         #: What tells those who follow a session of runs that are made elsewhere, once it is started.
-        self.watch = Watch(parts.journal, self._followed_elsewhere)
+        self.watch = Watch(parts.journal, self._followed_elsewhere, is_any=self._is_any_followed)
         self.grace_s = parts.settings.grace_s
         self._when_stopping: list[Callable[[], None]] = []
         #: Set when somebody has introduced itself, or gone.
@@ -304,6 +304,9 @@ class Daemon:
                     log.exception("session %r could not be mended", session_id)
         finally:
             self.is_mended.set()
+
+    def _is_any_followed(self) -> bool:
+        return any(connection.followed for connection in self._connections)
 
     def _followed_elsewhere(self) -> dict[str, Feed]:
         """Return the feeds of sessions that somebody follows, and that do not run in the hub."""

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
 
 from zot.errors import NoSuchSession
+from zot.events import encode
 from zot.hub import Hub
-from zot.messages import show
+from zot.messages import Message, show
 from zot.serve.connection import Connection, Handler
 from zot.serve.shelf import Entry, Shelf
 from zot.wire import daemon_session as said
+from zot.wire.spelling import Spelling, spelled
 
 #: How long a list waits for sessions to be seen to that a dead process left.
 _MENDING_S = 5.0
+#: So much is encoded before others have their turn.
+_PIECE_BYTES = 256 << 10
 
 
 class KeptMethods:
@@ -71,8 +75,7 @@ class KeptMethods:
             last_seq=entry.last_seq,
         )
 
-    async def _messages(self, connection: Connection, asked: said.Messages) -> said.MessagePage:
-        del connection
+    async def _messages(self, connection: Connection, asked: said.Messages) -> said.EncodedPage:
         try:
             seq, _ = await self._shelf.standing(asked.session_id)
             await self._hub.refresh(asked.session_id, seq)
@@ -85,8 +88,8 @@ class KeptMethods:
             messages = []
         stop = len(messages) if asked.before_index is None else min(asked.before_index, len(messages))
         start = 0 if asked.limit is None else max(0, stop - asked.limit)
-        page = tuple(said.MessageEntry.of(show(message)) for message in messages[start:stop])
-        return said.MessagePage(asked.session_id, page, len(messages), start)
+        page = await _encoded(messages[start:stop], connection.spelling)
+        return said.EncodedPage(asked.session_id, tuple(page), len(messages), start)
 
     async def _delete(self, connection: Connection, asked: said.OfSession) -> said.Deleted:
         await self._hub.let_go(asked.session_id)
@@ -106,6 +109,20 @@ class KeptMethods:
         record = await self._shelf.find(asked.session_id)
         branch, commit = await asyncio.to_thread(_checked_out, record.cwd)
         return said.GitBranch(asked.session_id, branch or msgspec.UNSET, commit or msgspec.UNSET)
+
+
+async def _encoded(messages: Sequence[Message], spelling: Spelling) -> list[msgspec.Raw]:
+    """Return messages as clients see them, encoded. If that takes a while, others go on meanwhile."""
+    found: list[msgspec.Raw] = []
+    size = 0
+    for message in messages:
+        data = encode(spelled(spelling, said.MessageEntry.of(show(message))))
+        found.append(msgspec.Raw(data))
+        size += len(data)
+        if size >= _PIECE_BYTES:
+            size = 0
+            await asyncio.sleep(0)
+    return found
 
 
 def _checked_out(directory: str) -> tuple[str, str]:

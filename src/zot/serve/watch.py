@@ -6,11 +6,11 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from zot.errors import AgentError
 from zot.journal.journal import Journal
-from zot.journal.tables import find, last_seq, marked, touched
+from zot.journal.tables import find, last_seq, stirred
 from zot.messages import timestamp
 from zot.serve.feed import Feed
 
@@ -25,10 +25,14 @@ _RECENT_S = 4.0
 class Watch:
     """Looks into the journal for rows of sessions that nobody runs here, and tells their feeds."""
 
-    def __init__(self, journal: Journal, followed: Callable[[], Mapping[str, Feed]]) -> None:
-        """``followed`` returns the feeds of sessions that somebody follows and that do not run in the hub."""
+    def __init__(
+        self, journal: Journal, followed: Callable[[], Mapping[str, Feed]], *, is_any: Callable[[], bool]
+    ) -> None:
+        """``followed`` returns the feeds of sessions that somebody follows and that do not run in the hub; ``is_any``
+        tells if somebody follows any."""
         self._journal = journal
         self._followed = followed
+        self._is_any = is_any
         self._elsewhere: set[str] = set()
         #: What each connection saw of the file when it last looked.
         self._versions: dict[int, int] = {}
@@ -39,32 +43,34 @@ class Watch:
         """Look until it is cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
-            feeds = self._followed()
-            if feeds:
+            since, self._looked = self._looked, time.time()
+            if self._is_any():
                 try:
-                    await self._look(feeds)
+                    if await self._journal.reading(self._is_news):
+                        await self._look(self._followed(), timestamp(min(since, self._looked) - _RECENT_S))
                 except AgentError as problem:  # It may be there again the next time.
                     log.debug("what others record cannot be read: %s", problem)
 
-    async def _look(self, feeds: Mapping[str, Feed]) -> None:
-        newest = await self._journal.reading(lambda connection: self._newest(connection, feeds))
-        if not newest:
-            return
-        followed = self._followed()
-        for session_id, seq in newest.items():
-            feed = followed.get(session_id)  # It may have begun here meanwhile.
-            if feed is not None and feed is feeds[session_id]:
-                feed.overheard(seq)
+    async def _look(self, feeds: Mapping[str, Feed], since: str) -> None:
+        newest = await self._journal.reading(lambda connection: self._newest(connection, feeds, since))
+        if newest:
+            followed = self._followed()
+            for session_id, seq in newest.items():
+                feed = followed.get(session_id)  # It may have begun here meanwhile.
+                if feed is not None and feed is feeds[session_id]:
+                    feed.overheard(seq)
 
-    def _newest(self, connection: sqlite3.Connection, feeds: Iterable[str]) -> dict[str, int]:
-        """Return the newest row of those followed that somebody runs, or has run since we last looked."""
-        since, self._looked = self._looked, time.time()
+    def _is_news(self, connection: sqlite3.Connection) -> bool:
+        """True unless nobody has written anything since this connection last looked."""
         (version,) = connection.execute("PRAGMA data_version").fetchone()
-        if self._versions.get(id(connection)) == version:
-            return {}  # Nobody has written anything since this connection last looked.
-        self._versions[id(connection)] = version
-        recent = touched(connection, timestamp(min(since, self._looked) - _RECENT_S))
-        running = {session.id for session in marked(connection)}
-        looked, self._elsewhere = self._elsewhere.union(running, recent), running
-        found = (find(connection, session_id) for session_id in looked.intersection(feeds))
-        return {session.id: last_seq(connection, session.number) for session in found if session is not None}
+        before, self._versions[id(connection)] = self._versions.get(id(connection)), version
+        return bool(before != version)
+
+    def _newest(self, connection: sqlite3.Connection, feeds: Mapping[str, Feed], since: str) -> dict[str, int]:
+        """Return the newest row of those followed in which there is one that nobody was shown here."""
+        found = stirred(connection, since)
+        ahead = {one for one, _, seq in found if one in feeds and seq > feeds[one].seq}
+        over = self._elsewhere.difference(one for one, _, _ in found).intersection(feeds)
+        self._elsewhere = {one for one, runs, _ in found if runs}
+        sessions = (find(connection, session_id) for session_id in ahead | over)
+        return {session.id: last_seq(connection, session.number) for session in sessions if session is not None}

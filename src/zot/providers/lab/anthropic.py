@@ -45,7 +45,7 @@ class _Request(msgspec.Struct):
     model: str
     messages: list[_Message]
     stream: bool = False
-    tools: list[Any] | None = None
+    tools: list[msgspec.Raw] | None = None
 
 
 _requests = msgspec.json.Decoder(_Request)

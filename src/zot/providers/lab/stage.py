@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from zot.errors import ConfigError
 from zot.providers.lab import directives as d
@@ -55,7 +56,10 @@ class Stage:
 
     def _scene(self, ask: Ask) -> tuple[tuple[Reply, ...], dict[str, str]]:
         """Return the replies of the first scene that matches, and the values of its placeholders."""
+        first, *_ = ask.prompt.split(None, 1) or [""]
         for scene in self.script.scenes:
+            if scene.word is not None and scene.word != first:
+                continue  # Most are others.
             groups = scene.match(ask.prompt, has_tools=ask.has_tools)
             if groups is not None:
                 values = {**groups, "chars": str(len(ask.prompt)), "model": ask.model}
@@ -72,12 +76,18 @@ def _inner(replies: tuple[Reply, ...], values: dict[str, str]) -> tuple[tuple[Re
     """Return the replies of the script that a scene consists of, if it is one."""
     match replies[0].directives(values):
         case [d.Play(source=source)]:
-            script = Script.parse(source.replace(" ;; ", "\n"), "script in the prompt")
-            if not script.linear:
-                raise ConfigError("a script in a prompt cannot have scenes")
-            return script.scenes[0].replies, {}
+            return _in_prompt(source), {}
         case _:
             return replies, values
+
+
+@lru_cache(maxsize=64)
+def _in_prompt(source: str) -> tuple[Reply, ...]:
+    """Return the replies of a script in a prompt, which comes with every request of its turn. Raise ConfigError."""
+    script = Script.parse(source.replace(" ;; ", "\n"), "script in the prompt")
+    if not script.linear:
+        raise ConfigError("a script in a prompt cannot have scenes")
+    return script.scenes[0].replies
 
 
 def _pick(replies: Iterable[Reply], values: Mapping[str, str], turns: int, failures: int) -> Reply | None:
