@@ -18,6 +18,7 @@ from zot.serve.connection import Connection, Deferred, Handler, Later, Told, as_
 from zot.serve.reply import Reply
 from zot.session import Session, new_session_id
 from zot.slash import CommandAnswer
+from zot.wire import daemon_extensions as extensions
 from zot.wire import daemon_session as said
 from zot.wire.jsonrpc import NOT_OWNED, SESSION_NOT_FOUND, RpcError
 from zot.wire.turn import TurnSummary
@@ -319,26 +320,26 @@ class SessionMethods:
                     return said.Forgotten(asked.session_id)
         raise UserError("that is not remembered")
 
-    async def _dismiss(self, connection: Connection, asked: said.Dismiss) -> said.Dismissed:
+    async def _dismiss(self, connection: Connection, asked: extensions.Dismiss) -> extensions.Dismissed:
         async with self._used(connection, asked.session_id) as session:
             await session.dismiss_guard(asked.name)
         log.warning("the guard %s of session %s was dismissed", printable(asked.name), asked.session_id)
-        return said.Dismissed(asked.session_id)
+        return extensions.Dismissed(asked.session_id)
 
     # Extensions.
 
     async def _commands(self, connection: Connection, asked: said.OfSession) -> Later:
         del connection
 
-        async def list_commands() -> said.Commands:
+        async def list_commands() -> extensions.Commands:
             async with self._hub.use(asked.session_id, looks=True) as session:
                 found = await session.commands()
-            entries = (said.CommandEntry(one.name, one.description, one.extension) for one in found)
-            return said.Commands(asked.session_id, tuple(entries))
+            entries = (extensions.CommandEntry(one.name, one.description, one.extension) for one in found)
+            return extensions.Commands(asked.session_id, tuple(entries))
 
         return Later(list_commands())
 
-    async def _run_command(self, connection: Connection, asked: said.RunCommand) -> Later:
+    async def _run_command(self, connection: Connection, asked: extensions.RunCommand) -> Later:
         async def run_command() -> Told:
             async with self._used(connection, asked.session_id) as session:
                 connection.follow(asked.session_id)
@@ -347,7 +348,7 @@ class SessionMethods:
 
         return Later(run_command())
 
-    def _act(self, connection: Connection, asked: said.RunCommand, answer: CommandAnswer) -> None:
+    def _act(self, connection: Connection, asked: extensions.RunCommand, answer: CommandAnswer) -> None:
         """Do what an extension wants: only prompts are ours to run."""
         session = self._hub.session(asked.session_id)
         if answer.prompt and session is not None:
@@ -357,15 +358,15 @@ class SessionMethods:
             except UserError as problem:
                 connection.lament(asked.session_id, str(problem))
 
-    async def _panel_key(self, connection: Connection, asked: said.PanelKey) -> said.PanelTold:
+    async def _panel_key(self, connection: Connection, asked: extensions.PanelKey) -> extensions.PanelTold:
         async with self._used(connection, asked.session_id) as session:
             session.press(asked.panel_id, asked.key, asked.text)
-        return said.PanelTold(asked.session_id, asked.panel_id)
+        return extensions.PanelTold(asked.session_id, asked.panel_id)
 
-    async def _panel_close(self, connection: Connection, asked: said.PanelClose) -> said.PanelTold:
+    async def _panel_close(self, connection: Connection, asked: extensions.PanelClose) -> extensions.PanelTold:
         async with self._used(connection, asked.session_id) as session:
             session.close_panel(asked.panel_id)
-        return said.PanelTold(asked.session_id, asked.panel_id)
+        return extensions.PanelTold(asked.session_id, asked.panel_id)
 
 
 def _doing(session: Session | None) -> dict[str, Any]:
@@ -384,8 +385,8 @@ def _outcome(turn: TurnSummary, result: Callable[[TurnSummary], Any]) -> Any:
         return problem
 
 
-def _command_run(session_id: str, answer: CommandAnswer) -> said.CommandRun:
-    return said.CommandRun(
+def _command_run(session_id: str, answer: CommandAnswer) -> extensions.CommandRun:
+    return extensions.CommandRun(
         session_id=session_id,
         extension=answer.extension,
         action=answer.action,

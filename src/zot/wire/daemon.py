@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from zot.wire import daemon_extensions as extensions
 from zot.wire import daemon_server as server
 from zot.wire import daemon_session as session
 from zot.wire.jsonrpc import (
@@ -191,22 +192,22 @@ _DECLARED: Final = (
     Method("session/forget", session.Forget, session.Forgotten, "Asks again about what was allowed for good.", _BUSY),
     Method(
         "session/dismiss",
-        session.Dismiss,
-        session.Dismissed,
+        extensions.Dismiss,
+        extensions.Dismissed,
         "Lifts for good what a guard blocks that had connected to the session and is away.",
         _BUSY,
         local=True,
     ),
-    Method("session/commands", session.OfSession, session.Commands, "Lists the commands of extensions.", _GONE),
+    Method("session/commands", session.OfSession, extensions.Commands, "Lists the commands of extensions.", _GONE),
     Method(
         "session/run_command",
-        session.RunCommand,
-        session.CommandRun,
+        extensions.RunCommand,
+        extensions.CommandRun,
         "Runs a command of an extension and answers when the extension has.",
         _GONE,
     ),
-    Method("session/panel_key", session.PanelKey, session.PanelTold, "Sends a key to a panel.", _GONE),
-    Method("session/panel_close", session.PanelClose, session.PanelTold, "Closes a panel.", _GONE),
+    Method("session/panel_key", extensions.PanelKey, extensions.PanelTold, "Sends a key to a panel.", _GONE),
+    Method("session/panel_close", extensions.PanelClose, extensions.PanelTold, "Closes a panel.", _GONE),
     Method(
         "session/git_branch",
         session.OfSession,

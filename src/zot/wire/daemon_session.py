@@ -231,15 +231,6 @@ class MessagePage(Spelled, frozen=True):
     start: int
 
 
-class EncodedPage(Spelled, frozen=True):
-    """A `MessagePage` of messages that have been encoded before, each by itself."""
-
-    session_id: str
-    messages: tuple[msgspec.Raw, ...]
-    total: int
-    start: int
-
-
 class State(Spelled, frozen=True, kw_only=True):
     """``queued`` prompts wait for the one that runs. The window is 0 if nobody knows it."""
 
@@ -294,16 +285,6 @@ class Forgotten(Spelled, frozen=True):
     forgotten: bool = True
 
 
-class Dismiss(Spelled, frozen=True):
-    session_id: str
-    name: str
-
-
-class Dismissed(Spelled, frozen=True):
-    session_id: str
-    dismissed: bool = True
-
-
 class Attach(Spelled, frozen=True):
     """Follow a session: first what happened ``after`` that number, else only what happens from now on."""
 
@@ -343,52 +324,6 @@ class Configured(Spelled, frozen=True):
 
     session_id: str
     overrides: Overrides
-
-
-class CommandEntry(Spelled, frozen=True):
-    name: str
-    description: str
-    extension: str
-
-
-class Commands(Spelled, frozen=True):
-    session_id: str
-    commands: tuple[CommandEntry, ...]
-
-
-class RunCommand(Spelled, frozen=True):
-    session_id: str
-    name: str
-    args: str = ""
-
-
-class CommandRun(Spelled, frozen=True, kw_only=True):
-    """What an extension wants done. With the action ``prompt``, that prompt has been started."""
-
-    session_id: str
-    extension: str
-    action: str
-    prompt: str = ""
-    insert: str = ""
-    display: str = ""
-    panel_id: str = ""
-
-
-class PanelKey(Spelled, frozen=True):
-    session_id: str
-    panel_id: str
-    key: str
-    text: str = ""
-
-
-class PanelClose(Spelled, frozen=True):
-    session_id: str
-    panel_id: str
-
-
-class PanelTold(Spelled, frozen=True):
-    session_id: str
-    panel_id: str
 
 
 class Rename(Spelled, frozen=True):
