@@ -288,10 +288,10 @@ def test_an_interrupt_ends_the_extension_too(shell: Ext, command: str, told: byt
 
 
 def until(process: subprocess.Popen[bytes], end: bytes, descriptor: int | None = None) -> bytes:
-    """Return what it says up to ``end``."""
+    """Return what it says until it has said ``end``."""
     assert process.stdout is not None
     said, deadline = b"", time.monotonic() + PATIENCE_S
-    while not said.endswith(end):
+    while end not in said:
         data = read_some(process.stdout.fileno() if descriptor is None else descriptor, deadline)
         assert data, said
         said += data

@@ -35,6 +35,7 @@ CALLS: list[Call] = [
     ("session/models", {"sessionId": "s"}, None),
     ("session/allowed", {"sessionId": "s"}, None),
     ("session/forget", {"sessionId": "s", "tool": "bash"}, -32602),
+    ("session/dismiss", {"sessionId": "s", "name": "none"}, -32602),
     ("session/commands", {"sessionId": "s"}, None),
     ("session/run_command", {"sessionId": "s", "name": "none"}, -32602),
     ("session/panel_key", {"sessionId": "s", "panelId": "none", "key": "enter"}, -32602),
