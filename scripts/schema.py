@@ -20,7 +20,18 @@ from zot import events
 from zot.commands import self_test
 from zot.messages import ShownMessage
 from zot.slash import CommandAnswer, CommandInfo
-from zot.wire import daemon, daemon_server, daemon_session, extension, host, jsonrpc, rpc, spelling, updates
+from zot.wire import (
+    daemon,
+    daemon_extensions,
+    daemon_server,
+    daemon_session,
+    extension,
+    host,
+    jsonrpc,
+    rpc,
+    spelling,
+    updates,
+)
 from zot.wire.rpc_events import UNTOLD
 
 PATH = Path(__file__).parents[1] / "docs" / "schema" / "rpc.json"
@@ -205,7 +216,7 @@ def render_daemon() -> str:
 def _answered(methods: Iterable[daemon.Method]) -> list[type[spelling.Spelled]]:
     """Return the structs that answers consist of, and no parameters do."""
     params = {method.params for method in methods}
-    found = [kind for module in (daemon_server, daemon_session) for kind in vars(module).values()]
+    found = [kind for module in (daemon_server, daemon_session, daemon_extensions) for kind in vars(module).values()]
     kinds = [kind for kind in found if isinstance(kind, type) and issubclass(kind, spelling.Spelled)]
     given = {daemon_server.ClientName, daemon_session.Attachment, daemon_session.Overrides, spelling.Spelled, *params}
     return [kind for kind in kinds if kind not in given]

@@ -326,52 +326,6 @@ class Configured(Spelled, frozen=True):
     overrides: Overrides
 
 
-class CommandEntry(Spelled, frozen=True):
-    name: str
-    description: str
-    extension: str
-
-
-class Commands(Spelled, frozen=True):
-    session_id: str
-    commands: tuple[CommandEntry, ...]
-
-
-class RunCommand(Spelled, frozen=True):
-    session_id: str
-    name: str
-    args: str = ""
-
-
-class CommandRun(Spelled, frozen=True, kw_only=True):
-    """What an extension wants done. With the action ``prompt``, that prompt has been started."""
-
-    session_id: str
-    extension: str
-    action: str
-    prompt: str = ""
-    insert: str = ""
-    display: str = ""
-    panel_id: str = ""
-
-
-class PanelKey(Spelled, frozen=True):
-    session_id: str
-    panel_id: str
-    key: str
-    text: str = ""
-
-
-class PanelClose(Spelled, frozen=True):
-    session_id: str
-    panel_id: str
-
-
-class PanelTold(Spelled, frozen=True):
-    session_id: str
-    panel_id: str
-
-
 class Rename(Spelled, frozen=True):
     session_id: str
     title: str
