@@ -169,12 +169,7 @@ class Session:
         self.agent.check_fit(Message("user", (TextBlock(text),), ""))
 
     def steer(
-        self,
-        text: str,
-        images: Sequence[ImageBlock] = (),
-        *,
-        started: Started = begun,
-        dropped: Dropped = unwanted,
+        self, text: str, images: Sequence[ImageBlock] = (), *, started: Started = begun, dropped: Dropped = unwanted
     ) -> None:
         """Say something to the running prompt before its next model call; when idle, the same as `prompt`.
 
@@ -255,11 +250,7 @@ class Session:
         self.replace_messages([], started=started, dropped=dropped)
 
     def replace_messages(
-        self,
-        messages: Sequence[Message],
-        *,
-        started: Started = begun,
-        dropped: Dropped = unwanted,
+        self, messages: Sequence[Message], *, started: Started = begun, dropped: Dropped = unwanted
     ) -> None:
         """Make ``messages`` the conversation, repaired where a provider would refuse it. Raise UserError while busy.
 

@@ -221,9 +221,9 @@ class SessionMethods:
         result: Callable[[TurnSummary], Any],
     ) -> Deferred:
         """Begin a run, let the client hear it, and answer with its ``result`` right behind its last update."""
-        self._hub.check_open()
         deferred = Deferred()
         async with self._used(connection, session_id) as session:
+            self._hub.check_open()
             connection.follow(session_id)
 
             def ended(turn: TurnSummary, seq: int) -> None:
@@ -248,8 +248,8 @@ class SessionMethods:
     async def _steer(self, connection: Connection, asked: said.Steer) -> Deferred:
         words, images = await read_attachments(asked.attachments, is_local=connection.is_local)
         text, deferred = "\n\n".join(part for part in (asked.prompt, *words) if part), Deferred()
-        self._hub.check_open()
         async with self._used(connection, asked.session_id) as session:
+            self._hub.check_open()
             connection.follow(asked.session_id)
             session.steer(
                 text,

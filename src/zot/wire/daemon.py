@@ -16,8 +16,6 @@ from zot.wire import daemon_extensions as extensions
 from zot.wire import daemon_server as server
 from zot.wire import daemon_session as session
 from zot.wire.jsonrpc import (
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
     METHOD_NOT_FOUND,
     NOT_INITIALIZED,
     NOT_OWNED,
@@ -273,9 +271,6 @@ LOOKS: Final = frozenset(
         "session/allowed",
     }
 )
-
-#: What any method may be answered with.
-COMMON_ERRORS: Final = (INVALID_PARAMS, INTERNAL_ERROR, NOT_INITIALIZED)
 
 
 def capabilities(*, local: bool) -> tuple[str, ...]:
