@@ -13,6 +13,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from zot.printable import printable
+from zot.tui.order import obey
 from zot.tui.pasting import take_pastes_whole
 
 #: What is pasted and longer than this is shown as one word.
@@ -175,6 +176,8 @@ class Editor(TextArea):
             event.prevent_default()
             if self.offers:
                 self.post_message(self.Accepted(submits=False))
+        else:
+            await obey(self, event)
 
     def _enter(self) -> None:
         row, column = self.cursor_location

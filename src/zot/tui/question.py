@@ -15,6 +15,7 @@ from textual.widgets import Input, Static
 
 from zot.readable import counted
 from zot.tui.looks import frank, safe
+from zot.tui.order import obey
 from zot.tui.terminal import Option
 
 _SHOWN = 8
@@ -178,6 +179,13 @@ class Question(Vertical, can_focus=True):
             self._filter, self._at = self._filter + character, 0
 
 
+class Line(Input):
+    """One line that is written."""
+
+    async def on_key(self, event: events.Key) -> None:
+        await obey(self, event)
+
+
 class Form(Vertical):
     """Asks for one line of text."""
 
@@ -195,11 +203,11 @@ class Form(Vertical):
 
     def compose(self) -> ComposeResult:
         yield Static(Text(self._title, style="bold"))
-        yield Input(password=self._secret, compact=True)
+        yield Line(password=self._secret, compact=True)
 
     def listen(self) -> None:
         """Have the keys from now on."""
-        self.query_one(Input).focus()
+        self.query_one(Line).focus()
 
     def close(self, value: str | None = None) -> None:
         """Have the answer."""
