@@ -60,7 +60,10 @@ class Seat:
         """Read for so long, or only until something was written."""
         end = perf_counter() + seconds
         while select.select([self._mine], [], [], max(0.0, end - perf_counter()))[0]:
-            self.written += os.read(self._mine, 1 << 16)
+            try:
+                self.written += os.read(self._mine, 1 << 16)
+            except OSError:  # Nobody is at the other end any more.
+                return
             if stops:
                 return
 
