@@ -46,7 +46,7 @@ from zot.tui.pace import Pace
 from zot.tui.panel import Panel
 from zot.tui.panels import Panels
 from zot.tui.pauses import keep_short
-from zot.tui.question import Form, Question
+from zot.tui.question import Question
 from zot.tui.rescue import rescue
 from zot.tui.status import Status
 from zot.tui.story import Story
@@ -350,6 +350,8 @@ class ZotApp(App[int]):
         return chosen
 
     async def ask(self, title: str, *, secret: bool = False) -> str | None:
+        from zot.tui.form import Form
+
         written: str | None = await self.asking.put(Form(title, secret=secret))
         return written
 

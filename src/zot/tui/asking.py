@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zot.tui.composer import Composer
-from zot.tui.question import Form, Question
+from zot.tui.question import Question
+
+if TYPE_CHECKING:
+    from zot.tui.form import Form
 
 #: A question that nobody asked for has the keys only after this time, and when nobody has typed for the other one.
 _DEAD_S = 0.6
