@@ -72,7 +72,6 @@ class ZotApp(App[int]):
     BINDINGS = [  # noqa: RUF012  (as every app has it)
         Binding("ctrl+c", "interrupt", "leave", show=False, priority=True),
         Binding("ctrl+o", "fold_all", "fold", show=False, priority=True),
-        Binding("ctrl+r", "remove_waiting", "remove", show=False),
         Binding("ctrl+q", "leave", "leave", show=False, priority=True),
         Binding("ctrl+z", "suspend_process", "suspend", show=False, priority=True),
     ]
@@ -103,8 +102,7 @@ class ZotApp(App[int]):
         self.editor, self.queue = self.composer.editor, self.composer.queue
         self.panels = Panels(self.editor)
         self.asking = Asking(self.composer)
-        self._waiting_for = ""
-        self._interrupted = -_TWICE_S
+        self._waiting_for, self._interrupted = "", -_TWICE_S
         #: How the conversation stood when it was left.
         self.left: Snapshot | None = None
 
@@ -205,6 +203,8 @@ class ZotApp(App[int]):
         match event:
             case UserMessage(content=content):
                 self.queue.said(text_of(content))
+                self.asking.overtake()
+                self._do(self._refresh_state())
             case Done():
                 self._waiting_for = ""
                 self._do(self._ended(self.story.failure))
@@ -307,9 +307,6 @@ class ZotApp(App[int]):
     def action_fold_all(self) -> None:
         self.transcript.fold_all()
 
-    def action_remove_waiting(self) -> None:
-        self.queue.last()
-
     def action_page(self, pages: int) -> None:
         """Scroll the transcript while the editor has the focus."""
         step = pages * max(1, self.transcript.size.height - 2)
@@ -391,7 +388,7 @@ class ZotApp(App[int]):
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something that takes a while; what goes wrong is said."""
-        self.run_worker(self._told(work), exit_on_error=True)
+        self.run_worker(self._told(work))
 
     async def _told(self, work: Coroutine[Any, Any, None]) -> None:
         try:

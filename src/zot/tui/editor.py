@@ -44,6 +44,7 @@ class Editor(TextArea):
         Binding("ctrl+s", "steer", "steer", show=False),
         Binding("ctrl+d", "end_of_input", "leave", show=False),
         Binding("ctrl+underscore", "undo", "undo", show=False),
+        Binding("ctrl+r", "remove_waiting", "remove", show=False),
         Binding("pageup", "app.page(-1)", "scroll up", show=False),
         Binding("pagedown", "app.page(1)", "scroll down", show=False),
         Binding("ctrl+home", "app.page(-9999)", "to the beginning", show=False),
@@ -138,6 +139,9 @@ class Editor(TextArea):
 
     def action_steer(self) -> None:
         self.submit(steers=True)
+
+    def action_remove_waiting(self) -> None:
+        self.take_back()
 
     def action_end_of_input(self) -> None:
         """Leave, if there is nothing to lose; else delete a character, as shells do."""

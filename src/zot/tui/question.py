@@ -48,7 +48,7 @@ class Question(Vertical, can_focus=True):
         ``sudden``: nobody has asked for it, so that what is being typed is not meant for it.
         """
         super().__init__()
-        self._sudden = sudden
+        self.sudden = sudden
         self._hint = hint or ("Esc leaves it" if any(one.key for one in options) else "type to search; Esc leaves it")
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._title = safe(title)
@@ -110,7 +110,7 @@ class Question(Vertical, can_focus=True):
     @property
     def is_sudden(self) -> bool:
         """True if a stray key must not answer it."""
-        return self._sudden or self.by_key
+        return self.sudden or self.by_key
 
     @property
     def _shown(self) -> int:
