@@ -24,6 +24,7 @@ from zot.events import (
     PanelClosed,
     PanelOpened,
     PanelRendered,
+    TurnStart,
     UserMessage,
 )
 from zot.messages import text_of
@@ -203,8 +204,9 @@ class ZotApp(App[int]):
         match event:
             case UserMessage(content=content):
                 self.queue.said(text_of(content))
-                self.asking.overtake()
                 self._do(self._refresh_state())
+            case TurnStart():
+                self.asking.overtake()
             case Done():
                 self._waiting_for = ""
                 self._do(self._ended(self.story.failure))
