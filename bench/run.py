@@ -21,6 +21,7 @@ from questions import extensions
 from startup import bad_request, extension, first_delta, hello, version
 from stream import apis, latency, throughput
 from subject import ROOT, Subject, install
+from terminal import terminal
 
 #: Each with the number of rounds of a full run.
 _MEASUREMENTS: Mapping[str, tuple[Callable[[Sequence[Subject], int], list[Row]], int]] = {
@@ -39,6 +40,7 @@ _MEASUREMENTS: Mapping[str, tuple[Callable[[Sequence[Subject], int], list[Row]],
     "journal": (journal, 10),
     "extensions": (extensions, 8),
     "daemon": (daemon, 24),
+    "terminal": (terminal, 10),
 }
 _QUICK = 5
 

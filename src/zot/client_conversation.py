@@ -13,7 +13,7 @@ from zot.conversation import Aside, Decision, ModelInfo, Remembered, Snapshot
 from zot.errors import AgentError, ConnectionLost, PromptLost, UserError
 from zot.events import AgentEvent, Done, Error
 from zot.history import Batch, Subscriber
-from zot.messages import ImageBlock, ShownMessage
+from zot.messages import ImageBlock, ShownImage, ShownMessage, text_of
 from zot.slash import CommandAnswer, CommandInfo
 from zot.wire.daemon_session import AllowedCalls, Configured, Forgotten, Models
 from zot.wire.jsonrpc import SESSION_NOT_FOUND, RpcError
@@ -58,6 +58,7 @@ class ClientConversation:
             used,
             state.context_tokens,
             state.context_window,
+            queued=state.queued,
         )
 
     async def messages(self) -> Sequence[ShownMessage]:
@@ -78,7 +79,13 @@ class ClientConversation:
             await self._session.steer(text)
 
     async def retry(self) -> None:
-        self._refuse("a prompt is not tried again there")
+        """Say it again: the daemon knows no other way."""
+        asked = [message for message in await self.messages() if message.role == "user"]
+        if not asked:
+            raise UserError("nothing has been asked yet")
+        if any(isinstance(block, ShownImage) for block in asked[-1].content):
+            self._refuse("a prompt with images must be said again")
+        await self.prompt(text_of(asked[-1].content))
 
     async def abort(self) -> None:
         async with _plainly():

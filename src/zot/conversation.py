@@ -23,7 +23,7 @@ Decision: TypeAlias = Literal["allow_once", "allow_always", "reject"]
 class Snapshot(msgspec.Struct, frozen=True):
     """A session at one moment. ``session`` is "" if it is not kept; the window is 0 if nobody knows it.
 
-    ``pending`` is what it waits for a person to decide.
+    ``pending`` is what it waits for a person to decide; ``queued`` prompts, of anybody, wait for the one that runs.
     """
 
     session: str
@@ -37,6 +37,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     context_window: int = 0
     locked: bool = False
     pending: ApprovalRequest | None = None
+    queued: int = 0
 
 
 class ModelInfo(msgspec.Struct, frozen=True):

@@ -74,6 +74,7 @@ class LocalConversation:
             agent.model.context_window,
             self._config.lock,
             session.pending,
+            session.waiting,
         )
 
     async def messages(self) -> Sequence[ShownMessage]:

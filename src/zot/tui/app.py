@@ -24,6 +24,7 @@ from zot.events import (
     PanelClosed,
     PanelOpened,
     PanelRendered,
+    TurnStart,
     UserMessage,
 )
 from zot.messages import text_of
@@ -46,7 +47,7 @@ from zot.tui.pace import Pace
 from zot.tui.panel import Panel
 from zot.tui.panels import Panels
 from zot.tui.pauses import keep_short
-from zot.tui.question import Form, Question
+from zot.tui.question import Question
 from zot.tui.rescue import rescue
 from zot.tui.status import Status
 from zot.tui.story import Story
@@ -72,7 +73,6 @@ class ZotApp(App[int]):
     BINDINGS = [  # noqa: RUF012  (as every app has it)
         Binding("ctrl+c", "interrupt", "leave", show=False, priority=True),
         Binding("ctrl+o", "fold_all", "fold", show=False, priority=True),
-        Binding("ctrl+r", "remove_waiting", "remove", show=False),
         Binding("ctrl+q", "leave", "leave", show=False, priority=True),
         Binding("ctrl+z", "suspend_process", "suspend", show=False, priority=True),
     ]
@@ -103,8 +103,7 @@ class ZotApp(App[int]):
         self.editor, self.queue = self.composer.editor, self.composer.queue
         self.panels = Panels(self.editor)
         self.asking = Asking(self.composer)
-        self._waiting_for = ""
-        self._interrupted = -_TWICE_S
+        self._waiting_for, self._interrupted = "", -_TWICE_S
         #: How the conversation stood when it was left.
         self.left: Snapshot | None = None
 
@@ -205,6 +204,9 @@ class ZotApp(App[int]):
         match event:
             case UserMessage(content=content):
                 self.queue.said(text_of(content))
+                self._do(self._refresh_state())
+            case TurnStart():
+                self.asking.overtake()
             case Done():
                 self._waiting_for = ""
                 self._do(self._ended(self.story.failure))
@@ -307,9 +309,6 @@ class ZotApp(App[int]):
     def action_fold_all(self) -> None:
         self.transcript.fold_all()
 
-    def action_remove_waiting(self) -> None:
-        self.queue.last()
-
     def action_page(self, pages: int) -> None:
         """Scroll the transcript while the editor has the focus."""
         step = pages * max(1, self.transcript.size.height - 2)
@@ -350,6 +349,8 @@ class ZotApp(App[int]):
         return chosen
 
     async def ask(self, title: str, *, secret: bool = False) -> str | None:
+        from zot.tui.form import Form
+
         written: str | None = await self.asking.put(Form(title, secret=secret))
         return written
 
@@ -389,7 +390,7 @@ class ZotApp(App[int]):
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something that takes a while; what goes wrong is said."""
-        self.run_worker(self._told(work), exit_on_error=True)
+        self.run_worker(self._told(work))
 
     async def _told(self, work: Coroutine[Any, Any, None]) -> None:
         try:

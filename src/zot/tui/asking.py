@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zot.tui.composer import Composer
-from zot.tui.question import Form, Question
+from zot.tui.question import Question
+
+if TYPE_CHECKING:
+    from zot.tui.form import Form
 
 #: A question that nobody asked for has the keys only after this time, and when nobody has typed for the other one.
 _DEAD_S = 0.6
@@ -21,6 +24,8 @@ class Asking:
         self._composer = composer
         self._turn = asyncio.Lock()
         self._shown: Question | Form | None = None
+        #: Those that are shown, or wait to be.
+        self._open: list[Question | Form] = []
         self._keyed = -_PAUSE_S
 
     def keyed(self) -> None:
@@ -29,6 +34,13 @@ class Asking:
 
     async def put(self, question: Question | Form) -> Any:
         """Show a question, after those that came before, and return its answer."""
+        self._open.append(question)
+        try:
+            return await self._put(question)
+        finally:
+            self._open.remove(question)
+
+    async def _put(self, question: Question | Form) -> Any:
         async with self._turn:
             if not question.answer.done():
                 self._shown = question
@@ -50,6 +62,12 @@ class Asking:
         await question.answer
         self._composer.display = True
         screen.set_focus(before if before is not None and before.is_attached else self._composer.editor)
+
+    def overtake(self) -> None:
+        """It goes on, here or elsewhere: nobody needs to say how."""
+        for question in self._open:
+            if isinstance(question, Question) and question.sudden:
+                question.close(None)
 
     def refuse(self) -> bool:
         """Leave the question that is shown; False if none is."""

@@ -13,6 +13,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from zot.printable import printable
+from zot.tui.order import obey
 from zot.tui.pasting import take_pastes_whole
 
 #: What is pasted and longer than this is shown as one word.
@@ -43,6 +44,7 @@ class Editor(TextArea):
         Binding("ctrl+s", "steer", "steer", show=False),
         Binding("ctrl+d", "end_of_input", "leave", show=False),
         Binding("ctrl+underscore", "undo", "undo", show=False),
+        Binding("ctrl+r", "remove_waiting", "remove", show=False),
         Binding("pageup", "app.page(-1)", "scroll up", show=False),
         Binding("pagedown", "app.page(1)", "scroll down", show=False),
         Binding("ctrl+home", "app.page(-9999)", "to the beginning", show=False),
@@ -138,6 +140,9 @@ class Editor(TextArea):
     def action_steer(self) -> None:
         self.submit(steers=True)
 
+    def action_remove_waiting(self) -> None:
+        self.take_back()
+
     def action_end_of_input(self) -> None:
         """Leave, if there is nothing to lose; else delete a character, as shells do."""
         if self.text:
@@ -175,6 +180,8 @@ class Editor(TextArea):
             event.prevent_default()
             if self.offers:
                 self.post_message(self.Accepted(submits=False))
+        else:
+            await obey(self, event)
 
     def _enter(self) -> None:
         row, column = self.cursor_location

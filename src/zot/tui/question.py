@@ -1,4 +1,4 @@
-"""A question to the person, between the transcript and the editor: something to choose, or something to write."""
+"""A question to the person, between the transcript and the editor: something to choose."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
-from textual.widgets import Input, Static
+from textual.widgets import Static
 
 from zot.readable import counted
 from zot.tui.looks import frank, safe
@@ -48,7 +48,7 @@ class Question(Vertical, can_focus=True):
         ``sudden``: nobody has asked for it, so that what is being typed is not meant for it.
         """
         super().__init__()
-        self._sudden = sudden
+        self.sudden = sudden
         self._hint = hint or ("Esc leaves it" if any(one.key for one in options) else "type to search; Esc leaves it")
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._title = safe(title)
@@ -110,7 +110,7 @@ class Question(Vertical, can_focus=True):
     @property
     def is_sudden(self) -> bool:
         """True if a stray key must not answer it."""
-        return self._sudden or self.by_key
+        return self.sudden or self.by_key
 
     @property
     def _shown(self) -> int:
@@ -176,41 +176,3 @@ class Question(Vertical, can_focus=True):
                 self.close(chosen.value)
         elif character.isprintable():
             self._filter, self._at = self._filter + character, 0
-
-
-class Form(Vertical):
-    """Asks for one line of text."""
-
-    DEFAULT_CSS = """
-    Form { height: auto; border-top: solid ansi_yellow; padding: 0 1; }
-    Form Input { border: none; height: 1; padding: 0; }
-    Form Static { height: auto; }
-    """
-
-    def __init__(self, title: str, *, secret: bool) -> None:
-        super().__init__()
-        self.answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        self._title = safe(title)
-        self._secret = secret
-
-    def compose(self) -> ComposeResult:
-        yield Static(Text(self._title, style="bold"))
-        yield Input(password=self._secret, compact=True)
-
-    def listen(self) -> None:
-        """Have the keys from now on."""
-        self.query_one(Input).focus()
-
-    def close(self, value: str | None = None) -> None:
-        """Have the answer."""
-        if not self.answer.done():
-            self.answer.set_result(value)
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        self.close(event.value)
-
-    def on_key(self, event: events.Key) -> None:
-        if event.key in ("escape", "ctrl+c"):
-            event.stop()
-            self.close(None)

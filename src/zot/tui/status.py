@@ -87,6 +87,7 @@ class Status(Static):
         cost = now.usage.cost
         return [
             now.model,
+            f"{now.queued} queued" if now.queued else "",
             self._window(now),
             "" if cost is None else f"${cost:.2f}" if cost >= 1 else f"${cost:.4f}",
             "locked" if now.locked else "",

@@ -1,0 +1,40 @@
+"""Makes a session of 2,000 messages in the journal of this user, and prints its id. Run by `terminal.py`."""
+
+from __future__ import annotations
+
+import asyncio
+
+from zot.config import Config
+from zot.messages import CallBlock, Message, ResultBlock, TextBlock
+from zot.runtime import open_recorded
+from zot.session import new_session_id
+
+_TIME = "2026-01-01T00:00:00.000Z"
+_ANSWER = "# Answer {}\n\nSome **text**, " + "words " * 40 + "\n\n```python\ndef f(x):\n    return x\n```\n\n- a\n- b\n"
+
+
+def _messages() -> list[Message]:
+    said: list[Message] = []
+    for number in range(500):
+        call = CallBlock(f"c{number}", "bash", {"command": "ls -la"})
+        said += [
+            Message("user", (TextBlock(f"question {number}, please look at it"),), _TIME),
+            Message("assistant", (TextBlock(_ANSWER.format(number)), call), _TIME),
+            Message("tool", (ResultBlock(call.id, False, (TextBlock("line\n" * 50),)),), _TIME),
+            Message("assistant", (TextBlock("That is it. " * 30),), _TIME),
+        ]
+    return said
+
+
+async def main() -> None:
+    """Make it."""
+    config = Config(provider="lab", session=new_session_id())
+    session = await open_recorded(config, {"provider"})
+    made = asyncio.Event()
+    session.replace_messages(_messages(), started=made.set)
+    await made.wait()
+    await session.close()
+    print(config.session)
+
+
+asyncio.run(main())

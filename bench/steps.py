@@ -1,0 +1,46 @@
+"""`zot` with the arguments that follow the first, which names a file: how long the processor worked in the longest
+steps of the event loop, in seconds, from the first key that was pressed on, is written there as JSON.
+
+Nothing that a person does can be answered within a step. Run by `terminal.py`, in a terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio.base_events as loops
+import json
+import sys
+from time import thread_time
+
+from textual.events import Key
+
+from zot.cli import main
+from zot.tui.app import ZotApp
+
+_KEPT = 20
+steps: list[float] = []
+once = loops.BaseEventLoop._run_once
+on_event = ZotApp.on_event
+pressed: list[Key] = []
+
+
+def timed(loop: loops.BaseEventLoop) -> None:
+    began = thread_time()
+    once(loop)
+    if pressed:
+        steps.append(thread_time() - began)
+
+
+async def hear(app: ZotApp, event: object) -> None:
+    if isinstance(event, Key):
+        pressed.append(event)
+    await on_event(app, event)
+
+
+path = sys.argv.pop(1)
+loops.BaseEventLoop._run_once = timed
+ZotApp.on_event = hear
+try:
+    main()
+finally:
+    with open(path, "w") as file:
+        json.dump(sorted(steps, reverse=True)[:_KEPT], file)

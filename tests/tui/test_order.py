@@ -1,0 +1,41 @@
+"""Keys that come together are obeyed in the order in which they were pressed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from textual.events import Key
+from textual.widgets import Input
+
+from tui.stage import Stage, stage
+
+
+def press_at_once(person: Stage, *keys: str) -> None:
+    """Press keys faster than anything can be done about them."""
+    for key in keys:
+        person.app.post_message(Key(key, key if len(key) == 1 else None))
+
+
+async def test_what_is_deleted_is_what_stood_there_when_the_key_was_pressed(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        press_at_once(person, "x", "backspace", "y", "z", "left", "a", "end", "b", "ctrl+w", "c", "ctrl+u", "d", "e")
+        await person.until(lambda: person.app.editor.text.endswith("e"))
+        assert person.app.editor.text == "de"
+        press_at_once(person, "x", "ctrl+u", *"!echo", "enter")
+        await person.sees("❯ !echo")
+
+
+async def test_the_same_holds_for_a_line_that_is_asked_for(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        answers: list[str | None] = []
+
+        async def ask() -> None:
+            answers.append(await person.app.ask("Your key", secret=True))
+
+        person.app.run_worker(ask())
+        await person.until(lambda: isinstance(person.app.focused, Input))
+        press_at_once(person, "x", "backspace", "y", "z", "left", "a", "enter")
+        await person.until(lambda: bool(answers))
+        assert answers == ["yaz"]
