@@ -54,8 +54,11 @@ async def test_an_abort_ends_a_fork_loop(kept: Shell) -> None:
     assert time.monotonic() - begun < deadline_s()
 
 
-async def test_a_fork_loop_in_the_background_ends_with_its_session(kept: Shell) -> None:
-    _, call = await kept.start(f"{COMMAND} & sleep 1", owners=("session",))
+async def test_a_fork_loop_in_the_background_ends_with_its_session(kept: Shell, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "go")
+    said, call = await kept.start(f"{COMMAND} & read -r _ <{tmp_path}/go", owners=("session",))
+    assert said == "up"
+    (tmp_path / "go").write_text("\n")
     assert await outcome(call) == "done"
     begun = time.monotonic()
     await kept.processes.end_all("session", grace_s=0.2)

@@ -15,7 +15,7 @@ from zot.providers.lab.server import serve
 from zot.providers.lab.service import Service
 from zot.providers.lab.transport import LabResponse, LabTransport
 
-WAIT_S = 5.0
+WAIT_S = 20.0
 TOOL = {"name": "bash", "input_schema": {"type": "object"}}
 
 MESSAGES = "/v1/messages"
