@@ -23,12 +23,12 @@ from zot.job import Dropped, Edit, Errand, Job, Started, Wish, Words, begun, che
 from zot.mending import establish, keep, note
 from zot.messages import Counters, ImageBlock, Message, TextBlock, timestamp
 from zot.past import CONCLUSION, Past, concluded, everything, fork_point
-from zot.slash import CommandAnswer, CommandInfo
 from zot.store import Allowed, Guarded, MemoryStore, Spliced, Store
 from zot.worker import Worker
 
 if TYPE_CHECKING:
     from zot.rewind import Files, Rewound
+    from zot.slash import CommandAnswer, CommandInfo
 
 
 def new_session_id() -> str:

@@ -16,8 +16,8 @@ MAX_SKILL_BYTES = 256 * 1024
 MAX_DESCRIPTION_CHARACTERS = 1024
 
 _BUILT_IN = os.path.join(os.path.dirname(__file__), "builtin_skills")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_KEY = re.compile(r"([A-Za-z][\w-]*)\s*:(?:\s+(.*))?")
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+_KEY = r"([A-Za-z][\w-]*)\s*:(?:\s+(.*))?"
 # The rest is compiled when it is first needed: our own skills do without, and whoever starts waits for it.
 #: Names of tools, some with a pattern of what they may do.
 _TOOL = r"[^\s,()\[\]]+(?:\([^)]*\))?"
@@ -104,7 +104,7 @@ def parse(text: str, path: str) -> SkillFile:
         raise ConfigError(f"{path}:{len(lines)}: the line of three dashes that ends the head is missing")
     fields = _fields(lines[1:end], path)
     name, description = (_required(fields, key, path) for key in ("name", "description"))
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(_NAME, name):
         raise ConfigError(f"{path}:{fields['name'].line}: {name!r} is not a name of letters, digits, '.', '_' and '-'")
     tools = fields["allowed-tools"].items() if "allowed-tools" in fields else ()
     return SkillFile(name, description, "\n".join(lines[end + 1 :]).strip("\n"), allowed_tools=tuple(tools))
@@ -189,7 +189,7 @@ def _fields(lines: Sequence[str], path: str) -> dict[str, _Field]:
         if line.startswith((" ", "\t", "- ")) and last is not None:
             last.more.append(line.strip())
             continue
-        match = _KEY.fullmatch(line.rstrip())
+        match = re.fullmatch(_KEY, line.rstrip())
         if match is None:
             raise ConfigError(f"{path}:{number}: expected `key: value`, not {line.strip()[:80]!r}")
         if match[1] in fields:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from apis import APIS
 
-from fakes import PNG, FakeTool, kinds, no_sleep, open_session, read_key, talk
+from fakes import PATIENCE_S, PNG, FakeTool, kinds, no_sleep, open_session, read_key, talk
 from zot.agent.relief import AutoCompact
 from zot.errors import ProviderError
 from zot.events import AgentEvent, ToolUseEnd, encode
@@ -33,22 +33,29 @@ from zot.providers.vendors import ApiName
 from zot.session import Session
 from zot.tools.base import Output, ToolContext
 
-#: Long enough for a machine that has other things to do, short enough to be waited for.
-SILENCE_S = 0.2
+#: How silent a service may be that is to be found silent: long enough for a busy machine, short enough to wait for.
+STALLED_S = 0.4
 PRICED = Model("lab-1", "lab", 200_000, 64_000, reasoning=True, price=Price(3.0, 15.0, 0.3, 3.75))
 
 
 class Conversation:
     """What is said to lab, what it was asked, how it failed, and which tools were run."""
 
-    def __init__(self, api: ApiName, transport: Transport | None = None, base_url: str = "http://lab.invalid") -> None:
+    def __init__(
+        self,
+        api: ApiName,
+        transport: Transport | None = None,
+        base_url: str = "http://lab.invalid",
+        *,
+        silence_s: float = PATIENCE_S,
+    ) -> None:
         self._spoken = APIS[api]
         self._transport = transport or LabTransport(demo(), sleep=no_sleep)
         self.bodies: list[bytes] = []
         self.errors: list[ProviderError] = []
         self.ran: list[str] = []
         service = _Watched(
-            "lab", self._spoken.api(base_url), self, key=read_key, deadlines=Deadlines(silence_s=SILENCE_S),
+            "lab", self._spoken.api(base_url), self, key=read_key, deadlines=Deadlines(silence_s=silence_s),
             sleep=no_sleep, jitter=lambda: 0.5,
         )  # fmt: skip
         service.errors = self.errors

@@ -35,7 +35,7 @@ def test_what_stands_for_a_strange_id_is_short_and_its_own() -> None:
     assert all(re.fullmatch("c[0-9a-f]{8}", call_id) for call_id in stand_ins)
     assert len({*stand_ins}) == len(strange)
     assert acceptable_id("toolu_1-a") == "toolu_1-a"
-    assert acceptable_id("toolu_1", re.compile("[a-zA-Z0-9]{9}")) != "toolu_1"
+    assert acceptable_id("toolu_1", "[a-zA-Z0-9]{9}") != "toolu_1"
 
 
 @pytest.mark.parametrize(

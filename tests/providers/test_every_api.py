@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from apis import APIS
-from conversation import Conversation, shape, told
+from conversation import STALLED_S, Conversation, shape, told
 
 import zot
 from fakes import PATIENCE_S, PNG, finish, listen, no_sleep, talk
@@ -136,7 +136,7 @@ async def test_a_scene_is_played_as_it_is_written_down(api: ApiName, scene: str)
 @pytest.mark.parametrize("api", APIS)
 async def test_a_fault_ends_as_it_is_written_down_and_the_conversation_goes_on(api: ApiName, scene: str) -> None:
     expected, kind, asked = FAULTS[scene]
-    conversation = Conversation(api)
+    conversation = Conversation(api, silence_s=STALLED_S if kind is Stalled else PATIENCE_S)
     events = await conversation.say(scene)
     assert shape(events) == expected
     assert [type(error) for error in conversation.errors] == [kind]
@@ -178,20 +178,26 @@ async def test_what_was_counted_is_charged(api: ApiName) -> None:
 
 
 @asynccontextmanager
-async def over_http(api: ApiName) -> AsyncIterator[Conversation]:
+async def over_http(api: ApiName, silence_s: float) -> AsyncIterator[Conversation]:
     from lab.talk import serving
 
     transport = HttpTransport({})
     async with serving() as (host, port):
-        yield Conversation(api, transport, f"http://{host}:{port}")
+        yield Conversation(api, transport, f"http://{host}:{port}", silence_s=silence_s)
         await transport.close()
 
 
+@pytest.mark.parametrize(
+    ("prompts", "silence_s"),
+    [
+        (["!think", "!tools", "!cut-utf8", "!no-end", "!retry 2", "!usage 1 2 3 0", "!error"], PATIENCE_S),
+        (["!stall-mid"], STALLED_S),
+    ],
+)
 @pytest.mark.parametrize("api", APIS)
-async def test_over_a_socket_it_is_the_same(api: ApiName) -> None:
-    prompts = ["!think", "!tools", "!cut-utf8", "!no-end", "!retry 2", "!stall-mid", "!usage 1 2 3 0", "!error"]
-    inside = Conversation(api)
-    async with over_http(api) as outside:
+async def test_over_a_socket_it_is_the_same(api: ApiName, prompts: list[str], silence_s: float) -> None:
+    inside = Conversation(api, silence_s=silence_s)
+    async with over_http(api, silence_s) as outside:
         for prompt in prompts:
             ours, theirs = told(await outside.say(prompt)), told(await inside.say(prompt))
             for event in (*ours, *theirs):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from zot.agent.headroom import SUMMARY_TOKENS, size_of
 from zot.agent.pruning import shorten
@@ -83,7 +85,7 @@ def first_new(messages: Sequence[Message]) -> int:
     return 1 if messages and _earlier_notes(messages[0]) else 0
 
 
-class Summary(NamedTuple):
+class Summary(msgspec.Struct, frozen=True):
     """What the model said about a conversation, and what of that clients may see."""
 
     text: str

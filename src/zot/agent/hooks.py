@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -11,9 +11,11 @@ from zot.agent.policy import Nothing, Subject
 from zot.errors import UserError
 from zot.events import AgentEvent
 from zot.messages import CallBlock
-from zot.slash import CommandAnswer, CommandInfo
 from zot.store import Allowed, Guarded
 from zot.tools.base import Tool
+
+if TYPE_CHECKING:
+    from zot.slash import CommandAnswer, CommandInfo
 
 
 class CallDecision(msgspec.Struct, frozen=True):

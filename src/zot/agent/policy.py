@@ -21,10 +21,10 @@ Action: TypeAlias = Literal["allow", "deny", "ask"]
 
 #: A command with one of these may do more than its beginning says, so no pattern can allow it.
 _SHELL_MAGIC: Final = frozenset(";&|<>$()`\n")
-_TOOL: Final = re.compile(r"\*|[\w.-]+")
-_GLOB_MAGIC: Final = re.compile(r"[*?\[]")
+_TOOL: Final = r"\*|[\w.-]+"
+_GLOB_MAGIC: Final = r"[*?\[]"
 #: What a pattern has for a character that would be magic without the brackets.
-_ESCAPED: Final = re.compile(r"\[([*?\[])\]")
+_ESCAPED: Final = r"\[([*?\[])\]"
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -107,7 +107,7 @@ class Rule(msgspec.Struct, frozen=True):
         """Read ``TOOL[:PATTERN]=ACTION``. Raise ConfigError."""
         about, _, action = (part.strip() for part in text.rpartition("="))
         tool, colon, pattern = (part.strip() for part in about.partition(":"))
-        has_sense = _TOOL.fullmatch(tool) and action in get_args(Action) and bool(colon) == bool(pattern)
+        has_sense = re.fullmatch(_TOOL, tool) and action in get_args(Action) and bool(colon) == bool(pattern)
         if not has_sense or "\0" in pattern:
             raise ConfigError(f"{text!r} is not a rule; write TOOL[:PATTERN]=allow, =deny or =ask, such as 'bash=ask'")
         return Rule(tool, pattern, cast(Action, action))
@@ -209,10 +209,10 @@ def _absolute(pattern: str, base: str) -> str:
 def _resolved(pattern: str, base: str) -> str:
     """Return ``pattern`` with the links resolved that it names before its first wildcard."""
     names = pattern.split("/")
-    literal = list(takewhile(lambda name: not _GLOB_MAGIC.search(_ESCAPED.sub("", name)), names))
-    start = _ESCAPED.sub(r"\1", "/".join(literal)) or ("/" if pattern.startswith("/") else "")
+    literal = list(takewhile(lambda name: not re.search(_GLOB_MAGIC, re.sub(_ESCAPED, "", name)), names))
+    start = re.sub(_ESCAPED, r"\1", "/".join(literal)) or ("/" if pattern.startswith("/") else "")
     return _absolute("/".join(names[len(literal) :]), os.path.realpath(os.path.join(base, start)))
 
 
 def _escaped(path: str) -> str:
-    return _GLOB_MAGIC.sub(r"[\g<0>]", path)
+    return re.sub(_GLOB_MAGIC, r"[\g<0>]", path)

@@ -5,17 +5,28 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from zot.config import Config
-from zot.errors import ConfigError, NoSuchSession, StoreFailed
+from zot.errors import ConfigError, NoSuchSession, StoreFailed, UsageError
 from zot.readable import one_line
 from zot.runtime import HOSTED, journal_path, open_recorded, open_session
 
 if TYPE_CHECKING:
     from zot.session import Session
+
+
+def take_earlier(settings: dict[str, Any]) -> str | None:
+    """Take away the flags that ask for an earlier session; return its id, "" for the newest, None without them."""
+    asked = [name for name in ("session", "continue", "resume", "no_session") if name in settings]
+    if len(asked) > 1:
+        first, second = (f"--{name.replace('_', '-')}" for name in asked[:2])
+        raise UsageError(f"{first} and {second} exclude each other")
+    newest = "" if settings.pop("continue", False) else None
+    named: str | None = settings.pop("resume", newest)
+    return named
 
 
 async def open_kept(config: Config, given: Collection[str], *, own_process: bool) -> Session:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from zot import flags
-from zot.commands.kept import open_earlier, open_kept
+from zot.commands.kept import open_earlier, open_kept, take_earlier
 from zot.config import AGENT_FLAGS, RESUME_FLAGS, chosen, resolve
 from zot.errors import AgentError, UsageError
 from zot.runtime import check, open_any
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
     if how["print"] and how["json"]:
         raise UsageError("--print and --json exclude each other")
     _check_words(words)
-    earlier = _earlier(settings)
+    earlier = take_earlier(settings)
     keep = "no_session" not in settings
     config = resolve(settings)
     if config.session is None and earlier is None:
@@ -86,17 +86,6 @@ def _form(settings: dict[str, Any]) -> Callable[[str], str]:
     from zot.schema import unfenced
 
     return unfenced
-
-
-def _earlier(settings: dict[str, Any]) -> str | None:
-    """Take away the flags that ask for an earlier session; return its id, "" for the newest, None without them."""
-    asked = [name for name in ("session", "continue", "resume", "no_session") if name in settings]
-    if len(asked) > 1:
-        first, second = (f"--{name.replace('_', '-')}" for name in asked[:2])
-        raise UsageError(f"{first} and {second} exclude each other")
-    newest = "" if settings.pop("continue", False) else None
-    named: str | None = settings.pop("resume", newest)
-    return named
 
 
 async def _answer(

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zot import flags
+from zot.commands.kept import take_earlier
 from zot.config import AGENT_FLAGS, RESUME_FLAGS, Config, resolve
 from zot.errors import UsageError
 from zot.runtime import check
@@ -39,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     if words:
         raise UsageError(f"say what to do with {words[0]!r}: zot -p PROMPT answers a prompt")
     is_plain = settings.pop("plain", False)
-    earlier = _earlier(settings)
+    earlier = take_earlier(settings)
     keep = "no_session" not in settings
     config = resolve(settings)
     if config.session is None and earlier is None:
@@ -48,17 +49,6 @@ def main(argv: Sequence[str]) -> int:
     if is_plain or not has_screen(os.environ):
         return _plain(opening)
     return _screen(opening)
-
-
-def _earlier(settings: dict[str, Any]) -> str | None:
-    """Take away the flags that ask for an earlier session; return its id, "" for the newest, None without them."""
-    asked = [name for name in ("session", "continue", "resume", "no_session") if name in settings]
-    if len(asked) > 1:
-        first, second = (f"--{name.replace('_', '-')}" for name in asked[:2])
-        raise UsageError(f"{first} and {second} exclude each other")
-    newest = "" if settings.pop("continue", False) else None
-    named: str | None = settings.pop("resume", newest)
-    return named
 
 
 class Opening:

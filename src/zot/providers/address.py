@@ -9,7 +9,7 @@ import msgspec
 from zot.errors import ConnectionImpossible
 
 COMPLETIONS = "/chat/completions"
-_VERSIONED = re.compile(r"/v\d+[a-z]*(/openai)?$")
+_VERSIONED = r"/v\d+[a-z]*(/openai)?$"
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -95,4 +95,4 @@ def api_base(base_url: str) -> str:
     base = base_url.rstrip("/")
     if base.endswith(COMPLETIONS):
         return base.removesuffix(COMPLETIONS)
-    return base if _VERSIONED.search(base) else f"{base}/v1"
+    return base if re.search(_VERSIONED, base) else f"{base}/v1"

@@ -17,8 +17,8 @@ from zot.surrogates import without_half_escapes
 
 #: Deeper arguments are no use to any tool, and whoever encodes them again would run out of stack.
 _MAX_NESTING = 100
-_USUAL_ID = re.compile("[a-zA-Z0-9_-]{1,64}")
-_NOT_IN_A_NAME = re.compile("[^a-zA-Z0-9_-]")
+_USUAL_ID = "[a-zA-Z0-9_-]{1,64}"
+_NOT_IN_A_NAME = "[^a-zA-Z0-9_-]"
 _MAX_NAME = 64
 
 
@@ -65,14 +65,14 @@ def is_object(text: str) -> bool:
     return text.lstrip()[:1] == "{" and _object(text) is not None
 
 
-def acceptable_id(call_id: str, pattern: re.Pattern[str] = _USUAL_ID) -> str:
+def acceptable_id(call_id: str, pattern: str = _USUAL_ID) -> str:
     """Return an id as an API takes it back. Other services have ids that it refuses; what stands for one is short."""
-    return call_id if pattern.fullmatch(call_id) else f"c{crc32(call_id.encode(errors='replace')):08x}"
+    return call_id if re.fullmatch(pattern, call_id) else f"c{crc32(call_id.encode(errors='replace')):08x}"
 
 
 def acceptable_name(name: str) -> str:
     """Return a tool's name as every API takes it: a model may have called what could not exist."""
-    return _NOT_IN_A_NAME.sub("_", name)[:_MAX_NAME] or "unknown"
+    return re.sub(_NOT_IN_A_NAME, "_", name)[:_MAX_NAME] or "unknown"
 
 
 def _object(text: str) -> dict[str, Any] | None:

@@ -14,7 +14,6 @@ from zot.providers.base import Deadlines, HttpRequest
 from zot.providers.connection import Connection
 from zot.providers.dial import dial
 from zot.providers.proxy import Proxy, find_proxy
-from zot.providers.tls import client_context
 from zot.version import __version__
 
 if TYPE_CHECKING:
@@ -99,6 +98,8 @@ class HttpTransport:
 
     def _tls_context(self) -> ssl.SSLContext:
         if self._context is None:
+            from zot.providers.tls import client_context  # Not for services on this machine.
+
             self._context = client_context(self._env)
         return self._context
 

@@ -6,7 +6,6 @@ bytes again.
 
 from __future__ import annotations
 
-import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -42,7 +41,7 @@ class ChatCompletions:
         self._url = f"{api_base(base_url)}{COMPLETIONS}"
         self._origin = origin
         self._quirks = quirks
-        self._call_ids = re.compile(quirks.call_ids)
+        self._call_ids = quirks.call_ids
 
     def request(self, request: Request, key: str) -> HttpRequest:
         """Return the HTTP request that asks for one streamed reply. Without a key there is no authorization."""

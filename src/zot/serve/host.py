@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
 
@@ -44,7 +44,7 @@ _CLOSE_S = 1.0
 Opening: TypeAlias = "Callable[[Request], Awaitable[tuple[Session, Once]]]"
 
 
-class Reply(NamedTuple):
+class Reply(msgspec.Struct, frozen=True):
     """An answer, and what the exit code would say."""
 
     response: Response

@@ -5,7 +5,8 @@ from __future__ import annotations
 import _thread
 import asyncio
 import threading
-from typing import NamedTuple
+
+import msgspec
 
 from zot.serve.stdio import write_all
 from zot.serve.watchdog import Slot
@@ -15,7 +16,7 @@ _FULL_BYTES = 1024 * 1024
 _FLUSH_S = 1.0
 
 
-class _Line(NamedTuple):
+class _Line(msgspec.Struct, frozen=True):
     slot: Slot
     data: bytes
     is_answer: bool

@@ -1,11 +1,9 @@
-"""How much of a text a model is shown: the budget, and the beginning and end of what does not fit."""
+"""What of a text a model is shown: the beginning and the end, if it does not fit."""
 
 from __future__ import annotations
 
 from zot.tools.encoding import UTF_8
-
-MAX_BYTES = 50 * 1024
-MAX_LINES = 2000
+from zot.tools.specs import MAX_BYTES, MAX_LINES
 
 _CONTINUATION = bytes(range(0x80, 0xC0))
 

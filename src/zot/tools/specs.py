@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from zot.messages import ToolSpec
-from zot.tools.excerpt import MAX_BYTES, MAX_LINES
 
+#: How much of a text the model is shown.
+MAX_BYTES = 50 * 1024
+MAX_LINES = 2000
 BASH_TIMEOUT_S = 120.0
 BASH_MIN_TIMEOUT_S = 0.1
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -68,7 +68,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     replayed: bool | msgspec.UnsetType = msgspec.UNSET
 
 
-class Ids(NamedTuple):
+class Ids(msgspec.Struct, frozen=True):
     """Whose answer it is."""
 
     request_id: str = UNKNOWN
