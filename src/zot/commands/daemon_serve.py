@@ -17,11 +17,9 @@ from zot.endpoint import Place
 from zot.errors import ConfigError
 from zot.establishment import Establishment, journal_of
 from zot.journal.journal import Journal
+from zot.preloading import preload
 from zot.premises import Premises
-from zot.serve.audit import Audit
 from zot.serve.claim import Claim
-from zot.serve.daemon import Daemon, listen
-from zot.serve.local import LocalWire
 from zot.serve.log_file import LogFile
 from zot.serve.log_handler import LogHandler
 from zot.serve.stdio import leave
@@ -29,12 +27,15 @@ from zot.serve.systemd import Notifier
 
 if TYPE_CHECKING:
     from zot.listen_address import Tls
+    from zot.serve.daemon import Daemon
     from zot.web import Listening
 
 log = logging.getLogger("zot")
 
 #: How long one thread may keep the interpreter from another: the journal's, which everybody waits for.
 _SWITCH_S = 0.001
+#: When what sessions need is loaded: whoever waits for the daemon is answered first.
+_LOAD_S = 0.1
 #: How long everything may take that is done when a daemon ends, beyond the time that runs were given.
 _END_S = 10.0
 
@@ -67,9 +68,14 @@ async def _serve(
     sys.setswitchinterval(_SWITCH_S)
     notifier = Notifier(os.environ)
     handler = _log_to(place, agents)
-    journal = await Journal.open(journal_of(place, agents))
-    premises = Premises(own_process=True)
     loop = asyncio.get_running_loop()
+    opening = loop.create_task(Journal.open(journal_of(place, agents)), name="zot journal")
+    await asyncio.sleep(0)
+    from zot.serve.audit import Audit  # Loaded while the disk is at work.
+    from zot.serve.daemon import Daemon, listen
+
+    journal = await opening
+    premises = Premises(own_process=True)
     audit = Audit(LogFile(os.path.join(place.logs, "audit.log")), soon=loop.call_soon)
     daemon = Daemon(
         Establishment(place, agents, journal=journal, premises=premises, audit=audit, flags=given), ephemeral=ephemeral
@@ -84,6 +90,7 @@ async def _serve(
     mending = loop.create_task(daemon.mend(), name="zot mending")
     watching = loop.create_task(daemon.watch.run(), name="zot watching")
     pinging = loop.create_task(_ping(notifier), name="zot watchdog")
+    loading = loop.create_task(preload(given.get("provider", ""), after_s=_LOAD_S), name="zot loading")
     web: list[Listening] = []
     is_there = True
     try:
@@ -95,6 +102,7 @@ async def _serve(
         log.info("the daemon is stopping")
         for one in web:
             one.stop()
+        loading.cancel()
         mending.cancel()
         watching.cancel()
         async with asyncio.timeout(daemon.grace_s + _END_S):
@@ -137,6 +145,8 @@ async def _listen_elsewhere(daemon: Daemon, listens: Sequence[tuple[str, Tls | N
 
 async def _give_up(claim: Claim, daemon: Daemon, notifier: Notifier) -> None:
     """Let the next one have the endpoint, if there is one that waits for it."""
+    from zot.serve.local import LocalWire
+
     if daemon.heir is not None and isinstance(wire := daemon.heir.wire, LocalWire):
         from zot.serve.handover import hand_over
 
