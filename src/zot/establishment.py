@@ -18,13 +18,13 @@ from zot.journal.journal import Journal
 from zot.premises import Premises
 from zot.provision import models_of
 from zot.runtime import HOSTED, Choice, journal_path, open_chosen, open_hosted
-from zot.serve.audit import Audit
-from zot.session import Session
 from zot.store import Configured
-from zot.wire.host import Request
 
 if TYPE_CHECKING:
     from zot.answers import Once
+    from zot.serve.audit import Audit
+    from zot.session import Session
+    from zot.wire.host import Request
 
 #: How long an answer that got out is given again for the same key.
 _TTL_S = 60.0

@@ -7,13 +7,15 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
 
 from zot.errors import Stopping, TooManySessions
 from zot.history import Subscriber
-from zot.session import Session
+
+if TYPE_CHECKING:
+    from zot.session import Session  # Who is the first to come waits for what is loaded, and wants none yet.
 
 log = logging.getLogger("zot")
 
@@ -56,7 +58,7 @@ class Channel(Subscriber, Protocol):
 
 
 #: Opens a session; one that does not exist is made as wanted. Raise NoSuchSession if nothing is wanted.
-Opening: TypeAlias = Callable[[str, Wanted | None], Awaitable[Session]]
+Opening: TypeAlias = Callable[[str, Wanted | None], Awaitable["Session"]]
 
 
 class Live:

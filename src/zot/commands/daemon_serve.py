@@ -17,11 +17,9 @@ from zot.endpoint import Place
 from zot.errors import ConfigError
 from zot.establishment import Establishment, journal_of
 from zot.journal.journal import Journal
+from zot.preloading import preload
 from zot.premises import Premises
-from zot.serve.audit import Audit
 from zot.serve.claim import Claim
-from zot.serve.daemon import Daemon, listen
-from zot.serve.local import LocalWire
 from zot.serve.log_file import LogFile
 from zot.serve.log_handler import LogHandler
 from zot.serve.stdio import leave
@@ -29,12 +27,15 @@ from zot.serve.systemd import Notifier
 
 if TYPE_CHECKING:
     from zot.listen_address import Tls
+    from zot.serve.daemon import Daemon
     from zot.web import Listening
 
 log = logging.getLogger("zot")
 
 #: How long one thread may keep the interpreter from another: the journal's, which everybody waits for.
 _SWITCH_S = 0.001
+#: When what sessions need is loaded: whoever waits for the daemon is answered first.
+_LOAD_S = 0.1
 #: How long everything may take that is done when a daemon ends, beyond the time that runs were given.
 _END_S = 10.0
 
@@ -68,14 +69,19 @@ async def _serve(
     notifier = Notifier(os.environ)
     handler = _log_to(place, agents)
     parts = await _furnish(place, agents, given)
+    from zot.serve.daemon import Daemon
+
     daemon = Daemon(parts, ephemeral=ephemeral)
     log.addHandler(daemon.log_feed)
     _heed_signals(daemon, claim, notifier)
     await _open(daemon, claim)
-    pinging = asyncio.get_running_loop().create_task(_ping(notifier), name="zot watchdog")
+    loop = asyncio.get_running_loop()
+    pinging = loop.create_task(_ping(notifier), name="zot watchdog")
+    loading = loop.create_task(preload(given.get("provider", ""), after_s=_LOAD_S), name="zot loading")
     try:
         is_there = await _attend(daemon, parts, claim, notifier, listens)
     finally:
+        loading.cancel()
         pinging.cancel()
     parts.audit.close()
     handler.close()
@@ -85,14 +91,21 @@ async def _serve(
 
 async def _furnish(place: Place, agents: Agents, given: Mapping[str, Any]) -> Establishment:
     """Return what the daemon is made of."""
-    journal = await Journal.open(journal_of(place, agents))
-    audit = Audit(LogFile(os.path.join(place.logs, "audit.log")), soon=asyncio.get_running_loop().call_soon)
+    loop = asyncio.get_running_loop()
+    opening = loop.create_task(Journal.open(journal_of(place, agents)), name="zot journal")
+    await asyncio.sleep(0)
+    import zot.serve.daemon  # noqa: F401 — loaded while the disk is at work.
+    from zot.serve.audit import Audit
+
+    audit = Audit(LogFile(os.path.join(place.logs, "audit.log")), soon=loop.call_soon)
     premises = Premises(own_process=True)
-    return Establishment(place, agents, journal=journal, premises=premises, audit=audit, flags=given)
+    return Establishment(place, agents, journal=await opening, premises=premises, audit=audit, flags=given)
 
 
 async def _open(daemon: Daemon, claim: Claim) -> None:
     """Be there at the socket, and say so."""
+    from zot.serve.daemon import listen
+
     await listen(daemon, claim.listener)
     gc.freeze()
     gc.enable()
@@ -170,6 +183,8 @@ async def _listen_elsewhere(
 
 async def _give_up(claim: Claim, daemon: Daemon, notifier: Notifier) -> None:
     """Let the next one have the endpoint, if there is one that waits for it."""
+    from zot.serve.local import LocalWire
+
     if daemon.heir is not None and isinstance(wire := daemon.heir.wire, LocalWire):
         from zot.serve.handover import hand_over
 

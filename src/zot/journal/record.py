@@ -192,7 +192,7 @@ class Record:
             raise StoreFailed(f"what happened cannot be written down: {problem}") from problem
         summary = summarise(rows)
         last = self.last_seq + len(rows)
-        size = sum(len(chunk.body) for chunk in chunks) + sum(map(len, blobs.values()))
+        size = sum([len(chunk.body) for chunk in chunks]) + sum(map(len, blobs.values()))
         change = None if summary is None else summary.assignments(timestamp())
         self._files.writer.post(Parcel(self, chunks, blobs, change, last, size))
         self.last_seq, self.last_run = last, run

@@ -30,7 +30,6 @@ from zot.serve.watch import Watch
 from zot.version import __version__
 from zot.wire.daemon import FEATURES, LOOKS, PROTOCOL_VERSION, capabilities, check_version
 from zot.wire.daemon_server import Initialize, Initialized
-from zot.wire.host import Request
 from zot.wire.jsonrpc import NULL, TOO_MANY_CLIENTS, RpcError, encode_error
 from zot.wire.turn import TurnSummary
 
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from zot.endpoint import Place
     from zot.journal.journal import Journal
     from zot.serve.respond import Answered, OpeningBy, Respondent
+    from zot.wire.host import Request
 
 log = logging.getLogger("zot")
 

@@ -234,11 +234,12 @@ class Feed:
         for dialect, updates in self._updates.items():
             data = updates.lines(batch.seq, batch.events)
             followers = [one for one in self._followers if one.is_live and one.dialect is dialect]
-            self.count(data, len(followers))
             for follower in followers:
                 follower.cursor = self.seq
                 if data:
                     follower.hear(data)
+            if data:
+                self.count(data, len(followers))
 
     def count(self, data: bytes, clients: int) -> None:
         """Count lines that so many clients are told."""

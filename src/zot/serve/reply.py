@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from zot.events import Done
 from zot.history import Batch
-from zot.session import Session
 from zot.wire.turn import PIECES, Turn, TurnSummary
+
+if TYPE_CHECKING:
+    from zot.session import Session
 
 #: Hears how a run ended, and the number of its last event; 0 if that could not be recorded.
 Ended: TypeAlias = Callable[[TurnSummary, int], None]

@@ -6,23 +6,25 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from zot.errors import AgentError, Stopping, UserError
 from zot.hub import Hub, Wanted
-from zot.job import Job
 from zot.messages import ZERO
 from zot.printable import printable
 from zot.serve.attachments import read_attachments
 from zot.serve.connection import Connection, Deferred, Handler, Later, Told, as_rpc_error
 from zot.serve.reply import Reply
-from zot.session import Session, new_session_id
 from zot.slash import CommandAnswer
 from zot.wire import daemon_extensions as extensions
 from zot.wire import daemon_session as said
 from zot.wire.jsonrpc import NOT_OWNED, SESSION_NOT_FOUND, RpcError
 from zot.wire.turn import TurnSummary
 from zot.wire.updates import pending_of
+
+if TYPE_CHECKING:
+    from zot.job import Job
+    from zot.session import Session
 
 log = logging.getLogger("zot")
 
@@ -78,6 +80,8 @@ class SessionMethods:
     # Beginnings and ends.
 
     async def _new(self, connection: Connection, asked: said.New) -> Told:
+        from zot.session import new_session_id  # Who is the first to come waits for what is loaded.
+
         wanted = Wanted(asked.agent_alias, asked.cwd, guarded=not connection.is_local)
         return await self._opened(connection, asked.session_id or new_session_id(), wanted)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
 from zot.providers.lab import directives as d
@@ -13,7 +13,9 @@ from zot.providers.lab.plan import Broken, Pause, Piece, Silence, Step
 class Performance:
     """Walks through one reply and keeps what has been said."""
 
-    def __init__(self, reply: Sequence[d.Directive], voice: Voice, next_call: int, help_text: str) -> None:
+    def __init__(
+        self, reply: Sequence[d.Directive], voice: Voice, next_call: int, help_text: Callable[[], str]
+    ) -> None:
         self._reply = reply
         self._voice = voice
         self._next_call = next_call
@@ -69,7 +71,7 @@ class Performance:
             case d.Flood(count=count):
                 yield from self._speak("text", ("." for _ in range(count)))
             case d.Help():
-                yield from self._speak("text", [self._help_text])
+                yield from self._speak("text", [self._help_text()])
             case d.Think(deltas=deltas):
                 yield from self._speak("thinking", deltas)
             case d.Redacted(sealed=sealed):

@@ -57,7 +57,7 @@ class Service:
             return Plan(status.code, {**ids, **_JSON, **status.headers}, iter([*_waits(reply), body]))
         usage = next((part for part in reply if isinstance(part, d.Usage)), d.Usage())
         voice = api.voice(ask, self._number, usage)
-        performance = Performance(reply, voice, ask.next_call, self._stage.script.help())
+        performance = Performance(reply, voice, ask.next_call, self._stage.script.help)
         if ask.stream:
             return Plan(200, {**ids, **_STREAM}, performance.steps())
         return Plan(200, {**ids, **_JSON}, performance.whole())
