@@ -15,6 +15,7 @@ from zot.hub import Hub, Opening
 from zot.serve.acceptor import Acceptor, room_for_clients
 from zot.serve.audit import Audit, Who
 from zot.serve.connection import Connection, Handler
+from zot.serve.extension_methods import ExtensionMethods
 from zot.serve.feed import Feed
 from zot.serve.kept_methods import KeptMethods
 from zot.serve.local import LocalWire
@@ -104,6 +105,7 @@ class Daemon:
         self._server = ServerMethods(self)
         self.handlers: Mapping[str, Handler] = {
             **SessionMethods(self.hub, self.shelf).table,
+            **ExtensionMethods(self.hub).table,
             **KeptMethods(self.hub, self.shelf, self.is_mended).table,
             **self._server.table,
         }

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from zot.errors import AgentError, Stopping, UserError
 from zot.hub import Hub, Wanted
 from zot.messages import ZERO
-from zot.printable import printable
 from zot.serve.attachments import read_attachments
-from zot.serve.connection import Connection, Deferred, Handler, Later, Told, as_rpc_error
+from zot.serve.connection import Connection, Deferred, Handler, Told, as_rpc_error
 from zot.serve.reply import Reply
-from zot.slash import CommandAnswer
-from zot.wire import daemon_extensions as extensions
+from zot.serve.using import used
 from zot.wire import daemon_session as said
-from zot.wire.jsonrpc import NOT_OWNED, SESSION_NOT_FOUND, RpcError
+from zot.wire.jsonrpc import SESSION_NOT_FOUND, RpcError
 from zot.wire.turn import TurnSummary
 from zot.wire.updates import pending_of
 
 if TYPE_CHECKING:
     from zot.job import Job
     from zot.session import Session
-
-log = logging.getLogger("zot")
 
 
 class Shelf(Protocol):
@@ -70,11 +64,6 @@ class SessionMethods:
             "session/models": self._models,
             "session/allowed": self._allowed,
             "session/forget": self._forget,
-            "session/dismiss": self._dismiss,
-            "session/commands": self._commands,
-            "session/run_command": self._run_command,
-            "session/panel_key": self._panel_key,
-            "session/panel_close": self._panel_close,
         }
 
     # Beginnings and ends.
@@ -134,7 +123,7 @@ class SessionMethods:
         connection.unfollow(session_id)
 
     async def _fork(self, connection: Connection, asked: said.Fork) -> Told:
-        async with self._used(connection, asked.session_id) as session:
+        async with used(self._hub, connection, asked.session_id) as session:
             made = await session.fork(asked.new_session_id, messages=asked.messages)
         return await self._opened(connection, made, None)
 
@@ -176,23 +165,6 @@ class SessionMethods:
         feed.overheard(seq)  # Others may have added rows, which nobody was shown here.
         return seq, epoch
 
-    @asynccontextmanager
-    async def _used(self, connection: Connection, session_id: str) -> AsyncIterator[Session]:
-        """Have a session to do something with it. Raise RpcError if that is not for whoever is not on this machine.
-
-        One that was made here may do anything, unless its agent has rules of its own.
-        """
-        async with self._hub.use(session_id) as session:
-            if not connection.is_local and not session.agent.guarded:
-                alias = session.agent.name or "default"
-                if not connection.office.has_rules(alias):
-                    raise RpcError(
-                        NOT_OWNED,
-                        f"session {session_id!r} was made on this machine and its agent has no policy: over the network"
-                        f" it can be looked at only; a policy of [agents.{alias}] would change that",
-                    )
-            yield session
-
     # Turns.
 
     async def _prompt(self, connection: Connection, asked: said.Prompt) -> Deferred:
@@ -226,7 +198,7 @@ class SessionMethods:
     ) -> Deferred:
         """Begin a run, let the client hear it, and answer with its ``result`` right behind its last update."""
         deferred = Deferred()
-        async with self._used(connection, session_id) as session:
+        async with used(self._hub, connection, session_id) as session:
             self._hub.check_open()
             connection.follow(session_id)
 
@@ -252,7 +224,7 @@ class SessionMethods:
     async def _steer(self, connection: Connection, asked: said.Steer) -> Deferred:
         words, images = await read_attachments(asked.attachments, is_local=connection.is_local)
         text, deferred = "\n\n".join(part for part in (asked.prompt, *words) if part), Deferred()
-        async with self._used(connection, asked.session_id) as session:
+        async with used(self._hub, connection, asked.session_id) as session:
             self._hub.check_open()
             connection.follow(asked.session_id)
             session.steer(
@@ -275,7 +247,7 @@ class SessionMethods:
         return said.Cancelled(asked.session_id)
 
     async def _approve(self, connection: Connection, asked: said.Approve) -> said.Approved:
-        async with self._used(connection, asked.session_id) as session:
+        async with used(self._hub, connection, asked.session_id) as session:
             session.approve(asked.request_id, asked.verdict, by=connection.label)
         return said.Approved(asked.session_id, asked.request_id)
 
@@ -285,7 +257,7 @@ class SessionMethods:
         wanted = asked.overrides
         if wanted.model_provider:
             raise UserError("a session keeps its provider: create one of an agent that has the other")
-        async with self._used(connection, asked.session_id) as session:
+        async with used(self._hub, connection, asked.session_id) as session:
             if wanted.model is not None:
                 session.use_model(wanted.model)
             if wanted.reasoning is not None:
@@ -295,7 +267,7 @@ class SessionMethods:
 
     async def _clear(self, connection: Connection, asked: said.OfSession) -> Deferred:
         deferred = Deferred()
-        async with self._used(connection, asked.session_id) as session:
+        async with used(self._hub, connection, asked.session_id) as session:
             session.clear(
                 started=lambda: deferred.resolve(said.Cleared(asked.session_id)),
                 dropped=lambda reason: deferred.resolve(as_rpc_error(self._stopping(reason) or UserError(reason))),
@@ -317,60 +289,12 @@ class SessionMethods:
         return said.AllowedCalls(asked.session_id, tuple(entries))
 
     async def _forget(self, connection: Connection, asked: said.Forget) -> said.Forgotten:
-        async with self._used(connection, asked.session_id) as session:
+        async with used(self._hub, connection, asked.session_id) as session:
             for one in session.remembered():
                 if (one.tool, one.subject) == (asked.tool, asked.subject):
                     await session.forget(one)
                     return said.Forgotten(asked.session_id)
         raise UserError("that is not remembered")
-
-    async def _dismiss(self, connection: Connection, asked: extensions.Dismiss) -> extensions.Dismissed:
-        async with self._used(connection, asked.session_id) as session:
-            await session.dismiss_guard(asked.name)
-        log.warning("the guard %s of session %s was dismissed", printable(asked.name), asked.session_id)
-        return extensions.Dismissed(asked.session_id)
-
-    # Extensions.
-
-    async def _commands(self, connection: Connection, asked: said.OfSession) -> Later:
-        del connection
-
-        async def list_commands() -> extensions.Commands:
-            async with self._hub.use(asked.session_id, looks=True) as session:
-                found = await session.commands()
-            entries = (extensions.CommandEntry(one.name, one.description, one.extension) for one in found)
-            return extensions.Commands(asked.session_id, tuple(entries))
-
-        return Later(list_commands())
-
-    async def _run_command(self, connection: Connection, asked: extensions.RunCommand) -> Later:
-        async def run_command() -> Told:
-            async with self._used(connection, asked.session_id) as session:
-                connection.follow(asked.session_id)
-                answer = await session.run_command(asked.name, asked.args)
-                return Told(_command_run(asked.session_id, answer), lambda: self._act(connection, asked, answer))
-
-        return Later(run_command())
-
-    def _act(self, connection: Connection, asked: extensions.RunCommand, answer: CommandAnswer) -> None:
-        """Do what an extension wants: only prompts are ours to run."""
-        session = self._hub.session(asked.session_id)
-        if answer.prompt and session is not None:
-            try:
-                self._hub.check_open()
-                session.prompt(answer.prompt, dropped=lambda reason: connection.lament(asked.session_id, reason))
-            except UserError as problem:
-                connection.lament(asked.session_id, str(problem))
-
-    async def _panel_key(self, connection: Connection, asked: extensions.PanelKey) -> extensions.PanelTold:
-        async with self._used(connection, asked.session_id) as session:
-            session.press(asked.panel_id, asked.key, asked.text)
-        return extensions.PanelTold(asked.session_id, asked.panel_id)
-
-    async def _panel_close(self, connection: Connection, asked: extensions.PanelClose) -> extensions.PanelTold:
-        async with self._used(connection, asked.session_id) as session:
-            session.close_panel(asked.panel_id)
-        return extensions.PanelTold(asked.session_id, asked.panel_id)
 
 
 def _doing(session: Session | None) -> dict[str, Any]:
@@ -387,15 +311,3 @@ def _outcome(turn: TurnSummary, result: Callable[[TurnSummary], Any]) -> Any:
         return result(turn)
     except RpcError as problem:
         return problem
-
-
-def _command_run(session_id: str, answer: CommandAnswer) -> extensions.CommandRun:
-    return extensions.CommandRun(
-        session_id=session_id,
-        extension=answer.extension,
-        action=answer.action,
-        prompt=answer.prompt,
-        insert=answer.insert,
-        display=answer.display,
-        panel_id=answer.panel_id,
-    )

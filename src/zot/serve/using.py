@@ -1,0 +1,32 @@
+"""Who may do something with a session."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from zot.hub import Hub
+from zot.serve.connection import Connection
+from zot.wire.jsonrpc import NOT_OWNED, RpcError
+
+if TYPE_CHECKING:
+    from zot.session import Session
+
+
+@asynccontextmanager
+async def used(hub: Hub, connection: Connection, session_id: str) -> AsyncIterator[Session]:
+    """Have a session to do something with it. Raise RpcError if that is not for whoever is not on this machine.
+
+    One that was made here may do anything, unless its agent has rules of its own.
+    """
+    async with hub.use(session_id) as session:
+        if not connection.is_local and not session.agent.guarded:
+            alias = session.agent.name or "default"
+            if not connection.office.has_rules(alias):
+                raise RpcError(
+                    NOT_OWNED,
+                    f"session {session_id!r} was made on this machine and its agent has no policy: over the network"
+                    f" it can be looked at only; a policy of [agents.{alias}] would change that",
+                )
+        yield session
