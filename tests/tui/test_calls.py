@@ -7,6 +7,7 @@ from pathlib import Path
 from tui.stage import stage
 from zot.tui.calls import CallEntry
 from zot.tui.entries import ThoughtEntry
+from zot.tui.question import Question
 
 OUTPUT = """\
 !script think "one" " two" ;; call bash {"command": "seq 30; until [ -e go ]; do sleep 0.02; done"}
@@ -156,10 +157,11 @@ async def test_a_question_fits_a_small_screen_and_tells_how_much_is_out_of_sight
         assert shown == ["line 1"]
         assert rows[-6].startswith("6 more lines; PageDown scrolls")
         assert [row[:2] for row in rows[-5:-2]] == ["y ", "a ", "n "]
-        for _ in range(6):
+        await person.until(lambda: isinstance(person.app.focused, Question), "that it takes keys")
+        for number in range(2, 8):
             await person.pilot.press("pagedown")
+            await person.sees(f"line {number}")
         await person.sees("this is the end; PageUp scrolls")
-        await person.sees("line 7")
         await person.pilot.press("escape")
         await person.idle()
 
