@@ -22,7 +22,7 @@ from zot.messages import ShownMessage
 from zot.slash import CommandAnswer, CommandInfo
 from zot.wire import (
     daemon,
-    daemon_extensions,
+    daemon_models,
     daemon_server,
     daemon_session,
     extension,
@@ -216,9 +216,9 @@ def render_daemon() -> str:
 def _answered(methods: Iterable[daemon.Method]) -> list[type[spelling.Spelled]]:
     """Return the structs that answers consist of, and no parameters do."""
     params = {method.params for method in methods}
-    found = [kind for module in (daemon_server, daemon_session, daemon_extensions) for kind in vars(module).values()]
+    found = [kind for module in (daemon_server, daemon_session, daemon_models) for kind in vars(module).values()]
     kinds = [kind for kind in found if isinstance(kind, type) and issubclass(kind, spelling.Spelled)]
-    given = {daemon_server.ClientName, daemon_session.Attachment, daemon_session.Overrides, spelling.Spelled, *params}
+    given = {daemon_server.ClientName, daemon_session.Attachment, daemon_models.Overrides, spelling.Spelled, *params}
     return [kind for kind in kinds if kind not in given]
 
 

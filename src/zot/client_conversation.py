@@ -15,7 +15,8 @@ from zot.events import AgentEvent, Done, Error
 from zot.history import Batch, Subscriber
 from zot.messages import ImageBlock, ShownMessage
 from zot.slash import CommandAnswer, CommandInfo
-from zot.wire.daemon_session import AllowedCalls, Configured, Forgotten, Models
+from zot.wire.daemon_models import Configured, Models
+from zot.wire.daemon_session import AllowedCalls, Forgotten
 from zot.wire.jsonrpc import SESSION_NOT_FOUND, RpcError
 
 

@@ -12,7 +12,6 @@ from typing import Any, Protocol, Self, TypeVar
 from zot.errors import AgentError, RunCancelled
 from zot.events import AgentEvent
 from zot.messages import ImageBlock
-from zot.wire import daemon_extensions as offered
 from zot.wire import daemon_session as said
 from zot.wire.daemon_client import DaemonPeer
 from zot.wire.daemon_listening import Asked, Listener, shown_from
@@ -124,21 +123,21 @@ class ClientSession:
         """Begin the conversation anew. Raise RpcError during a turn."""
         await self._ask("session/clear", said.Cleared)
 
-    async def commands(self) -> tuple[offered.CommandEntry, ...]:
+    async def commands(self) -> tuple[said.CommandEntry, ...]:
         """Return the commands of extensions."""
-        return (await self._ask("session/commands", offered.Commands)).commands
+        return (await self._ask("session/commands", said.Commands)).commands
 
-    async def run_command(self, name: str, args: str = "") -> offered.CommandRun:
+    async def run_command(self, name: str, args: str = "") -> said.CommandRun:
         """Run a command of an extension and return what it wants done; a prompt that it wants is run."""
-        return await self._ask("session/run_command", offered.CommandRun, within_s=None, name=name, args=args)
+        return await self._ask("session/run_command", said.CommandRun, within_s=None, name=name, args=args)
 
     async def press(self, panel_id: str, key: str, text: str = "") -> None:
         """Let an extension's panel have a key."""
-        await self._ask("session/panel_key", offered.PanelTold, panelId=panel_id, key=key, text=text)
+        await self._ask("session/panel_key", said.PanelTold, panelId=panel_id, key=key, text=text)
 
     async def close_panel(self, panel_id: str) -> None:
         """Close an extension's panel."""
-        await self._ask("session/panel_close", offered.PanelTold, panelId=panel_id)
+        await self._ask("session/panel_close", said.PanelTold, panelId=panel_id)
 
     async def fork(self, session_id: str | None = None, *, messages: int | None = None) -> ClientSession:
         """Copy it, or its first ``messages``, into a new session, and return that."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from zot.messages import Counters, ShownCall, ShownImage, ShownMessage, ShownResult, TextBlock
 from zot.wire import daemon, host, jsonrpc
+from zot.wire import daemon_models as models
 from zot.wire import daemon_server as server
 from zot.wire import daemon_session as session
 from zot.wire.daemon import METHODS, encode_error_in, encode_result_in, find, read_params, spelling_of
@@ -121,7 +122,7 @@ def test_parameters_are_taken_in_either_spelling_at_every_level() -> None:
     mixed = {"session_id": "s", "prompt": "hi", "attachments": [{"data_b64": "aGk=", "mimeType": "text/plain"}]}
     expected = session.Prompt("s", "hi", (session.Attachment(data_b64=b"hi", mime_type="text/plain"),))
     assert read("session/prompt", camel) == read("session/prompt", mixed) == expected
-    configured = session.Configure("s", session.Overrides(model="m", model_provider="p"))
+    configured = models.Configure("s", models.Overrides(model="m", model_provider="p"))
     assert (
         read("session/configure", {"sessionId": "s", "overrides": {"model": "m", "model_provider": "p"}}) == configured
     )

@@ -16,7 +16,7 @@ from zot.serve.connection import Connection, Deferred, Handler, Later, Told, as_
 from zot.serve.reply import Reply
 from zot.session import Session, new_session_id
 from zot.slash import CommandAnswer
-from zot.wire import daemon_extensions as offered
+from zot.wire import daemon_models as models
 from zot.wire import daemon_session as said
 from zot.wire.jsonrpc import NOT_OWNED, SESSION_NOT_FOUND, RpcError
 from zot.wire.turn import TurnSummary
@@ -272,7 +272,7 @@ class SessionMethods:
 
     # What it works with.
 
-    async def _configure(self, connection: Connection, asked: said.Configure) -> said.Configured:
+    async def _configure(self, connection: Connection, asked: models.Configure) -> models.Configured:
         wanted = asked.overrides
         if wanted.model_provider:
             raise UserError("a session keeps its provider: create one of an agent that has the other")
@@ -282,7 +282,9 @@ class SessionMethods:
             if wanted.reasoning is not None:
                 session.use_reasoning(wanted.reasoning)
             await session.keep_choice()
-            return said.Configured(asked.session_id, said.Overrides(session.agent.model.id, session.agent.reasoning))
+            return models.Configured(
+                asked.session_id, models.Overrides(session.agent.model.id, session.agent.reasoning)
+            )
 
     async def _clear(self, connection: Connection, asked: said.OfSession) -> Deferred:
         deferred = Deferred()
@@ -293,12 +295,12 @@ class SessionMethods:
             )
         return deferred
 
-    async def _models(self, connection: Connection, asked: said.OfSession) -> said.Models:
+    async def _models(self, connection: Connection, asked: said.OfSession) -> models.Models:
         del connection
         async with self._hub.use(asked.session_id, looks=True) as session:
             known = session.agent.catalogue.models
-        entries = (said.ModelEntry(one.provider, one.id, one.name, one.context_window) for one in known)
-        return said.Models(asked.session_id, tuple(entries))
+        entries = (models.ModelEntry(one.provider, one.id, one.name, one.context_window) for one in known)
+        return models.Models(asked.session_id, tuple(entries))
 
     async def _allowed(self, connection: Connection, asked: said.OfSession) -> said.AllowedCalls:
         del connection
@@ -320,15 +322,15 @@ class SessionMethods:
     async def _commands(self, connection: Connection, asked: said.OfSession) -> Later:
         del connection
 
-        async def list_commands() -> offered.Commands:
+        async def list_commands() -> said.Commands:
             async with self._hub.use(asked.session_id, looks=True) as session:
                 found = await session.commands()
-            entries = (offered.CommandEntry(one.name, one.description, one.extension) for one in found)
-            return offered.Commands(asked.session_id, tuple(entries))
+            entries = (said.CommandEntry(one.name, one.description, one.extension) for one in found)
+            return said.Commands(asked.session_id, tuple(entries))
 
         return Later(list_commands())
 
-    async def _run_command(self, connection: Connection, asked: offered.RunCommand) -> Later:
+    async def _run_command(self, connection: Connection, asked: said.RunCommand) -> Later:
         async def run_command() -> Told:
             async with self._used(connection, asked.session_id) as session:
                 connection.follow(asked.session_id)
@@ -337,7 +339,7 @@ class SessionMethods:
 
         return Later(run_command())
 
-    def _act(self, connection: Connection, asked: offered.RunCommand, answer: CommandAnswer) -> None:
+    def _act(self, connection: Connection, asked: said.RunCommand, answer: CommandAnswer) -> None:
         """Do what an extension wants: only prompts are ours to run."""
         session = self._hub.session(asked.session_id)
         if answer.prompt and session is not None:
@@ -347,15 +349,15 @@ class SessionMethods:
             except UserError as problem:
                 connection.lament(asked.session_id, str(problem))
 
-    async def _panel_key(self, connection: Connection, asked: offered.PanelKey) -> offered.PanelTold:
+    async def _panel_key(self, connection: Connection, asked: said.PanelKey) -> said.PanelTold:
         async with self._used(connection, asked.session_id) as session:
             session.press(asked.panel_id, asked.key, asked.text)
-        return offered.PanelTold(asked.session_id, asked.panel_id)
+        return said.PanelTold(asked.session_id, asked.panel_id)
 
-    async def _panel_close(self, connection: Connection, asked: offered.PanelClose) -> offered.PanelTold:
+    async def _panel_close(self, connection: Connection, asked: said.PanelClose) -> said.PanelTold:
         async with self._used(connection, asked.session_id) as session:
             session.close_panel(asked.panel_id)
-        return offered.PanelTold(asked.session_id, asked.panel_id)
+        return said.PanelTold(asked.session_id, asked.panel_id)
 
 
 def _doing(session: Session | None) -> dict[str, Any]:
@@ -374,8 +376,8 @@ def _outcome(turn: TurnSummary, result: Callable[[TurnSummary], Any]) -> Any:
         return problem
 
 
-def _command_run(session_id: str, answer: CommandAnswer) -> offered.CommandRun:
-    return offered.CommandRun(
+def _command_run(session_id: str, answer: CommandAnswer) -> said.CommandRun:
+    return said.CommandRun(
         session_id=session_id,
         extension=answer.extension,
         action=answer.action,

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from zot.wire import daemon_extensions as offered
+from zot.wire import daemon_models as models
 from zot.wire import daemon_server as server
 from zot.wire import daemon_session as session
 from zot.wire.jsonrpc import (
@@ -171,8 +171,8 @@ _DECLARED: Final = (
     ),
     Method(
         "session/configure",
-        session.Configure,
-        session.Configured,
+        models.Configure,
+        models.Configured,
         "Changes the model or how much it thinks, from the next model call on.",
         _GONE,
     ),
@@ -185,19 +185,19 @@ _DECLARED: Final = (
     ),
     Method("session/clear", session.OfSession, session.Cleared, "Begins the conversation anew.", _BUSY),
     Method("session/rename", session.Rename, session.Renamed, "Gives a session a title.", _GONE),
-    Method("session/models", session.OfSession, session.Models, "Lists the models that a session can use.", _GONE),
+    Method("session/models", session.OfSession, models.Models, "Lists the models that a session can use.", _GONE),
     Method("session/allowed", session.OfSession, session.AllowedCalls, "Lists what was allowed for good.", _GONE),
     Method("session/forget", session.Forget, session.Forgotten, "Asks again about what was allowed for good.", _BUSY),
-    Method("session/commands", session.OfSession, offered.Commands, "Lists the commands of extensions.", _GONE),
+    Method("session/commands", session.OfSession, session.Commands, "Lists the commands of extensions.", _GONE),
     Method(
         "session/run_command",
-        offered.RunCommand,
-        offered.CommandRun,
+        session.RunCommand,
+        session.CommandRun,
         "Runs a command of an extension and answers when the extension has.",
         _GONE,
     ),
-    Method("session/panel_key", offered.PanelKey, offered.PanelTold, "Sends a key to a panel.", _GONE),
-    Method("session/panel_close", offered.PanelClose, offered.PanelTold, "Closes a panel.", _GONE),
+    Method("session/panel_key", session.PanelKey, session.PanelTold, "Sends a key to a panel.", _GONE),
+    Method("session/panel_close", session.PanelClose, session.PanelTold, "Closes a panel.", _GONE),
     Method(
         "session/git_branch",
         session.OfSession,

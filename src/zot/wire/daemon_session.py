@@ -250,18 +250,6 @@ class State(Spelled, frozen=True, kw_only=True):
     pending_approval: PendingApproval | Absent = ABSENT
 
 
-class ModelEntry(Spelled, frozen=True):
-    provider: str
-    id: str
-    name: str
-    context_window: int
-
-
-class Models(Spelled, frozen=True):
-    session_id: str
-    models: tuple[ModelEntry, ...]
-
-
 class AllowedEntry(Spelled, frozen=True):
     """A call that a person allowed for good: a tool, and the command or path; "" if it may be about anything."""
 
@@ -308,22 +296,50 @@ class Fork(Spelled, frozen=True):
     messages: Count | None = None
 
 
-class Overrides(Spelled, frozen=True):
-    model: str | None = None
-    reasoning: str | None = None
-    model_provider: str | None = None
+class CommandEntry(Spelled, frozen=True):
+    name: str
+    description: str
+    extension: str
 
 
-class Configure(Spelled, frozen=True):
+class Commands(Spelled, frozen=True):
     session_id: str
-    overrides: Overrides = Overrides()
+    commands: tuple[CommandEntry, ...]
 
 
-class Configured(Spelled, frozen=True):
-    """``overrides`` are all that hold by now."""
+class RunCommand(Spelled, frozen=True):
+    session_id: str
+    name: str
+    args: str = ""
+
+
+class CommandRun(Spelled, frozen=True, kw_only=True):
+    """What an extension wants done. With the action ``prompt``, that prompt has been started."""
 
     session_id: str
-    overrides: Overrides
+    extension: str
+    action: str
+    prompt: str = ""
+    insert: str = ""
+    display: str = ""
+    panel_id: str = ""
+
+
+class PanelKey(Spelled, frozen=True):
+    session_id: str
+    panel_id: str
+    key: str
+    text: str = ""
+
+
+class PanelClose(Spelled, frozen=True):
+    session_id: str
+    panel_id: str
+
+
+class PanelTold(Spelled, frozen=True):
+    session_id: str
+    panel_id: str
 
 
 class Rename(Spelled, frozen=True):
