@@ -13,7 +13,7 @@ from zot.readable import counted, one_line
 from zot.tui.about import changes, summary
 from zot.tui.entries import DIM, Entry
 from zot.tui.looks import Look, frank, safe, written
-from zot.tui.markdown import drawn, with_prefix
+from zot.tui.markdown import drawn, plain_line, with_prefix
 
 State: TypeAlias = Literal["writing", "waiting", "running", "done", "failed"]
 
@@ -138,6 +138,6 @@ def _indented(lines: Iterable[tuple[str, str]], width: int, look: Look) -> list[
     prefix = Segment(f"  {look.bar} ", DIM)
     return [
         strip
-        for line, style in lines
-        for strip in with_prefix(drawn(Text(line or " ", style=style), width - 4), prefix, prefix)
+        for text, style in lines
+        for strip in with_prefix(plain_line(text or " ", style, width - 4), prefix, prefix)
     ]

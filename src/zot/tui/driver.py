@@ -16,8 +16,8 @@ class Driver(LinuxDriver):
         super().stop_application_mode()
 
     def _sigcont_application(self, *arguments: object) -> None:
-        loop = self._loop
         if self._must_signal_resume:  # After Ctrl+Z, for which the terminal was given back.
             super()._sigcont_application(*arguments)
         # Else theirs would begin a second time, and take our settings of the terminal for those before.
-        loop.call_soon_threadsafe(lambda: self._app.refresh(layout=True))
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(lambda: self._app.refresh(layout=True))

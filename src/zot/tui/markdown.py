@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.cells import cell_len
 from rich.console import Console
 from rich.segment import Segment
+from rich.style import Style
 from rich.text import Text
 from rich.theme import Theme
 from textual.strip import Strip
@@ -50,10 +51,15 @@ def console() -> Console:
     )  # fmt: skip
 
 
+@cache
+def _options() -> ConsoleOptions:
+    return console().options
+
+
 def drawn(renderable: RenderableType, width: int, *, ascii_only: bool = False) -> list[Strip]:
     """Return the lines of something, at most so wide."""
     out = console()
-    options = out.options.update(width=max(1, width), height=None)
+    options = _options().update(width=max(1, width), height=None)
     if ascii_only:
         options = options.copy()
         options.encoding = "ascii"
@@ -83,6 +89,13 @@ def code(text: str, language: str, width: int, look: Look) -> list[Strip]:
     syntax = Syntax("", language or "text", theme=look.code_theme, background_color="default")
     lines, room = syntax.highlight(f"{text}\n").split("\n"), max(1, width - 2)
     return with_prefix([strip for line in lines for strip in _folded(line, room)], _INDENT, _INDENT)
+
+
+def plain_line(text: str, style: str, width: int) -> list[Strip]:
+    """Return a line of one style, continued below if it is too long."""
+    if cell_len(text) > width:
+        return drawn(Text(text, style=style), width)
+    return [Strip([Segment(text, Style.parse(style))])]
 
 
 def _folded(line: Text, width: int) -> list[Strip]:

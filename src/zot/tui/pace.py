@@ -15,7 +15,9 @@ _REST = 4
 class Pace:
     """Calls ``show`` when that is wanted, in the context of ``pump``, and then leaves time for others."""
 
-    def __init__(self, pump: MessagePump, show: Callable[[], None]) -> None:
+    def __init__(self, pump: MessagePump, show: Callable[[], None], *, frame_s: float = _FRAME_S) -> None:
+        """``frame_s``: the least time between two times."""
+        self._frame_s = frame_s
         self._pump = pump
         self._show = show
         self._resting = False
@@ -27,7 +29,7 @@ class Pace:
         if not self._resting:
             self._resting = True
             # Who tells us does so in a context of their own; timers need that of the pump.
-            self._pump.call_later(self._rest, _FRAME_S)
+            self._pump.call_later(self._rest, self._frame_s)
 
     def _rest(self, seconds: float) -> None:
         self._pump.set_timer(seconds, self._go_on)
@@ -40,4 +42,4 @@ class Pace:
         began = time.process_time()
         self._show()
         # What it costs is known when the screen has been drawn.
-        self._pump.call_after_refresh(lambda: self._rest(max(_FRAME_S, _REST * (time.process_time() - began))))
+        self._pump.call_after_refresh(lambda: self._rest(max(self._frame_s, _REST * (time.process_time() - began))))

@@ -26,6 +26,7 @@ from zot.tui.pace import Pace
 _KEPT = 300
 #: What is so many windows away may be in the window soon.
 _AHEAD = 2
+_AHEAD_S = 0.02
 #: So many rows are kept as the screen wants them.
 _FINISHED = 2000
 
@@ -67,7 +68,7 @@ class Transcript(ScrollView, can_focus=True):
         self._width = 0
         self._settling = False
         self._marked: Entry | None = None
-        self._ahead = Pace(self, self._draw_ahead)
+        self._ahead = Pace(self, self._draw_ahead, frame_s=_AHEAD_S)
 
     # What others do to it.
 
@@ -270,7 +271,7 @@ class Transcript(ScrollView, can_focus=True):
         top, height = round(self.scroll_y), self.scrollable_content_region.height
         first, here = self._index(top - _AHEAD * height), self._index(top)
         last = self._index(top + (1 + _AHEAD) * height)
-        for index in (*range(here, first - 1, -1), *range(here, last + 1)):
+        for index in (*range(here, first - 1, -1), *range(here, last + 1))[: _KEPT // 2]:
             if index < len(self.entries) and not self._is_drawn(index):
                 self._lines(index)
                 self._ahead.want()
