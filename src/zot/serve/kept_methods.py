@@ -16,12 +16,21 @@ from zot.messages import Message, show
 from zot.serve.connection import Connection, Handler
 from zot.serve.shelf import Entry, Shelf
 from zot.wire import daemon_session as said
-from zot.wire.spelling import Spelling, spelled
+from zot.wire.spelling import Spelled, Spelling, spelled
 
 #: How long a list waits for sessions to be seen to that a dead process left.
 _MENDING_S = 5.0
 #: So much is encoded before others have their turn.
 _PIECE_BYTES = 256 << 10
+
+
+class _EncodedPage(Spelled, frozen=True):
+    """A `said.MessagePage` of messages that have been encoded before, each by itself."""
+
+    session_id: str
+    messages: tuple[msgspec.Raw, ...]
+    total: int
+    start: int
 
 
 class KeptMethods:
@@ -75,7 +84,7 @@ class KeptMethods:
             last_seq=entry.last_seq,
         )
 
-    async def _messages(self, connection: Connection, asked: said.Messages) -> said.EncodedPage:
+    async def _messages(self, connection: Connection, asked: said.Messages) -> _EncodedPage:
         try:
             seq, _ = await self._shelf.standing(asked.session_id)
             await self._hub.refresh(asked.session_id, seq)
@@ -89,7 +98,7 @@ class KeptMethods:
         stop = len(messages) if asked.before_index is None else min(asked.before_index, len(messages))
         start = 0 if asked.limit is None else max(0, stop - asked.limit)
         page = await _encoded(messages[start:stop], connection.spelling)
-        return said.EncodedPage(asked.session_id, tuple(page), len(messages), start)
+        return _EncodedPage(asked.session_id, tuple(page), len(messages), start)
 
     async def _delete(self, connection: Connection, asked: said.OfSession) -> said.Deleted:
         await self._hub.let_go(asked.session_id)

@@ -225,15 +225,6 @@ class MessagePage(Spelled, frozen=True):
     start: int
 
 
-class EncodedPage(Spelled, frozen=True):
-    """A `MessagePage` of messages that have been encoded before, each by itself."""
-
-    session_id: str
-    messages: tuple[msgspec.Raw, ...]
-    total: int
-    start: int
-
-
 class State(Spelled, frozen=True, kw_only=True):
     """``queued`` prompts wait for the one that runs. The window is 0 if nobody knows it."""
 
