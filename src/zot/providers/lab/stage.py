@@ -81,7 +81,7 @@ def _inner(replies: tuple[Reply, ...], values: dict[str, str]) -> tuple[tuple[Re
             return replies, values
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def _in_prompt(source: str) -> tuple[Reply, ...]:
     """Return the replies of a script in a prompt, which comes with every request of its turn. Raise ConfigError."""
     script = Script.parse(source.replace(" ;; ", "\n"), "script in the prompt")
