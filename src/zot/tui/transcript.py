@@ -139,7 +139,7 @@ class Transcript(ScrollView, can_focus=True):
         finally:
             self._settling = False
         self.refresh()
-        self._ahead.want()
+        self._look_ahead()
 
     def _reach(self, size: Size) -> None:
         """Be so large. The screen needs no new layout for that: where there is no scrollbar, its place is kept."""
@@ -266,16 +266,23 @@ class Transcript(ScrollView, can_focus=True):
         if any(self._measured[index] < 0 for index in near):
             self.settle()
 
+    def _look_ahead(self) -> None:
+        """Have what may soon be in the window drawn, one thing after the other, when there is time."""
+        if self._nearest() is not None:
+            self._ahead.want()
+
     def _draw_ahead(self) -> None:
-        """Draw one thing that is not in the window, but may be soon."""
+        if (index := self._nearest()) is not None:
+            self._lines(index)
+            self._look_ahead()
+
+    def _nearest(self) -> int | None:
+        """Return what is near the window and not drawn."""
         top, height = round(self.scroll_y), self.scrollable_content_region.height
         first, here = self._index(top - _AHEAD * height), self._index(top)
-        last = self._index(top + (1 + _AHEAD) * height)
-        for index in (*range(here, first - 1, -1), *range(here, last + 1))[: _KEPT // 2]:
-            if index < len(self.entries) and not self._is_drawn(index):
-                self._lines(index)
-                self._ahead.want()
-                return
+        last = min(self._index(top + (1 + _AHEAD) * height), len(self.entries) - 1)
+        near = (*range(here, first - 1, -1), *range(here, last + 1)) if self.entries else ()
+        return next((index for index in near[: _KEPT // 2] if not self._is_drawn(index)), None)
 
     def on_resize(self) -> None:
         width = self.scrollable_content_region.width - 2  # a blank at each side
