@@ -221,6 +221,16 @@ def test_half_characters_and_line_separators_do_not_break_a_line(dialect: Dialec
     assert "a\ufffdb\u2028" in lines.decode()
 
 
+def test_text_is_the_same_alone_and_among_others_whatever_the_session_is_called() -> None:
+    deltas = [TextDelta(text) for text in ("100 %", "%s\n", "\u2028", "", "\ud800")]
+    alone = Updates("50%d %", Dialect.CAMEL).lines(7, deltas)
+    among = Updates("50%d %", Dialect.CAMEL).lines(6, [AssistantStart(), *deltas])
+    said = [json.loads(line)["params"] for line in alone.splitlines()]
+    assert alone == among
+    assert [(one["sessionId"], one["seq"]) for one in said] == [("50%d %", seq) for seq in range(7, 12)]
+    assert [one["text"] for one in said] == ["100 %", "%s\n", "\u2028", "", "\ufffd"]
+
+
 def test_a_call_whose_arguments_are_no_object_has_null() -> None:
     assert heard(client().lines(1, [ToolCall("c", "t", None)]))[0]["rawInput"] is None
 

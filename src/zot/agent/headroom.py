@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 import msgspec
 
@@ -33,13 +34,13 @@ class Gauge:
     Each message is weighed once: what a request costs here does not grow with the conversation.
     """
 
+    #: What came with the newest request, of any session, besides the messages, and its weight: most have the same.
+    _constant: ClassVar[tuple[str, tuple[ToolSpec, ...], float]] = ("", (), 0.0)
+
     def __init__(self) -> None:
         self._messages: list[Message] = []
         #: The weight of all messages up to and including each, in tokens as estimated.
         self._sums: list[float] = []
-        #: What came with the newest request besides the messages, and its weight.
-        self._constant: tuple[str, tuple[ToolSpec, ...]] = ("", ())
-        self._constant_weight = 0.0
         #: How many messages were measured, and what they took together with everything else in the request.
         self._measured = 0
         self._tokens = 0.0
@@ -93,9 +94,11 @@ class Gauge:
 
     def _fixed(self, system: str, tools: tuple[ToolSpec, ...]) -> float:
         """Return the weight of what comes with every request, which hardly ever changes."""
-        if self._constant != (system, tools):
-            self._constant, self._constant_weight = (system, tools), _weight_of_constant(system, tools)
-        return self._constant_weight
+        *known, weight = Gauge._constant
+        if known != [system, tools]:
+            weight = _weight_of_constant(system, tools)
+            Gauge._constant = system, tools, weight
+        return weight
 
     def _sum(self) -> float:
         return self._sums[-1] if self._sums else 0.0

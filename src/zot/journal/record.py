@@ -160,7 +160,7 @@ class Record:
             connection.execute(query, (mark, number, msgspec.json.encode(owner)))
 
         try:
-            leaving = self._files.writer.run(leave, durable=parked, session=number)
+            leaving = self._files.writer.run(leave, durable=parked, session=number, single=True)
         except StoreFailed:
             leases.let_go(number)  # nothing is on its way any more
         else:

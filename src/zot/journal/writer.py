@@ -63,7 +63,8 @@ class Task(msgspec.Struct):
 
     ``durable``: it is not done before the disk has it, whatever happens to the machine. ``bare``: it must not be in a
     transaction. Of two about the same ``session``,
-    whoever waits for the one hears that it is done before the other is begun.
+    whoever waits for the one hears that it is done before the other is begun. ``single``: it is one statement, which is
+    all or nothing by itself.
     """
 
     action: Callable[[sqlite3.Connection], Any]
@@ -71,6 +72,7 @@ class Task(msgspec.Struct):
     durable: bool = False
     bare: bool = False
     session: int = 0
+    single: bool = False
 
 
 class Writer:
@@ -117,12 +119,13 @@ class Writer:
         durable: bool = False,
         bare: bool = False,
         session: int = 0,
+        single: bool = False,
     ) -> Future[T]:
         """Do something in the writer's thread, behind what was given before. The future has what it returns."""
         future: Future[T] = Future()
         with self._guard:
             self._check()
-            self._queue.append(Task(action, future, durable, bare, session))
+            self._queue.append(Task(action, future, durable, bare, session, single))
             self._rouse()
         return future
 
@@ -239,14 +242,17 @@ class Writer:
 
     def _attempt(self, task: Task) -> tuple[Task, Any, Exception | None]:
         """Do a task inside a transaction: all of it, or nothing. Raise sqlite3.Error if the transaction is lost."""
-        self._connection.execute("SAVEPOINT task")
+        if not task.single:
+            self._connection.execute("SAVEPOINT task")
         try:
             outcome: tuple[Task, Any, Exception | None] = task, task.action(self._connection), None
         except Exception as problem:  # whoever asked for it hears it
-            self._connection.execute("ROLLBACK TO task")
+            if not task.single:
+                self._connection.execute("ROLLBACK TO task")
             refusal = explained(problem, self._path) if isinstance(problem, sqlite3.Error) else problem
             outcome = task, None, refusal
-        self._connection.execute("RELEASE task")
+        if not task.single:
+            self._connection.execute("RELEASE task")
         return outcome
 
     @contextmanager

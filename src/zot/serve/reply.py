@@ -34,9 +34,11 @@ class Reply:
 
     def deliver(self, batch: Batch) -> None:
         """Take what happened."""
+        if PIECES.issuperset(map(type, batch.events)):
+            return  # This is what most events are.
         for at, event in enumerate(batch.events):
             if type(event) in PIECES:
-                continue  # This is what most events are.
+                continue
             self._turn.take(event)
             if isinstance(event, Done):
                 self._leave()

@@ -6,7 +6,7 @@ import enum
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal, assert_never
+from typing import Any, Final, Literal, assert_never, cast
 
 import msgspec
 
@@ -38,6 +38,7 @@ from zot.events import (
     Usage,
     UserMessage,
     encode,
+    encode_lines,
 )
 from zot.messages import ShownImage, TextBlock, text_of
 from zot.wire.daemon_session import PendingApproval, Used
@@ -136,6 +137,7 @@ _HEAD: Final = b'{"jsonrpc":"2.0","method":"session/update","params":{"%s":%s,'
 _TEXT: Final = b'"type":"agent_message_chunk","text":'
 _THOUGHT: Final = b'"type":"agent_thought_chunk","text":'
 _EVENT: Final = b'"type":"event","event":'
+_ONLY_TEXT: Final = {TextDelta}
 
 
 class Updates:
@@ -152,6 +154,7 @@ class Updates:
         key = b"session_id" if dialect is Dialect.SNAKE else b"sessionId"
         self._head = _HEAD % (key, encode(session_id))
         self._text = self._head + _TEXT
+        self._text_line = self._text.replace(b"%", b"%%") + b'%b,"seq":%d}}\n'
         self._thought = self._head + _THOUGHT
         self._event = self._head + _EVENT
         #: The names of the tools that were called in this run, by call.
@@ -163,9 +166,11 @@ class Updates:
         """Return the lines for ``events``, the first of which has the number ``seq``; 0: they are not recorded."""
         if self._native:
             return self._native_lines(seq, events)
+        if seq and {*map(type, events)} == _ONLY_TEXT:
+            return self._text_lines(seq, cast(Sequence[TextDelta], events))
         lines: list[bytes] = []
         for number, event in enumerate(events, seq):
-            if type(event) is TextDelta and seq:  # This is what most events are.
+            if type(event) is TextDelta and seq:
                 lines.append(b'%s%s,"seq":%d}}\n' % (self._text, encode(event.delta), number))
             elif type(event) is ThinkingDelta and seq:
                 lines.append(b'%s%s,"seq":%d}}\n' % (self._thought, encode(event.delta), number))
@@ -174,6 +179,11 @@ class Updates:
                 if update is not None and (seq or isinstance(update, TurnComplete)):
                     lines.append(self._line(update, number if seq else 0))
         return b"".join(lines)
+
+    def _text_lines(self, seq: int, deltas: Sequence[TextDelta]) -> bytes:
+        """The same for text alone, which is what most events are. No JSON has a line end in it."""
+        texts = encode_lines([event.delta for event in deltas]).split(b"\n")
+        return b"".join([self._text_line % pair for pair in zip(texts, range(seq, seq + len(deltas)), strict=False)])
 
     def skip(self, events: Sequence[AgentEvent]) -> None:
         """Take ``events`` in without a word."""
