@@ -172,9 +172,8 @@ class SessionMethods:
         text = "\n\n".join(part for part in (asked.prompt, *words) if part)
 
         def run(session: Session, reply: Reply, dropped: Callable[[str], None]) -> Job:
-            return session.prompt(text, images, prompt_id=prompt_id, started=reply.started, dropped=dropped)
+            return session.prompt(text, images, prompt_id=asked.prompt_id or "", started=reply.started, dropped=dropped)
 
-        prompt_id = asked.prompt_id or ""
         return await self._run(connection, asked.session_id, run, lambda turn: turn.reply(asked.session_id))
 
     async def _compact(self, connection: Connection, asked: said.OfSession) -> Deferred:
@@ -206,20 +205,19 @@ class SessionMethods:
                 connection.when_told(session_id, seq, lambda: deferred.resolve(_outcome(turn, result)))
 
             def dropped(reason: str) -> None:
-                problem = job.error or self._stopping(reason)
-                if problem is None:
+                if job.error is None and not self._hub.is_stopping:
                     connection.take_back(session_id, job.prompt_id)
                     deferred.resolve(said.Prompted(session_id, "cancelled", "", said.Used.of(ZERO)))
                 else:
-                    connection.lament(session_id, str(problem), job.prompt_id)
-                    deferred.resolve(as_rpc_error(problem))
+                    connection.lament(session_id, reason, job.prompt_id)
+                    deferred.resolve(as_rpc_error(job.error or Stopping(reason)))
 
             job = run(session, Reply(session, ended), dropped)
         return deferred
 
-    def _stopping(self, reason: str) -> AgentError | None:
-        """Return why something did not begin, if that is because the daemon ends, and not somebody's will."""
-        return Stopping(reason) if self._hub.is_stopping else None
+    def _undone(self, problem: AgentError) -> RpcError:
+        """Return why something was not begun: for this reason, unless it is because the daemon ends."""
+        return as_rpc_error(Stopping(str(problem)) if self._hub.is_stopping else problem)
 
     async def _steer(self, connection: Connection, asked: said.Steer) -> Deferred:
         words, images = await read_attachments(asked.attachments, is_local=connection.is_local)
@@ -231,9 +229,7 @@ class SessionMethods:
                 text,
                 images,
                 started=lambda: deferred.resolve(said.Steered(asked.session_id)),
-                dropped=lambda reason: deferred.resolve(
-                    as_rpc_error(self._stopping(reason) or RpcError(SESSION_NOT_FOUND, reason))
-                ),
+                dropped=lambda reason: deferred.resolve(self._undone(RpcError(SESSION_NOT_FOUND, reason))),
             )
         return deferred
 
@@ -270,7 +266,7 @@ class SessionMethods:
         async with used(self._hub, connection, asked.session_id) as session:
             session.clear(
                 started=lambda: deferred.resolve(said.Cleared(asked.session_id)),
-                dropped=lambda reason: deferred.resolve(as_rpc_error(self._stopping(reason) or UserError(reason))),
+                dropped=lambda reason: deferred.resolve(self._undone(UserError(reason))),
             )
         return deferred
 
