@@ -16,7 +16,7 @@ from zot.serve.connection import Connection, Deferred, Handler, Later, Told, as_
 from zot.serve.reply import Reply
 from zot.session import Session, new_session_id
 from zot.slash import CommandAnswer
-from zot.wire import daemon_models as models
+from zot.wire import daemon_models as model
 from zot.wire import daemon_session as said
 from zot.wire.jsonrpc import NOT_OWNED, SESSION_NOT_FOUND, RpcError
 from zot.wire.turn import TurnSummary
@@ -191,9 +191,8 @@ class SessionMethods:
         text = "\n\n".join(part for part in (asked.prompt, *words) if part)
 
         def run(session: Session, reply: Reply, dropped: Callable[[str], None]) -> Job:
-            return session.prompt(text, images, prompt_id=prompt_id, started=reply.started, dropped=dropped)
+            return session.prompt(text, images, prompt_id=asked.prompt_id or "", started=reply.started, dropped=dropped)
 
-        prompt_id = asked.prompt_id or ""
         return await self._run(connection, asked.session_id, run, lambda turn: turn.reply(asked.session_id))
 
     async def _compact(self, connection: Connection, asked: said.OfSession) -> Deferred:
@@ -225,20 +224,19 @@ class SessionMethods:
                 connection.when_told(session_id, seq, lambda: deferred.resolve(_outcome(turn, result)))
 
             def dropped(reason: str) -> None:
-                problem = job.error or self._stopping(reason)
-                if problem is None:
+                if job.error is None and not self._hub.is_stopping:
                     connection.take_back(session_id, job.prompt_id)
                     deferred.resolve(said.Prompted(session_id, "cancelled", "", said.Used.of(ZERO)))
                 else:
-                    connection.lament(session_id, str(problem), job.prompt_id)
-                    deferred.resolve(as_rpc_error(problem))
+                    connection.lament(session_id, reason, job.prompt_id)
+                    deferred.resolve(as_rpc_error(job.error or Stopping(reason)))
 
             job = run(session, Reply(session, ended), dropped)
         return deferred
 
-    def _stopping(self, reason: str) -> AgentError | None:
-        """Return why something did not begin, if that is because the daemon ends, and not somebody's will."""
-        return Stopping(reason) if self._hub.is_stopping else None
+    def _undone(self, problem: AgentError) -> RpcError:
+        """Return why something was not begun: for this reason, unless it is because the daemon ends."""
+        return as_rpc_error(Stopping(str(problem)) if self._hub.is_stopping else problem)
 
     async def _steer(self, connection: Connection, asked: said.Steer) -> Deferred:
         words, images = await read_attachments(asked.attachments, is_local=connection.is_local)
@@ -250,9 +248,7 @@ class SessionMethods:
                 text,
                 images,
                 started=lambda: deferred.resolve(said.Steered(asked.session_id)),
-                dropped=lambda reason: deferred.resolve(
-                    as_rpc_error(self._stopping(reason) or RpcError(SESSION_NOT_FOUND, reason))
-                ),
+                dropped=lambda reason: deferred.resolve(self._undone(RpcError(SESSION_NOT_FOUND, reason))),
             )
         return deferred
 
@@ -272,7 +268,7 @@ class SessionMethods:
 
     # What it works with.
 
-    async def _configure(self, connection: Connection, asked: models.Configure) -> models.Configured:
+    async def _configure(self, connection: Connection, asked: model.Configure) -> model.Configured:
         wanted = asked.overrides
         if wanted.model_provider:
             raise UserError("a session keeps its provider: create one of an agent that has the other")
@@ -282,25 +278,23 @@ class SessionMethods:
             if wanted.reasoning is not None:
                 session.use_reasoning(wanted.reasoning)
             await session.keep_choice()
-            return models.Configured(
-                asked.session_id, models.Overrides(session.agent.model.id, session.agent.reasoning)
-            )
+            return model.Configured(asked.session_id, model.Overrides(session.agent.model.id, session.agent.reasoning))
 
     async def _clear(self, connection: Connection, asked: said.OfSession) -> Deferred:
         deferred = Deferred()
         async with self._used(connection, asked.session_id) as session:
             session.clear(
                 started=lambda: deferred.resolve(said.Cleared(asked.session_id)),
-                dropped=lambda reason: deferred.resolve(as_rpc_error(self._stopping(reason) or UserError(reason))),
+                dropped=lambda reason: deferred.resolve(self._undone(UserError(reason))),
             )
         return deferred
 
-    async def _models(self, connection: Connection, asked: said.OfSession) -> models.Models:
+    async def _models(self, connection: Connection, asked: said.OfSession) -> model.Models:
         del connection
         async with self._hub.use(asked.session_id, looks=True) as session:
             known = session.agent.catalogue.models
-        entries = (models.ModelEntry(one.provider, one.id, one.name, one.context_window) for one in known)
-        return models.Models(asked.session_id, tuple(entries))
+        entries = (model.ModelEntry(one.provider, one.id, one.name, one.context_window) for one in known)
+        return model.Models(asked.session_id, tuple(entries))
 
     async def _allowed(self, connection: Connection, asked: said.OfSession) -> said.AllowedCalls:
         del connection
