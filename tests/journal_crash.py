@@ -7,6 +7,7 @@ import os
 import resource
 import sys
 import time
+import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -31,10 +32,14 @@ def fork(body: Callable[[], Coroutine[Any, Any, None]]) -> int:
     """Run ``body`` in a child."""
     child = os.fork()
     if child == 0:
+        code = 1
         try:
             asyncio.run(body())
+            code = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
-            os._exit(0)
+            os._exit(code)
     return child
 
 
@@ -69,9 +74,10 @@ def contend(path: str) -> None:
     go_read, go = os.pipe()
     heard, tell = os.pipe()
     children = [fork(lambda: contender(path, go_read, tell)) for _ in range(CONTENDERS)]
+    os.close(tell)
     lines = b""
-    while lines.count(b"\n") < CONTENDERS:
-        lines += os.read(heard, 4096)
+    while lines.count(b"\n") < CONTENDERS and (said := os.read(heard, 4096)):
+        lines += said
     os.write(1, lines)
     os.write(go, b".")
     for child in children:

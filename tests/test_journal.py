@@ -66,6 +66,17 @@ async def test_what_was_told_is_there_when_it_is_opened_again(tmp_path: Path) ->
     await journal.close()
 
 
+async def test_who_opens_a_new_file_waits_for_others_who_do(tmp_path: Path) -> None:
+    path = str(tmp_path / "journal.db")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    asyncio.get_running_loop().call_later(0.2, other.close)
+    async with asyncio.timeout(PATIENCE_S):
+        journal = await Journal.open(path)
+    assert await journal.sessions() == []
+    await journal.close()
+
+
 async def test_the_past_has_the_newest_run_alone(journal: Journal) -> None:
     await tell(journal, "a", HI, TextDelta("x"), Done(), run=1)
     await tell(journal, "a", HELLO, TextDelta("y"), run=2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
+import time
 from functools import cache
 from typing import NoReturn
 
@@ -14,6 +15,8 @@ log = logging.getLogger("zot")
 
 #: How long another process may keep the file locked before that is an error.
 BUSY_S = 10.0
+#: How soon we look again if SQLite does not wait for that.
+_AGAIN_S = 0.01
 PAGE_BYTES = 4096
 #: No zot will ever write a version above this.
 _PLAUSIBLE = 1000
@@ -111,8 +114,7 @@ def connect(path: str) -> sqlite3.Connection:
         connection.execute("PRAGMA secure_delete = ON")
         connection.execute("PRAGMA synchronous = NORMAL")
         # The journal of a machine that shares memory badly is slower, but no less true.
-        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        if mode != "wal":
+        if (mode := _write_ahead(connection)) != "wal":
             log.warning("%s is where SQLite cannot write ahead (its mode is %s): readers wait for writers", path, mode)
     except UnicodeDecodeError as problem:
         connection.close()
@@ -121,6 +123,20 @@ def connect(path: str) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _write_ahead(connection: sqlite3.Connection) -> str:
+    """Let a file be written ahead; return its mode. SQLite does not wait for others who begin with it just now."""
+    deadline = time.monotonic() + BUSY_S
+    while True:
+        try:
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        except sqlite3.OperationalError as problem:
+            if problem.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(_AGAIN_S)
+        else:
+            return str(mode)
 
 
 def connect_to_look(path: str) -> sqlite3.Connection:
