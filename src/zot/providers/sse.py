@@ -5,13 +5,13 @@ Event names, ids and retry hints are not returned: the model APIs repeat the nam
 
 from __future__ import annotations
 
-import re
-
 from zot.errors import StreamBroken
 
 _BOM = b"\xef\xbb\xbf"
 _LF = 0x0A  # `in` is several times faster for a number than for bytes.
-_BEGINNING = re.compile(rb"(event: [^\n]*\n)?data: ")
+_DATA = b"data: "
+#: Longer names are not looked for to be alike.
+_NAME_BYTES = 128
 _MAX_EVENT_BYTES = 16 * 1024 * 1024
 
 
@@ -23,8 +23,8 @@ class SseParser:
         self._size = 0
         self._at_start = True
         self._after_cr = False
-        #: How the event before began, up to its data.
-        self._usual = b"data: "
+        #: How most events begin, up to their data.
+        self._usual = _DATA
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the data of the events that ``data`` completes; events without data are skipped."""
@@ -48,10 +48,16 @@ class SseParser:
             # No more line ends than stand around the data: it has none in it, and nothing else is in between.
             if whole.count(b"\n") == len(alike) * (usual.count(b"\n") + 2) - 2:
                 return alike
-        *blocks, last = whole.split(b"\n\n")
-        if (begun := _BEGINNING.match(last)) is not None:
-            self._usual = begun[0]
-        return [payload for block in (*blocks, last) if (payload := _payload(block)) is not None]
+        middle = whole.rfind(b"\n\n", 0, len(whole) // 2) + 1
+        self._usual = usual = _beginning(whole[middle : middle + _NAME_BYTES].lstrip(b"\n"))
+        first, *others = whole.split(b"\n\n" + usual)
+        found = _payloads(first)
+        for other in others:
+            if _LF in other:
+                found += _payloads(usual + other)
+            else:
+                found.append(other)
+        return found
 
     def _may_complete(self, data: bytes) -> bool:
         return b"\n\n" in data or (data.startswith(b"\n") and bool(self._pieces) and self._pieces[-1].endswith(b"\n"))
@@ -80,14 +86,19 @@ class SseParser:
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
+def _beginning(block: bytes) -> bytes:
+    """Return how an event begins, up to its data: those around it nearly always do so, too."""
+    name, end, rest = block.partition(b"\n")
+    return name + end + _DATA if name.startswith(b"event: ") and rest.startswith(_DATA) else _DATA
+
+
+def _payloads(events: bytes) -> list[bytes]:
+    """Return the data of whole events, whatever they are like."""
+    return [payload for block in events.split(b"\n\n") if (payload := _payload(block)) is not None]
+
+
 def _payload(block: bytes) -> bytes | None:
     """Return the data of one event; None if it has none."""
-    # What the model APIs send nearly always: one data line, alone or after one event line.
-    if block.startswith(b"data: ") and _LF not in block:
-        return block[6:]
-    head, _, payload = block.partition(b"\ndata: ")
-    if payload and _LF not in payload and _LF not in head and head.startswith(b"event: "):
-        return payload
     found: list[bytes] = []
     for line in block.split(b"\n"):
         name, _, value = line.partition(b":")
