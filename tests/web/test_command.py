@@ -11,12 +11,14 @@ import subprocess
 import sys
 import time
 import urllib.request
+from pathlib import Path
 from typing import IO
 
 from forked import Forked, Nursery
 from harness import PATIENCE_S, environment, read_some
 from shell import Shell
 
+CERTIFICATES = Path(__file__).parents[1] / "providers" / "tls"
 LAB = ("daemon", "--provider", "lab")
 
 
@@ -73,6 +75,19 @@ def test_one_takes_over_and_nobody_who_comes_meanwhile_is_refused(shell: Shell, 
     with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as last:
         answers.append(healthy(last))
     assert (first.returncode, all(answers)) == (0, True)
+    assert ended(second) == 0
+
+
+def test_one_takes_over_that_listens_at_an_address_which_includes_the_old_one(shell: Shell, nursery: Nursery) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    first = nursery.fork((*LAB, "--listen", f"ws://127.0.0.1:{port}"), shell.cwd, shell.env)
+    lines(first.stderr, 2)
+    tls = ("--tls-cert", str(CERTIFICATES / "server.pem"), "--tls-key", str(CERTIFICATES / "server.key"))
+    argv = (*LAB, "--replace", "--listen", f"wss://0.0.0.0:{port}", *tls)
+    second = nursery.fork(argv, shell.cwd, shell.env)
+    assert lines(second.stderr, 2)[1] == f"zot: the daemon listens at wss://0.0.0.0:{port}"
+    assert (first.communicate(timeout=PATIENCE_S) is not None, first.returncode) == (True, 0)
     assert ended(second) == 0
 
 

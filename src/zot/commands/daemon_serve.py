@@ -160,15 +160,18 @@ async def _listen_elsewhere(
 ) -> bool:
     """Be there at other addresses, too; one that cannot be had ends the daemon, and this is False.
 
-    What serves there is loaded while the socket answers. What was handed over and is not wanted is closed.
+    What serves there is loaded while the socket answers. What was handed over and is not wanted is closed before that:
+    it could be in the way.
     """
     if not listens:
         claim.close_others()
         return True
     await asyncio.to_thread(import_module, "zot.web")
     from zot.web import listen as listen_at
+    from zot.web import of_use
 
     try:
+        claim.close_others(but=await of_use(claim.others, [url for url, _ in listens]))
         for url, tls in listens:
             web.append(await listen_at(daemon, url, tls=tls, inherited=claim.others))
             sys.stderr.write(f"zot: the daemon listens at {web[-1].url}\n")

@@ -9,7 +9,7 @@ import socket
 import stat
 import struct
 import weakref
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from zot.errors import ConfigError, DaemonRunning
 from zot.private import make_directory
@@ -78,10 +78,11 @@ class Claim:
             self._stop_listening()
             os.close(lock)
 
-    def close_others(self) -> None:
-        """Let nobody wait at addresses besides the socket."""
-        while self.others:
-            self.others.pop().close()
+    def close_others(self, *, but: Container[socket.socket] = ()) -> None:
+        """Let nobody wait at addresses besides the socket, but for some."""
+        for one in [one for one in self.others if one not in but]:
+            self.others.remove(one)
+            one.close()
 
     def _stop_listening(self) -> None:
         self.listener.close()

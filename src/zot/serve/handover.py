@@ -67,6 +67,7 @@ def hand_over(claim: Claim, connection: int, *, within_s: float = 5.0) -> bool:
             line.send(_step("offer", removes=claim.removes), claim.descriptors[:_MAX_DESCRIPTORS])
             if not any(said.params.step == "taken" for said in line.steps()):
                 return False
+            claim.close_others()  # The next one may want an address that only one of all can have.
             line.send(_step("yours", removes=claim.removes))
         except OSError:  # It is gone, or too slow.
             return False

@@ -7,8 +7,8 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 import uvicorn
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from zot.serve.daemon import Daemon
 
 log = logging.getLogger("zot")
+
+#: A host and a port, with more behind them for IPv6.
+_Place: TypeAlias = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
 
 _BACKLOG = 256
 #: How long those who have just come may take to say what they want when the daemon ends.
@@ -93,6 +96,12 @@ async def listen(
     return Listening(real, listener, server, lambda: _forget(daemon.listens, real))
 
 
+async def of_use(inherited: Sequence[socket.socket], urls: Iterable[str]) -> Sequence[socket.socket]:
+    """Return which of those that were ``inherited`` listen at one of some addresses. Raise ConfigError."""
+    places = [await _place_of(ListenAddress.parse(url)) for url in urls] if inherited else []
+    return [one for one in inherited if (one.family, one.getsockname()) in places]
+
+
 class _Server(uvicorn.Server):
     """A server without a loop, a process and signals of its own."""
 
@@ -142,14 +151,12 @@ def _context(tls: Tls) -> ssl.SSLContext:
 
 async def _bound(address: ListenAddress, inherited: Sequence[socket.socket]) -> socket.socket:
     """Return a socket at an address. Raise ConfigError if it cannot be had."""
-    host = "127.0.0.1" if address.host.lower() == "localhost" else address.host
+    family, place = await _place_of(address)
+    for one in inherited:
+        if (one.family, one.getsockname()) == (family, place):
+            return one.dup()
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, address.port, type=socket.SOCK_STREAM)
-        family, kind, number, _, place = found[0]
-        for one in inherited:
-            if (one.family, one.getsockname()) == (family, place):
-                return one.dup()
-        listener = socket.socket(family, kind, number)
+        listener = socket.socket(family, socket.SOCK_STREAM)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
@@ -160,8 +167,23 @@ async def _bound(address: ListenAddress, inherited: Sequence[socket.socket]) -> 
             listener.close()
             raise
     except OSError as problem:
-        raise ConfigError(f"cannot listen at {address}: {problem.strerror or problem}") from None
+        raise _unavailable(address, problem) from None
     return listener
+
+
+async def _place_of(address: ListenAddress) -> tuple[socket.AddressFamily, _Place]:
+    """Return where an address is, as a socket says it. Raise ConfigError if nobody knows."""
+    host = "127.0.0.1" if address.host.lower() == "localhost" else address.host
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, address.port, type=socket.SOCK_STREAM)
+    except OSError as problem:
+        raise _unavailable(address, problem) from None
+    family, _, _, _, place = found[0]
+    return family, place
+
+
+def _unavailable(address: ListenAddress, problem: OSError) -> ConfigError:
+    return ConfigError(f"cannot listen at {address}: {problem.strerror or problem}")
 
 
 def _below(path: str, app: App) -> App:
