@@ -10,8 +10,10 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -157,6 +159,32 @@ async def test_the_end_of_the_writer_ends_every_wait(tmp_path: Path) -> None:
             await (await journal.record("a")).begin()
         record.end()
         await journal.close()
+
+
+@pytest.mark.parametrize("single", [False, True])
+async def test_a_task_that_costs_the_transaction_costs_all_that_were_in_it(tmp_path: Path, single: bool) -> None:
+    def spoil(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT OR ROLLBACK INTO said VALUES ('before')")  # As after an error of the disk.
+
+    def say(what: str, connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO said VALUES (?)", (what,))
+
+    journal = await Journal.open(tmp_path / "journal.db")
+    await asyncio.wrap_future(journal.writer.run(lambda it: it.execute("CREATE TABLE said (what PRIMARY KEY)")))
+    is_queued = threading.Event()
+    journal.writer.run(lambda _: is_queued.wait(PATIENCE_S))
+    group = [
+        journal.writer.run(partial(say, "before")),
+        journal.writer.run(spoil, single=single),
+        journal.writer.run(partial(say, "after"), single=True),
+    ]
+    is_queued.set()
+    async with asyncio.timeout(PATIENCE_S):
+        told = await asyncio.gather(*map(asyncio.wrap_future, group), return_exceptions=True)
+    assert [type(one) for one in told] == [StoreFailed] * 3
+    with closing(sqlite3.connect(journal.path)) as connection:
+        assert connection.execute("SELECT what FROM said").fetchall() == []
+    await journal.close()
 
 
 # Damage.

@@ -247,6 +247,8 @@ class Writer:
         try:
             outcome: tuple[Task, Any, Exception | None] = task, task.action(self._connection), None
         except Exception as problem:  # whoever asked for it hears it
+            if isinstance(problem, sqlite3.Error) and not self._connection.in_transaction:
+                raise  # SQLite has rolled back everything, and what follows would be written on its own.
             if not task.single:
                 self._connection.execute("ROLLBACK TO task")
             refusal = explained(problem, self._path) if isinstance(problem, sqlite3.Error) else problem
