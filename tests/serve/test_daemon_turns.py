@@ -148,7 +148,7 @@ async def test_a_daemon_that_stops_begins_nothing_more_and_says_so(daemon: Runni
     await caller.get("session/new", agentAlias="default", sessionId="s")
     await caller.get("session/new", agentAlias="default", sessionId="other")
     runs = caller.call("session/prompt", sessionId="s", prompt="!script wait 100ms ;; say done")
-    waits = caller.call("session/prompt", sessionId="s", prompt="!echo waits")
+    waits = caller.call("session/prompt", sessionId="s", prompt="!echo waits", promptId="w")
     caller.tell("session/prompt", sessionId="s", prompt="!echo waits, too", promptId="quiet")
     await caller.until(type="state")
     daemon.daemon.stop(grace_s=5)
@@ -162,6 +162,8 @@ async def test_a_daemon_that_stops_begins_nothing_more_and_says_so(daemon: Runni
     refused = {one["id"]: one["error"] for one in caller.heard if "error" in one}
     why = {"code": -32005, "message": "the daemon is stopping, so this was not begun; the next one can be asked"}
     assert refused == {waits: why, late: why, steers: why}
+    told = caller.heard[[one.get("id") for one in caller.heard].index(waits) - 1]["params"]  # Right before its answer.
+    assert (told["type"], told.get("promptId"), told["outcome"]) == ("turn_complete", "w", "failed")
     assert [frame["content"] for _, frame in await daemon.events("s") if frame["type"] == "user_message"] == [
         [{"type": "text", "text": "!script wait 100ms ;; say done"}]
     ]

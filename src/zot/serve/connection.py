@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeAlias
 
@@ -20,7 +20,7 @@ from zot.errors import (
     TooManySessions,
     UserError,
 )
-from zot.events import Done, Error, TurnEnd
+from zot.events import AgentEvent, Done, Error, TurnEnd
 from zot.serve.audit import Who
 from zot.serve.backlog import Backlog, Wire
 from zot.serve.feed import Feed, Follower
@@ -232,15 +232,24 @@ class Connection:
             follower.give_up()
         return follower is not None
 
-    def lament(self, session_id: str, reason: str, prompt_id: str = "") -> None:
-        """Tell it, and nobody else, why a turn that it wanted will never be."""
-        line = Updates(session_id, self.dialect, prompt_id=prompt_id).lines(0, [Error(reason), Done()])
-        self.office.behind_turn(session_id, lambda: self.wire.send(line))
+    def lament(
+        self, session_id: str, reason: str, prompt_id: str = "", *, then: Callable[[], object] = lambda: None
+    ) -> None:
+        """Tell it, and nobody else, why a turn that it wanted will never be; ``then`` do what comes right behind."""
+        self._tell(session_id, prompt_id, [Error(reason), Done()], then)
 
-    def take_back(self, session_id: str, prompt_id: str = "") -> None:
-        """Tell it, and nobody else, that a turn that it wanted was cancelled before it began."""
-        line = Updates(session_id, self.dialect, prompt_id=prompt_id).lines(0, [TurnEnd("aborted"), Done()])
-        self.office.behind_turn(session_id, lambda: self.wire.send(line))
+    def take_back(self, session_id: str, prompt_id: str, *, then: Callable[[], object]) -> None:
+        """Tell it, and nobody else, that a turn that it wanted was cancelled before it began; ``then`` go on."""
+        self._tell(session_id, prompt_id, [TurnEnd("aborted"), Done()], then)
+
+    def _tell(self, session_id: str, prompt_id: str, events: Sequence[AgentEvent], then: Callable[[], object]) -> None:
+        line = Updates(session_id, self.dialect, prompt_id=prompt_id).lines(0, events)
+
+        def tell() -> None:
+            self.wire.send(line)
+            then()
+
+        self.office.behind_turn(session_id, tell)
 
     # How it is served.
 

@@ -206,11 +206,11 @@ class SessionMethods:
 
             def dropped(reason: str) -> None:
                 if job.error is None and not self._hub.is_stopping:
-                    connection.take_back(session_id, job.prompt_id)
-                    deferred.resolve(said.Prompted(session_id, "cancelled", "", said.Used.of(ZERO)))
+                    nothing = said.Prompted(session_id, "cancelled", "", said.Used.of(ZERO))
+                    connection.take_back(session_id, job.prompt_id, then=lambda: deferred.resolve(nothing))
                 else:
-                    connection.lament(session_id, reason, job.prompt_id)
-                    deferred.resolve(as_rpc_error(job.error or Stopping(reason)))
+                    why = as_rpc_error(job.error or Stopping(reason))
+                    connection.lament(session_id, reason, job.prompt_id, then=lambda: deferred.resolve(why))
 
             job = run(session, Reply(session, ended), dropped)
         return deferred
