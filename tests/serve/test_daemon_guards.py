@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from daemons import Caller, running
 from zot.store import Guarded
 
@@ -18,6 +20,21 @@ async def outcome(caller: Caller) -> str:
     await caller.get("session/prompt", sessionId="s", prompt=CALL)
     [result] = [one for one in caller.updates() if one["type"] == "tool_result"]
     return str(result["rawOutput"])
+
+
+async def test_nothing_of_a_session_s_name_ends_a_line_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path) as service:
+        caller, name = await service.caller(), "s\nzot: all is well\x1b[2J"
+        await caller.get("session/new", agentAlias="default", sessionId=name)
+        async with service.daemon.hub.use(name) as session:
+            await session.keep_guard(Guarded("afar", ("tool_call",)))
+        await caller.get("session/close", sessionId=name)
+        await caller.get("session/new", agentAlias="default", sessionId=name)
+        await caller.get("session/dismiss", sessionId=name, name="afar")
+    told = r"the guard afar of session s\nzot: all is well\x1b[2J was dismissed"
+    assert [one for one in caplog.messages if "afar" in one] == [told]
 
 
 async def test_an_operator_dismisses_a_guard_that_is_away_for_good(tmp_path: Path) -> None:

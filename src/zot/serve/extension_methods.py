@@ -77,7 +77,7 @@ class ExtensionMethods:
     async def _dismiss(self, connection: Connection, asked: said.Dismiss) -> said.Dismissed:
         async with used(self._hub, connection, asked.session_id) as session:
             await session.dismiss_guard(asked.name)
-        log.warning("the guard %s of session %s was dismissed", printable(asked.name), asked.session_id)
+        log.warning("the guard %s of session %s was dismissed", printable(asked.name), printable(asked.session_id))
         return said.Dismissed(asked.session_id)
 
 
