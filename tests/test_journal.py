@@ -22,7 +22,7 @@ from zot.journal.journal import Journal
 from zot.journal.record import Record
 from zot.journal.search import Hit
 from zot.messages import Counters, ImageBlock, Message, ResultBlock, TextBlock
-from zot.store import Configured, Row, Said
+from zot.store import Configured, Row, Said, Spliced
 
 NOON = "2026-01-01T12:00:00.000Z"
 HI = Said(Message("user", (TextBlock("Hi there"),), NOON))
@@ -50,6 +50,29 @@ async def tell(journal: Journal, session_id: str, *rows: Row, run: int = 1, cwd:
 
 
 # Sessions.
+
+
+async def test_messages_that_another_version_counted_otherwise_are_right_when_it_is_run(journal: Journal) -> None:
+    def miscount(connection: sqlite3.Connection) -> None:
+        connection.execute("UPDATE sessions SET messages = -7")
+
+    async def shown() -> list[int]:
+        return [one.messages for one in await journal.sessions()]
+
+    await tell(journal, "a", HI, HELLO, HI, HELLO, Spliced(0, 1, ()))
+    await journal.writing(miscount)
+    assert await shown() == [0]
+    record, _ = await journal.resume("a")
+    await tell(journal, "a", HI)  # Somebody else, who has not seen what was said before.
+    await record.begin()
+    assert await shown() == [4]
+    record.append([Spliced(0, 3, ()), HELLO], run=3)
+    await record.settled()
+    record.end()
+    await journal.writing(miscount)
+    await record.begin()
+    assert await shown() == [2]
+    record.end()
 
 
 async def test_what_was_told_is_there_when_it_is_opened_again(tmp_path: Path) -> None:

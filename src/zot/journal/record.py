@@ -15,7 +15,7 @@ from zot.journal.answers import disown
 from zot.journal.chunks import pack
 from zot.journal.lease import Leases
 from zot.journal.owner import Owner, boot_id, host_name, ourselves
-from zot.journal.summary import summarise
+from zot.journal.summary import added, summarise
 from zot.journal.tables import SessionRecord, all_changes, find, last_run, newest_count, rows_after, standing
 from zot.journal.ticket import Ticket
 from zot.journal.writer import Parcel, Writer
@@ -80,6 +80,8 @@ class Record:
         self.totals = session.totals
         self.left_behind = session.owner is not None
         self._fork_seq = session.fork_seq
+        #: How many messages the conversation has at `last_seq`, as soon as all of it has been seen.
+        self._messages = None if last else 0
         self.broken: StoreFailed | None = None
         self._files = files
         self._patience_s = patience_s
@@ -118,6 +120,7 @@ class Record:
                 raise StoreFailed(f"{self._files.path} has not answered for {self._patience_s:g} s") from None
             raise
         self._owner = owner
+        self._messages = self._counted(last, rows)
         self.last_seq = self._safe_seq = last
         return rows
 
@@ -137,10 +140,18 @@ class Record:
         epoch = checked_epoch(connection, session, self._files, last)
         disown(connection, self.number, run + 1)
         self.admit(connection, run)
-        query = "UPDATE sessions SET owner = ?, updated = ? WHERE number = ?"
-        connection.execute(query, (msgspec.json.encode(owner), owner.since, self.number))
-        is_news = last > self._safe_seq
-        return epoch, last, run, rows_after(connection, self.number, self._safe_seq, _ALL) if is_news else []
+        rows = rows_after(connection, self.number, self._safe_seq, _ALL) if last > self._safe_seq else []
+        # Another zot may have counted otherwise: from here on, it is right.
+        query = "UPDATE sessions SET owner = ?, updated = ?, messages = coalesce(?, messages) WHERE number = ?"
+        mark = msgspec.json.encode(owner)
+        connection.execute(query, (mark, owner.since, self._counted(last, rows), self.number))
+        return epoch, last, run, rows
+
+    def _counted(self, last: int, rows: Sequence[tuple[int, Row]]) -> int | None:
+        """Return how many messages the conversation has when ``rows`` are added up to ``last``; None if unknown."""
+        if self._messages is None or last < self.last_seq:
+            return None
+        return self._messages + added([row for seq, row in rows if seq > self.last_seq])
 
     def end(self, *, parked: bool = False) -> None:
         """Let others write: at once, or when what is on its way has been written. What is ``parked`` keeps its mark."""
@@ -195,6 +206,8 @@ class Record:
         size = sum([len(chunk.body) for chunk in chunks]) + sum(map(len, blobs.values()))
         change = None if summary is None else summary.assignments(timestamp())
         self._files.writer.post(Parcel(self, chunks, blobs, change, last, size))
+        if summary is not None and self._messages is not None:
+            self._messages += summary.messages
         self.last_seq, self.last_run = last, run
         self._unsafe_bytes += size
         return first
@@ -300,7 +313,7 @@ class Record:
         if (upto := self.last_seq) == 0:
             return Past((), 0, ())
 
-        def look(connection: sqlite3.Connection) -> Past:
+        def look(connection: sqlite3.Connection) -> tuple[Past, int]:
             from bisect import bisect_right  # Who opens a new session waits for what is loaded.
 
             numbers, changes = self._own(*all_changes(connection, self.number))
@@ -310,9 +323,9 @@ class Record:
             counted, events = newest_count(connection, self.number, upto)
             at = bisect_right(numbers, counted)
             changes[at:at] = events
-            return Past(changes, run, [row for seq, row in rows if seq <= upto])
+            return Past(changes, run, [row for seq, row in rows if seq <= upto]), added(changes)
 
-        past = await self._files.reading(look)
+        past, self._messages = await self._files.reading(look)
         self.last_run = past.run
         return past
 

@@ -67,6 +67,12 @@ def summarise(rows: Sequence[Row]) -> Summary | None:
     return summary
 
 
+def added(rows: Sequence[Row]) -> int:
+    """Return how many messages ``rows`` add to the conversation."""
+    summary = summarise(rows)
+    return 0 if summary is None else summary.messages
+
+
 def titled(text: str) -> str:
     """Return ``text`` as a title: one line, not long, that any table takes."""
     line = " ".join(without_halves(text[: 4 * _MAX_TITLE]).split())

@@ -357,7 +357,7 @@ def record_of(row: tuple[Any, ...]) -> SessionRecord:
         found = {
             "number": number, "id": _text(key), "created": created, "updated": updated, "cwd": _text(cwd),
             "title": title, "parent": None if parent is None else _text(parent), "fork_seq": fork_seq,
-            "messages": messages, "totals": msgspec.json.decode(totals) if totals else ZERO, "epoch": epoch,
+            "messages": max(messages, 0), "totals": msgspec.json.decode(totals) if totals else ZERO, "epoch": epoch,
             "owner": msgspec.json.decode(owner) if owner else None,
         }  # fmt: skip
         return msgspec.convert(found, SessionRecord)
