@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Callable
@@ -10,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from harness import PATIENCE_S
 from zot.serve.audit import Audit, Verified, Who, verify
 from zot.serve.log_file import LogFile, log_files
+from zot.serve.metrics import Metrics
+from zot.serve.refusals import Refusals
 
 LOCAL = Who("unix", uid=1000, pid=42)
 REMOTE = Who("ws", token="laptop")
@@ -50,6 +54,40 @@ def test_each_call_is_a_line_that_says_who_and_what(tmp_path: Path) -> None:
         {"n": 5, "event": "refused", "transport": "unix", "uid": 7, "pid": 8},
     ]  # fmt: skip
     assert verify([str(path)]) == Verified(5, (), 5, entries(path)[-1]["hash"])
+
+
+def refuse(audit: Audit, path: Path, *, within_s: float) -> Callable[[], int]:
+    """Refuse 130 at once; return what counts those that the log tells of."""
+    refusals = Refusals(audit, Metrics(), within_s=within_s)
+    for _ in range(130):
+        refusals.note(REMOTE, "/", "401")
+
+    def told() -> int:
+        outcomes = [str(one["outcome"]) for one in plain(path) if one["event"] == "refused"]
+        return sum(int(one.split()[0]) if one.endswith("more") else 1 for one in outcomes)
+
+    return told
+
+
+async def test_refusals_that_were_too_many_are_summed_up_also_if_no_other_follows(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    audit = Audit(LogFile(str(path)), soon=at_once)
+    told = refuse(audit, path, within_s=0.2)
+    async with asyncio.timeout(PATIENCE_S):
+        while told() < 130:
+            await asyncio.sleep(0.01)
+    audit.close()
+    assert told() == 130
+
+
+async def test_refusals_that_were_too_many_are_summed_up_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    audit = Audit(LogFile(str(path)), soon=at_once)
+    told = refuse(audit, path, within_s=3600)
+    assert told() == 100
+    audit.close()
+    assert told() == 130
+    assert (plain(path)[-1]["transport"], plain(path)[-1]["outcome"]) == ("ws", "30 more")
 
 
 def test_names_that_clients_choose_are_cut_and_made_harmless(tmp_path: Path) -> None:

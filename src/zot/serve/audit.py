@@ -62,6 +62,8 @@ class Audit:
         self._is_called = False
         self._n, self._hash = _last(file.path)
         self._lost = 0
+        #: Whoever has something to note at the end.
+        self.when_closing: list[Callable[[], None]] = []
         self.note("opened", Who("", pid=os.getpid()))
 
     def call(self, who: Who, method: str, *, session: str = "", outcome: str = "ok") -> None:
@@ -112,6 +114,8 @@ class Audit:
 
     def close(self) -> None:
         """Write the rest and close the file."""
+        for call in self.when_closing:
+            call()
         self.flush()
         self._file.close()
 
