@@ -99,7 +99,10 @@ async def note(history: History, store: Store, row: Row, *, begun: bool) -> None
 
 
 async def keep(history: History, row: Row, accept: Callable[[Job], object]) -> None:
-    """Record something at once while the session is written to, else as soon as it can be. Raise AgentError."""
+    """Record something at once while the session is written to, else as soon as it can be, and wait until it is safe.
+
+    Raise AgentError.
+    """
 
     async def record() -> None:
         history.amend([row])
@@ -111,6 +114,8 @@ async def keep(history: History, row: Row, accept: Callable[[Job], object]) -> N
         errand = Errand(record)
         accept(errand.job)
         await errand.over
+    else:
+        await history.settled()
 
 
 async def establish(history: History, store: Store, configured: Configured) -> None:

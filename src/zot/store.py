@@ -165,7 +165,7 @@ class Store(Protocol):
         """Wait until it is not full any more. Raise StoreFailed if that takes too long."""
 
     async def settled(self) -> None:
-        """Wait until every row is safe. Raise StoreFailed."""
+        """Wait until every row is safe that has been taken so far. Raise StoreFailed."""
 
     async def read(self, after: int, limit: int) -> list[tuple[int, Row]]:
         """Return the oldest safe rows numbered above ``after`` that are still held, with their numbers."""

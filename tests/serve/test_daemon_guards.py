@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
 
 from daemons import Caller, running
+from harness import PATIENCE_S
 from zot.store import Guarded
 
 CALL = '!script call read {"path":"."} ;; --- ;; say done'
@@ -20,6 +22,26 @@ async def outcome(caller: Caller) -> str:
     await caller.get("session/prompt", sessionId="s", prompt=CALL)
     [result] = [one for one in caller.updates() if one["type"] == "tool_result"]
     return str(result["rawOutput"])
+
+
+async def test_a_guard_is_dismissed_during_a_run_when_that_is_on_the_disk(tmp_path: Path) -> None:
+    async with running(tmp_path) as service:
+        caller = await service.caller()
+        await caller.get("session/new", agentAlias="default", sessionId="s")
+        async with service.daemon.hub.use("s") as session:
+            await session.keep_guard(Guarded("afar", ("tool_call",)))
+        runs = caller.call("session/prompt", sessionId="s", prompt="!stall")
+        await caller.until(type="state")
+        is_there = threading.Event()
+        service.daemon.parts.journal.writer.run(lambda _: is_there.wait(PATIENCE_S))
+        dismisses = caller.call("session/dismiss", sessionId="s", name="afar")
+        for _ in range(10):
+            await caller.get("agents/list")
+        assert dismisses not in [one.get("id") for one in caller.heard]
+        is_there.set()
+        assert (await caller.answer(dismisses))["result"] == {"sessionId": "s", "dismissed": True}
+        await caller.get("session/cancel", sessionId="s")
+        await caller.answer(runs)
 
 
 async def test_nothing_of_a_session_s_name_ends_a_line_of_the_log(

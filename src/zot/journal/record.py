@@ -231,8 +231,9 @@ class Record:
         await self._until(lambda: not self.full)
 
     async def settled(self) -> None:
-        """Wait until every row is safe. Raise StoreFailed, also after 30 s."""
-        await self._until(lambda: self._safe_seq == self.last_seq)
+        """Wait until every row is safe that has been taken so far. Raise StoreFailed, also after 30 s."""
+        upto = self.last_seq  # More may follow all the time.
+        await self._until(lambda: self._safe_seq >= upto)
 
     def on_safe(self, seq: int, size: int) -> None:
         """The writer has written."""
