@@ -89,6 +89,16 @@ async def test_a_command_is_refused_allowed_for_good_and_asked_about_again(tmp_p
         await person.idle()
 
 
+async def test_a_question_about_a_command_shows_its_other_arguments(tmp_path: Path) -> None:
+    async with stage(tmp_path, policy=("bash=ask",)) as person:
+        await person.sees("ready")
+        await person.says("""!script call bash {"command": "true", "timeout": 7} ;; --- ;; say "z" """)
+        await person.sees("bash wants to run; may it?")
+        assert "\n true\n timeout: 7\n" in person.screen
+        await person.decides("may it?", "escape")
+        await person.idle()
+
+
 async def test_a_question_goes_away_when_the_run_is_aborted(tmp_path: Path) -> None:
     async with stage(tmp_path, policy=("bash=ask",)) as person:
         await person.sees("ready")
