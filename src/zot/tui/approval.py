@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Literal
 
 from zot.conversation import Decision
 from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest
 from zot.printable import printable
-from zot.tui.about import changes
 from zot.tui.asked import Decided, in_full
 from zot.tui.question import Question
 from zot.tui.terminal import Option
@@ -62,11 +62,16 @@ class Approvals:
 
 
 def _about(request: ApprovalRequest) -> str:
-    """Return what stands above what a call would do: nothing above a command."""
+    """Return what stands above what a call would do: where it does it. Nothing above a command."""
     match request.args:
         case {"command": str()}:
             return ""
-        case {"path": str(path)} if [*changes(request.args)]:
-            return printable(path)
+        case {"path": str(path)} if not _is_at(request.summary, f"{request.tool}: {os.path.normpath(path)}"):
+            return f"{printable(request.summary)}\nwritten as {printable(path)}"
         case _:
             return printable(request.summary)
+
+
+def _is_at(summary: str, place: str) -> bool:
+    """True if a summary, in which a size may stand behind the place, tells of this place."""
+    return summary.rpartition(" (")[0] == place or summary == place
