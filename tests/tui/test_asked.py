@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from zot.commands.attach_lines import Lines
 from zot.events import ApprovalRequest
 from zot.tui.asked import in_full
 
@@ -37,3 +38,13 @@ def _asked(tool: str, args: dict[str, Any], summary: str = "") -> ApprovalReques
 )
 def test_a_command_or_a_diff_hides_no_other_argument(args: dict[str, Any], shown: list[str]) -> None:
     assert [line for line, _ in in_full(_asked("deploy", args))] == shown
+
+
+def test_who_is_attached_sees_all_that_would_run_before_the_question() -> None:
+    end = "-- /approve or /reject, until 2026-01-01T00:00:00Z\n"
+    short = _asked("bash", {"command": "ls"}, "bash: ls")
+    assert Lines().shown(short) == f"? bash: ls {end}"
+    long = _asked("bash", {"command": f"ls  {'x' * 300}\nrm"}, "bash: ls xx…")
+    assert Lines().shown(long) == f"    ls  {'x' * 300}\n    rm\n? bash: ls xx… {end}"
+    change = _asked("write", {"path": "a", "content": "b"}, "write: a (1 bytes)")
+    assert Lines().shown(change) == f"    +b\n? write: a (1 bytes) {end}"

@@ -153,3 +153,22 @@ async def test_at_a_terminal_what_was_typed_before_a_question_does_not_answer_it
         await person.until("then not\n> ")
         await person.until("what?\n> ")
         assert not (tmp_path / "it-ran").exists()
+
+
+async def test_a_question_shows_all_that_would_run(tmp_path: Path) -> None:
+    long = f"echo {'x' * 300}"
+    script = tmp_path / "asks.lab"
+    script.write_text(
+        f"""call bash {{"command": "{long}"}}\n---\ncall bash {{"command": "a\\nb\\u001b", "timeout": 7}}\n---\n"""
+        """call write {"path": "a.txt", "content": "one\\ntwo"}\n---\nsay "over"\n"""
+    )
+    async with lines(tmp_path, script=str(script), policy=("*=ask",)) as person:
+        await person.until("> ")
+        person.type("begin")
+        await person.until(f"\n    {long}\n  allow it?")
+        person.type("n")
+        await person.until("? bash: a b\\x1b\n    a\n    b\\x1b\n    timeout: 7\n  allow it?")
+        person.type("n")
+        await person.until("? write: a.txt (7 bytes)\n    +one\n    +two\n  allow it?")
+        person.type("n")
+        await person.until("over\n> ")

@@ -28,10 +28,12 @@ from zot.events import (
     TurnEnd,
 )
 from zot.messages import text_of
+from zot.printable import printable
 from zot.readable import counted, escaped, one_line
 from zot.slash import CommandInfo
 from zot.tui import slash
 from zot.tui.about import summary
+from zot.tui.asked import beyond_summary
 from zot.tui.level import Level
 from zot.tui.rescue import rescue
 from zot.tui.terminal import Option
@@ -238,10 +240,7 @@ class PlainTerminal:
             self._say(f"  {mark} ... {counted(len(lines) - _RESULT_LINES, 'more line')}")
 
     def _lines_about(self, request: ApprovalRequest) -> None:
-        command = request.args.get("command")
-        self._say(f"? {one_line(request.summary)}")
-        if isinstance(command, str) and "\n" in command.strip():
-            self._say(escaped(command))
+        self._say("\n".join([f"? {printable(request.summary)}", *(f"    {line}" for line in beyond_summary(request))]))
 
     async def submit(self, text: str) -> None:
         self._failure = ""
