@@ -172,3 +172,12 @@ async def test_a_question_shows_all_that_would_run(tmp_path: Path) -> None:
         await person.until("? write: a.txt (7 bytes)\n    +one\n    +two\n  allow it?")
         person.type("n")
         await person.until("over\n> ")
+
+
+async def test_a_path_at_the_beginning_is_no_command(tmp_path: Path) -> None:
+    script = tmp_path / "answers.lab"
+    script.write_text('say "names of hosts"\n')
+    async with lines(tmp_path, script=str(script)) as person:
+        await person.until("> ")
+        person.type("/etc/hosts what is it")
+        await person.until("names of hosts\n> ")

@@ -135,7 +135,7 @@ class PlainTerminal:
             if not line.strip():
                 continue
             try:
-                await (slash.run(self, line) if line.startswith("/") else self.submit(line))
+                await (slash.run(self, line) if slash.is_command(line) else self.submit(line))
             except AgentError as problem:
                 self.note(str(problem), "error")
 
