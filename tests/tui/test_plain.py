@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from extensions.stage import Extension
 from tui.test_extensions import PLAYER
 from zot.config import Config
@@ -181,3 +183,22 @@ async def test_a_path_at_the_beginning_is_no_command(tmp_path: Path) -> None:
         await person.until("> ")
         person.type("/etc/hosts what is it")
         await person.until("names of hosts\n> ")
+
+
+@pytest.mark.parametrize("tty", [False, True])
+async def test_control_c_at_a_question_takes_it_back_and_the_next_line_is_a_prompt(
+    tmp_path: Path, *, tty: bool
+) -> None:
+    async with lines(tmp_path, tty=tty, policy=("bash=ask",)) as person:
+        await person.until("> ")
+        person.type("!bash touch it-ran")
+        await person.until("n(o) ")
+        os.kill(os.getpid(), signal.SIGINT)
+        await person.until("-- aborted\n> ")
+        person.type("!echo y")
+        assert await person.until("y\n> ") == "y\n> "
+        person.type("!bash touch it-ran")
+        await person.until("n(o) ")
+        person.type("y")
+        await person.until("finished.\n> ")
+        assert (tmp_path / "it-ran").exists()
