@@ -184,6 +184,7 @@ def test_a_call_is_told_in_one_line(tool: str, args: dict[str, Any], summary: st
 def test_a_call_is_told_with_where_its_path_leads(project: Path) -> None:
     os.symlink("/etc", project / "notes")
     args = {"path": "notes/passwd", "content": ""}
-    assert summarise("write", args, subject_of(args, str(project))) == "write: /etc/passwd (0 bytes)"
+    told = summarise("write", args, subject_of(args, str(project)))
+    assert told == "write: /etc/passwd (0 bytes), in place of what is there"
     args = {"path": "link/x", "content": ""}
     assert summarise("write", args, subject_of(args, str(project))) == "write: secret/x (0 bytes)"

@@ -89,6 +89,33 @@ async def test_a_command_is_refused_allowed_for_good_and_asked_about_again(tmp_p
         await person.idle()
 
 
+async def test_a_question_about_a_command_shows_its_other_arguments(tmp_path: Path) -> None:
+    async with stage(tmp_path, policy=("bash=ask",)) as person:
+        await person.sees("ready")
+        await person.says("""!script call bash {"command": "true", "timeout": 7} ;; --- ;; say "z" """)
+        await person.sees("bash wants to run; may it?")
+        assert "\n true\n timeout: 7\n" in person.screen
+        await person.decides("may it?", "escape")
+        await person.idle()
+
+
+async def test_a_question_about_a_file_shows_where_its_path_leads_and_that_something_is_there(tmp_path: Path) -> None:
+    (tmp_path / "real.txt").write_text("old\n")
+    (tmp_path / "link.txt").symlink_to("real.txt")
+    async with stage(tmp_path, policy=("write=ask",)) as person:
+        await person.sees("ready")
+        await person.says("""!script call write {"path": "link.txt", "content": "new"} ;; --- ;; say "z" """)
+        await person.sees("write wants to run; may it?")
+        place = " write: real.txt (3 bytes), in place of what is there\n written as link.txt\n +new\n"
+        assert place in person.screen
+        await person.decides("may it?", "escape")
+        await person.idle()
+        await person.says("""!script call write {"path": "./new.txt", "content": "new"} ;; --- ;; say "z" """)
+        await person.sees(" write: new.txt (3 bytes)\n +new\n")
+        await person.decides("may it?", "escape")
+        await person.idle()
+
+
 async def test_a_question_goes_away_when_the_run_is_aborted(tmp_path: Path) -> None:
     async with stage(tmp_path, policy=("bash=ask",)) as person:
         await person.sees("ready")

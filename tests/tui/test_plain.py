@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from extensions.stage import Extension
 from tui.test_extensions import PLAYER
 from zot.config import Config
@@ -153,3 +155,50 @@ async def test_at_a_terminal_what_was_typed_before_a_question_does_not_answer_it
         await person.until("then not\n> ")
         await person.until("what?\n> ")
         assert not (tmp_path / "it-ran").exists()
+
+
+async def test_a_question_shows_all_that_would_run(tmp_path: Path) -> None:
+    long = f"echo {'x' * 300}"
+    script = tmp_path / "asks.lab"
+    script.write_text(
+        f"""call bash {{"command": "{long}"}}\n---\ncall bash {{"command": "a\\nb\\u001b", "timeout": 7}}\n---\n"""
+        """call write {"path": "a.txt", "content": "one\\ntwo"}\n---\nsay "over"\n"""
+    )
+    async with lines(tmp_path, script=str(script), policy=("*=ask",)) as person:
+        await person.until("> ")
+        person.type("begin")
+        await person.until(f"\n    {long}\n  allow it?")
+        person.type("n")
+        await person.until("? bash: a b\\x1b\n    a\n    b\\x1b\n    timeout: 7\n  allow it?")
+        person.type("n")
+        await person.until("? write: a.txt (7 bytes)\n    +one\n    +two\n  allow it?")
+        person.type("n")
+        await person.until("over\n> ")
+
+
+async def test_a_path_at_the_beginning_is_no_command(tmp_path: Path) -> None:
+    script = tmp_path / "answers.lab"
+    script.write_text('say "names of hosts"\n')
+    async with lines(tmp_path, script=str(script)) as person:
+        await person.until("> ")
+        person.type("/etc/hosts what is it")
+        await person.until("names of hosts\n> ")
+
+
+@pytest.mark.parametrize("tty", [False, True])
+async def test_control_c_at_a_question_takes_it_back_and_the_next_line_is_a_prompt(
+    tmp_path: Path, *, tty: bool
+) -> None:
+    async with lines(tmp_path, tty=tty, policy=("bash=ask",)) as person:
+        await person.until("> ")
+        person.type("!bash touch it-ran")
+        await person.until("n(o) ")
+        os.kill(os.getpid(), signal.SIGINT)
+        await person.until("-- aborted\n> ")
+        person.type("!echo y")
+        assert await person.until("y\n> ") == "y\n> "
+        person.type("!bash touch it-ran")
+        await person.until("n(o) ")
+        person.type("y")
+        await person.until("finished.\n> ")
+        assert (tmp_path / "it-ran").exists()

@@ -9,6 +9,8 @@ from textual.drivers import linux_driver
 from textual.events import Key, Paste
 
 from tui.stage import stage
+from zot.slash import CommandInfo
+from zot.tui.composer import Composer
 
 #: A prompt that runs until there is a file named `go`.
 HELD = """!script call bash {"command": "while ! [ -e go ]; do sleep 0.02; done"} ;; --- ;; say "released" """
@@ -164,3 +166,31 @@ async def test_control_characters_that_are_pasted_become_text(tmp_path: Path) ->
         await person.sees("ready")
         person.app.editor.post_message(Paste("a\x07\x9bb\r\n\tc\x1b"))
         await person.until(lambda: person.app.editor.text == "a\\x07\\x9bb\n\tc\\x1b")
+
+
+async def test_nothing_that_others_wrote_reaches_the_terminal_raw_through_the_editor(tmp_path: Path) -> None:
+    raw, shown = "\x1b]0;owned\x07 \u202eback\r\n\tend", "\\x1b]0;owned\\x07 \\u202eback\n\tend"
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        editor = person.app.editor
+        editor.remember([raw])
+        await person.pilot.press("up")
+        assert editor.text == shown
+        editor.text = ""
+        person.app.insert(raw)
+        assert editor.text == shown
+        editor.text = ""
+        person.app.query_one(Composer).put_back([raw])
+        assert editor.text == shown
+        editor.text = ""
+        editor.post_message(Paste(raw))
+        await person.until(lambda: editor.text == shown)
+
+
+async def test_what_an_extension_says_of_its_commands_is_one_clean_line_of_the_offers(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        composer = person.app.query_one(Composer)
+        composer.commands = [CommandInfo("zeal", "a \x1b]0;owned\x07b\n\u202ec \x07", "other")]
+        await person.pilot.press(*"/ze")
+        await person.sees("/zeal   a b \\u202ec \\x07")

@@ -88,7 +88,9 @@ class Approvals:
 
 def summarise(tool: str, args: dict[str, Any], subject: Subject) -> str:
     """Return one line that tells a person what a call would do, and where it really does it."""
-    return one_line(f"{tool}: {describe(args, subject)}", _MAX_SUMMARY)
+    replaces = tool == "write" and isinstance(subject, Target) and os.path.lexists(subject.real)
+    loss = ", in place of what is there" if replaces else ""
+    return one_line(f"{tool}: {describe(args, subject)}{loss}", _MAX_SUMMARY)
 
 
 def describe(args: dict[str, Any], subject: Subject) -> str:

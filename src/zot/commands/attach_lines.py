@@ -21,6 +21,7 @@ from zot.events import (
 from zot.messages import text_of
 from zot.printable import one_line, printable
 from zot.readable import escaped
+from zot.tui.asked import beyond_summary
 
 _WIDTH = 200
 
@@ -54,7 +55,8 @@ def _said(event: AgentEvent) -> str | None:
         case ToolResult(content=content, is_error=is_error):
             return f"  {'failed' if is_error else 'done'}: {one_line(text_of(content), _WIDTH)}"
         case ApprovalRequest(summary=summary, deadline=deadline):
-            return f"? {one_line(summary, _WIDTH)} -- /approve or /reject, until {deadline}"
+            lines = [f"    {line}\n" for line in beyond_summary(event)]
+            return f"{''.join(lines)}? {printable(summary)} -- /approve or /reject, until {deadline}"
         case ApprovalAnswer(decision=decision, by=by):
             return f"? {decision}{f' by {printable(by)}' if by else ''}"
         case Error(message=message):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
-
 from zot.conversation import Decision
-from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest, Done, ToolProgress, ToolResult, TurnEnd, TurnStart
+from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest
 from zot.printable import printable
-from zot.tui.about import changes
+from zot.tui.asked import Decided, in_full
 from zot.tui.question import Question
 from zot.tui.terminal import Option
 
@@ -33,9 +32,9 @@ class Approvals:
 
     def ask(self, request: ApprovalRequest) -> Coroutine[Any, Any, None]:
         """Have a question, which `hear` can take back from now on; what is returned asks it."""
-        body, diff = _about(request)
         hint = f"press y, a or n; Esc is n; until {request.deadline[11:19]} UTC"
-        question = Question(f"{request.tool} wants to run; may it?", _OPTIONS, body=body, diff=diff, hint=hint)
+        title = f"{request.tool} wants to run; may it?"
+        question = Question(title, _OPTIONS, body=_about(request), diff=in_full(request), hint=hint)
         self._open[request.id] = question
         return self._asked(request, question)
 
@@ -55,23 +54,24 @@ class Approvals:
 
     def hear(self, event: AgentEvent) -> None:
         """What goes on has been decided: here, elsewhere, or by its deadline."""
-        if isinstance(event, ApprovalAnswer | ToolProgress | ToolResult | TurnStart | TurnEnd | Done):
+        if isinstance(event, Decided):
             for question in self._open.values():
                 question.close("gone")
         if isinstance(event, ApprovalAnswer) and event.by:
             self._app.note(f"{event.decision.replace('_', ' ')}, by {event.by}")
 
 
-def _about(request: ApprovalRequest) -> tuple[str, list[tuple[str, str]]]:
-    """Return what a call would do, in full: a command, a diff, or its arguments."""
+def _about(request: ApprovalRequest) -> str:
+    """Return what stands above what a call would do: where it does it. Nothing above a command."""
     match request.args:
-        case {"command": str(command)}:
-            return command, []
-        case {"path": str(path)} if diff := [*changes(request.args)]:
-            return printable(path), diff
+        case {"command": str()}:
+            return ""
+        case {"path": str(path)} if not _is_at(request.summary, f"{request.tool}: {os.path.normpath(path)}"):
+            return f"{printable(request.summary)}\nwritten as {printable(path)}"
         case _:
-            return f"{printable(request.summary)}\n{_arguments(request)}", []
+            return printable(request.summary)
 
 
-def _arguments(request: ApprovalRequest) -> str:
-    return msgspec.json.format(msgspec.json.encode(request.args), indent=2).decode()
+def _is_at(summary: str, place: str) -> bool:
+    """True if a summary, in which a size may stand behind the place, tells of this place."""
+    return summary.rpartition(" (")[0] == place or summary == place

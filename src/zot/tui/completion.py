@@ -10,6 +10,8 @@ import msgspec
 from rich.text import Text
 from textual.widgets import Static
 
+from zot.tui.looks import safe
+
 _MAX_FILES = 20_000
 _FRESH_S = 10.0
 _SHOWN = 6
@@ -61,9 +63,9 @@ class Offers(Static):
         text = Text(no_wrap=True, overflow="ellipsis")
         first = max(0, min(self._at - _SHOWN // 2, len(self.offers) - _SHOWN))
         for number, offer in enumerate(self.offers[first : first + _SHOWN], first):
-            line = Text(offer.text, style="reverse" if number == self._at else "bold")
+            line = Text(_shown(offer.text), style="reverse" if number == self._at else "bold")
             if offer.help:
-                line.append(f"  {offer.help}", "dim")
+                line.append(f"  {_shown(offer.help)}", "dim")
             text.append(line)
             text.append("\n")
         text.rstrip()
@@ -118,6 +120,11 @@ class Files:
                 path = name if inside == "." else os.path.join(inside, name)
                 if path.isprintable() and '"' not in path:
                     yield path
+
+
+def _shown(text: str) -> str:
+    """Return what may come from an extension as one line that the terminal can be given."""
+    return safe(text).replace("\n", " ")
 
 
 def _offer(path: str) -> Offer:

@@ -11,8 +11,9 @@ from textual.binding import Binding
 from textual.keys import Keys
 from textual.message import Message
 from textual.widgets import TextArea
+from textual.widgets.text_area import Edit, EditResult
 
-from zot.printable import printable
+from zot.readable import escaped
 from zot.tui.order import obey
 from zot.tui.pasting import take_pastes_whole
 
@@ -22,8 +23,6 @@ _FOLD_CHARACTERS = 1000
 _FOLDED = re.compile(r"\[pasted #(\d+): [^\]]*\]")
 #: What can be completed: a command, or a file, which is in quotes if it has a blank.
 _WORD = re.compile(r'(?:^|(?<=\s))(@"[^"]*|[@/]\S*)$')
-#: What no text has that somebody means to say.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _NEWLINE_KEYS = ("ctrl+j", "shift+enter", "alt+enter", "ctrl+enter")
 
 # Most terminals send this for Alt+Enter, of which Textual would make other keys.
@@ -98,6 +97,15 @@ class Editor(TextArea):
         self._at = 0
         self._draft = ""
         self._pasted: dict[int, str] = {}
+
+    # Whoever wrote it, nothing gets into the editor by another way than these two.
+
+    def edit(self, edit: Edit) -> EditResult:
+        edit.text = _clean(edit.text)
+        return super().edit(edit)
+
+    def load_text(self, text: str) -> None:
+        super().load_text(_clean(text))
 
     # What was written before.
 
@@ -195,8 +203,7 @@ class Editor(TextArea):
     # What is pasted.
 
     async def on_paste(self, event: events.Paste) -> None:
-        text = event.text.replace("\r\n", "\n").replace("\r", "\n")
-        text = _CONTROLS.sub(lambda found: printable(found[0]), text)
+        text = _clean(event.text)
         event.prevent_default()
         event.stop()
         lines = text.count("\n") + 1
@@ -239,3 +246,8 @@ class Editor(TextArea):
         """Put a text in the place of the word before the cursor."""
         row, column = self.cursor_location
         self.replace(with_text, (row, max(0, column - len(word))), (row, column))
+
+
+def _clean(text: str) -> str:
+    """Return ``text`` as the terminal can be given it: every line end is one, what is not seen stands as its escape."""
+    return escaped(text.replace("\r\n", "\n").replace("\r", "\n"))

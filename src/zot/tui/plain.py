@@ -28,10 +28,12 @@ from zot.events import (
     TurnEnd,
 )
 from zot.messages import text_of
+from zot.printable import printable
 from zot.readable import counted, escaped, one_line
 from zot.slash import CommandInfo
 from zot.tui import slash
 from zot.tui.about import summary
+from zot.tui.asked import Decided, beyond_summary
 from zot.tui.level import Level
 from zot.tui.rescue import rescue
 from zot.tui.terminal import Option
@@ -75,6 +77,9 @@ class PlainTerminal:
         self._lines: asyncio.Queue[str | None] = asyncio.Queue()
         self._done = asyncio.Event()
         self._asked: ApprovalRequest | None = None
+        self._answering: asyncio.Task[str] | None = None
+        #: What was typed before the question that waits for an answer.
+        self._before: list[str | None] = []
         self._failure = ""
         self._leaving = False
         self._at_start = True
@@ -133,7 +138,7 @@ class PlainTerminal:
             if not line.strip():
                 continue
             try:
-                await (slash.run(self, line) if line.startswith("/") else self.submit(line))
+                await (slash.run(self, line) if slash.is_command(line) else self.submit(line))
             except AgentError as problem:
                 self.note(str(problem), "error")
 
@@ -168,7 +173,8 @@ class PlainTerminal:
 
     def _typed(self) -> list[str | None]:
         """Take the lines that were typed and not read yet."""
-        return [self._lines.get_nowait() for _ in range(self._lines.qsize())]
+        before, self._before = self._before, []
+        return [*before, *(self._lines.get_nowait() for _ in range(self._lines.qsize()))]
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work, name="zot abort")
@@ -182,10 +188,12 @@ class PlainTerminal:
 
     async def _answer(self, prompt: str) -> str:
         """Return what is typed after a question: at a terminal, what was typed before it is meant for the model."""
-        before = self._typed() if os.isatty(self._incoming) else []
-        answer = None if None in before else await self._line(prompt)
-        for line in (*before, *self._typed()):
-            self._lines.put_nowait(line)
+        self._before = self._typed() if os.isatty(self._incoming) else []
+        try:
+            answer = None if None in self._before else await self._line(prompt)
+        finally:
+            for line in self._typed():
+                self._lines.put_nowait(line)
         return (answer or "").strip()
 
     # What happens.
@@ -198,6 +206,8 @@ class PlainTerminal:
         return
 
     def _show(self, event: AgentEvent) -> None:
+        if isinstance(event, Decided):
+            self._forget()
         match event:
             case TextDelta(delta=delta):
                 self._write(escaped(delta))
@@ -238,10 +248,15 @@ class PlainTerminal:
             self._say(f"  {mark} ... {counted(len(lines) - _RESULT_LINES, 'more line')}")
 
     def _lines_about(self, request: ApprovalRequest) -> None:
-        command = request.args.get("command")
-        self._say(f"? {one_line(request.summary)}")
-        if isinstance(command, str) and "\n" in command.strip():
-            self._say(escaped(command))
+        self._say("\n".join([f"? {printable(request.summary)}", *(f"    {line}" for line in beyond_summary(request))]))
+
+    def _forget(self) -> None:
+        """What has been decided is not asked any more: the next line is no answer."""
+        if self._asked is not None:
+            self._asked = None
+            self._done.clear()
+        if self._answering is not None:
+            self._answering.cancel()
 
     async def submit(self, text: str) -> None:
         self._failure = ""
@@ -261,11 +276,24 @@ class PlainTerminal:
                 return
             self._done.clear()
             request, self._asked = self._asked, None
-            answer = await self._answer("  allow it? y(es), a(lways), n(o) ")
-            try:
-                await self.conversation.approve(request.id, _DECISIONS.get(answer.lower(), "reject"))
-            except UserError as problem:
-                self.note(str(problem), "warn")
+            await self._decide(request)
+
+    async def _decide(self, request: ApprovalRequest) -> None:
+        """Ask, and tell the session what was decided, unless that has been decided elsewhere meanwhile."""
+        asking = self._answer("  allow it? y(es), a(lways), n(o) ")
+        answering = asyncio.get_running_loop().create_task(asking, name="zot question")
+        self._answering = answering
+        try:
+            await asyncio.wait([answering])
+        finally:
+            answering.cancel()
+            self._answering = None
+        if answering.cancelled():
+            return
+        try:
+            await self.conversation.approve(request.id, _DECISIONS.get(answering.result().lower(), "reject"))
+        except UserError as problem:
+            self.note(str(problem), "warn")
 
     # What commands can do.
 
