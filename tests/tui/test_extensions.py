@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from extensions.stage import Extension
 from tui.stage import Stage, stage
+from zot.tui.asking import DEAD_S
+from zot.tui.panel import Panel
 
 #: Answers each command with the action that it is named after, and writes down its keys.
 PLAYER = """
@@ -95,11 +98,19 @@ async def test_every_action_of_a_command_and_every_level_of_a_notice(tmp_path: P
         await person.sees("/prompt does prompt (player)")
 
 
+async def _entered(person: Stage, title: str) -> None:
+    """Wait until a panel has the keys."""
+    await person.until(
+        lambda: isinstance(panel := person.app.focused, Panel) and title in str(panel.border_title), f"{title} entered"
+    )
+
+
 async def test_panels_have_their_keys_and_are_closed_by_either_side(tmp_path: Path) -> None:
     player = Extension(tmp_path, "player", PLAYER)
     async with stage(tmp_path, ext=(str(player.directory),), size=(100, 60)) as person:
         await _known(person)
         await person.says("/open ")
+        await _entered(person, "First")
         await person.sees("keys go here")
         assert "First [red] (player)" in person.screen
         assert "[b]a" in person.screen
@@ -125,7 +136,7 @@ async def test_panels_have_their_keys_and_are_closed_by_either_side(tmp_path: Pa
         await person.pilot.press("shift+tab")
         person.app.editor.focus()
         await person.says("/open2 ")
-        await person.sees("Second")
+        await _entered(person, "Second")
         assert "pressed rune" in person.screen
         await person.pilot.press("x")
         await person.misses("Second")
@@ -136,9 +147,26 @@ async def test_panels_have_their_keys_and_are_closed_by_either_side(tmp_path: Pa
         await person.until(lambda: keys(player)[-1] == ("panel_close", "one", "", ""))
         assert person.app.focused is person.app.editor
         await person.says("/open ")
-        await person.sees("keys go here")
+        await _entered(person, "First")
         await person.pilot.press("ctrl+c")
         await person.misses("keys go here")
+
+
+async def test_a_panel_takes_no_key_from_who_types_or_has_not_asked_for_it(tmp_path: Path) -> None:
+    player = Extension(tmp_path, "player", PLAYER)
+    async with stage(tmp_path, ext=(str(player.directory),), size=(100, 60)) as person:
+        await _known(person)
+        await person.says("/open ")
+        await person.pilot.press("a", "backspace")
+        await person.sees("First [red] (player): Shift+Tab enters it")
+        # What somebody else has asked for comes as an event only.
+        await person.app.conversation.run_command("open2", "")
+        await person.sees("Second (player): Shift+Tab enters it")
+        await asyncio.sleep(DEAD_S + 0.1)
+        await person.pilot.press(*"cd")
+        assert (person.app.editor.text, keys(player)) == ("cd", [])
+        await person.pilot.press("shift+tab", "q")
+        await person.until(lambda: keys(player) == [("panel_key", "two", "rune", "q")])
 
 
 async def test_reloading_takes_all_that_is_new_or_keeps_what_there_was(tmp_path: Path) -> None:

@@ -62,11 +62,24 @@ class Panel(Static, can_focus=True):
         self.panel_id = panel_id
         self.extension = extension
 
+        self._title = panel_id
+
+    def on_focus(self) -> None:
+        self._entitle()
+
+    def on_blur(self) -> None:
+        self._entitle()
+
+    def _entitle(self) -> None:
+        """Say whose it is, and how to get there."""
+        hint = "" if self.has_focus else ": Shift+Tab enters it"
+        self.border_title = Text(f"{self._title} ({safe(self.extension)}){hint}")
+
     def show(self, title: str, lines: Sequence[str], footer: str) -> None:
         """Show something else. The footer stands in the frame, where it is always seen, if there is room for it."""
-        name, footer = safe(title or self.panel_id), safe(footer).replace("\n", " ")
+        self._title, footer = safe(title or self.panel_id), safe(footer).replace("\n", " ")
         fits = cell_len(footer) <= self.app.size.width - _FRAME
-        self.border_title = Text(f"{name} ({safe(self.extension)})")
+        self._entitle()
         self.border_subtitle = Text(footer) if fits else None
         text = Text("\n".join(safe(line).replace("\n", " ") for line in lines))
         if not fits:

@@ -2,25 +2,49 @@
 
 from __future__ import annotations
 
-from textual.containers import Vertical
-from textual.widget import Widget
+import asyncio
+from collections.abc import Callable
+from typing import TypeAlias
 
-from zot.events import AgentEvent, PanelClosed, PanelOpened, PanelRendered
+from textual.containers import Vertical
+
+from zot.events import PanelClosed, PanelOpened, PanelRendered
+from zot.tui.asking import DEAD_S
+from zot.tui.editor import Editor
 from zot.tui.panel import Panel
+
+PanelEvent: TypeAlias = PanelOpened | PanelRendered | PanelClosed
 
 
 class Panels(Vertical):
-    """Opens, draws and closes panels as extensions want it. The newest has the focus."""
+    """Opens, draws and closes panels as extensions want it. Who has asked for one here is taken there."""
 
     DEFAULT_CSS = "Panels { height: auto; max-height: 60%; }"
 
-    def __init__(self, elsewhere: Widget) -> None:
-        """``elsewhere`` has the focus when no panel has it."""
+    def __init__(self, elsewhere: Editor, is_quiet_since: Callable[[float], bool]) -> None:
+        """``elsewhere`` has the focus when no panel has it; ``is_quiet_since`` tells if no key came after a time."""
         super().__init__()
         self._elsewhere = elsewhere
+        self._is_quiet_since = is_quiet_since
         self._open: dict[str, Panel] = {}
+        #: Those that were asked for here and are not shown yet, and when.
+        self._wanted: dict[str, float] = {}
 
-    async def hear(self, event: AgentEvent) -> None:
+    def enter(self, panel_id: str, since: float) -> None:
+        """Give a panel the keys that was asked for here at a time, as soon as it is shown."""
+        if panel_id in self._open:
+            self.run_worker(self._enter(panel_id, since))
+        else:
+            self._wanted[panel_id] = since
+
+    async def _enter(self, panel_id: str, since: float) -> None:
+        """Give a panel the keys, unless somebody types meanwhile, or has since, what cannot be meant for it."""
+        await asyncio.sleep(DEAD_S)
+        editor, panel = self._elsewhere, self._open.get(panel_id)
+        if panel is not None and editor.has_focus and not editor.text and self._is_quiet_since(since):
+            panel.focus()
+
+    async def hear(self, event: PanelEvent) -> None:
         """Do what an event says about a panel."""
         match event:
             case PanelOpened(extension=extension, panel_id=panel_id, title=title, lines=lines, footer=footer):
@@ -29,18 +53,18 @@ class Panels(Vertical):
                 if panel_id not in self._open:
                     self._open[panel_id] = panel
                     await self.mount(panel)
-                panel.focus()
+                if (since := self._wanted.pop(panel_id, None)) is not None:
+                    self.run_worker(self._enter(panel_id, since))
             case PanelRendered(panel_id=panel_id, title=title, lines=lines, footer=footer):
                 if (shown := self._open.get(panel_id)) is not None:
                     shown.show(title, lines, footer)
             case PanelClosed(panel_id=panel_id):
                 await self._close(panel_id)
-            case _:
-                pass
 
     async def close_all(self) -> None:
         """Show none any more."""
         self._open.clear()
+        self._wanted.clear()
         await self.remove_children()
 
     async def _close(self, panel_id: str) -> None:

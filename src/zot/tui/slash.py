@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -49,6 +50,7 @@ async def run(terminal: Terminal, line: str) -> None:
 
 async def _extension(terminal: Terminal, name: str, args: str) -> None:
     """Run a command of an extension, and do what it wants."""
+    began = time.monotonic()
     answer = await terminal.conversation.run_command(name, args)
     match answer.action:
         case "prompt":
@@ -57,8 +59,10 @@ async def _extension(terminal: Terminal, name: str, args: str) -> None:
             terminal.insert(answer.insert)
         case "display":
             terminal.present(answer.display, answer.extension)
+        case "open_panel":
+            terminal.enter_panel(answer.panel_id, began)  # It comes as an event.
         case _:
-            pass  # A panel comes as an event; nothing is nothing.
+            pass
 
 
 async def _help(terminal: Terminal, args: str) -> None:
