@@ -169,6 +169,22 @@ async def test_a_panel_takes_no_key_from_who_types_or_has_not_asked_for_it(tmp_p
         await person.until(lambda: keys(player) == [("panel_key", "two", "rune", "q")])
 
 
+async def test_panels_end_with_the_session_that_has_them_when_it_is_opened_anew(tmp_path: Path) -> None:
+    player = Extension(tmp_path, "player", PLAYER)
+    async with stage(tmp_path, ext=(str(player.directory),)) as person:
+        await _known(person)
+        await person.app.conversation.run_command("open", "")
+        await person.app.conversation.run_command("open2", "")
+        await person.sees("Second")
+        await person.app.conversation.close_panel("two")
+        await person.misses("Second")
+        await person.says("/lock ")
+        await person.sees("the tools are kept inside the directory")
+        await person.misses("keys go here")
+        await person.app.conversation.run_command("open", "")
+        await person.sees("keys go here")
+
+
 async def test_reloading_takes_all_that_is_new_or_keeps_what_there_was(tmp_path: Path) -> None:
     player = Extension(tmp_path, "player", PLAYER)
     async with stage(tmp_path, ext=(str(player.directory),)) as person:
