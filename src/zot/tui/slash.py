@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import time
@@ -177,7 +178,7 @@ async def _kept(terminal: Terminal) -> str:
 
 async def _export_session(terminal: Terminal, path: str) -> None:
     session = await _kept(terminal)
-    path = _place(path or f"{session}.jsonl")
+    path = _place(path) if path else _unused(session, ".jsonl")
     await terminal.home.export(session, path)
     terminal.note(f"the session is in {path}", "success")
 
@@ -287,7 +288,7 @@ async def _export(terminal: Terminal, args: str) -> None:
     from zot.html_page import page, write_page
 
     now = await terminal.conversation.state()
-    path = _place(args or f"{now.session or 'conversation'}.html")
+    path = _place(args) if args else _unused(now.session or "conversation", ".html")
     title = now.session or "A conversation"
     write_page(path, page(title, await terminal.conversation.messages(), model=now.model, usage=now.usage))
     terminal.note(f"the conversation is in {path}", "success")
@@ -295,6 +296,12 @@ async def _export(terminal: Terminal, args: str) -> None:
 
 def _place(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))
+
+
+def _unused(name: str, suffix: str) -> str:
+    """Return the path of a file that is not there yet: with a number, if it must be."""
+    numbers = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+    return next(path for number in numbers if not os.path.lexists(path := _place(f"{name}{number}{suffix}")))
 
 
 async def _exit(terminal: Terminal, args: str) -> None:
