@@ -68,7 +68,7 @@ async def test_commands_about_the_model_and_what_was_said(tmp_path: Path) -> Non
     async with stage(tmp_path, size=(110, 60)) as person:
         await person.sees("ready")
         await _talked(person)
-        await person.says("/btw !echo by the way")
+        await person.says("/btw\n!echo by the way")
         await person.sees("[btw]")
         await person.sees("by the way")
         assert len(await person.app.conversation.messages()) == 6

@@ -38,15 +38,21 @@ def is_command(text: str) -> bool:
 
 async def run(terminal: Terminal, line: str) -> None:
     """Do what a line that begins with a slash says. Raise AgentError if it cannot be done."""
-    name, _, args = line[1:].strip().partition(" ")
+    name, args = _split(line[1:])
     command = COMMANDS.get(name)
     if command is not None:
-        await command.action(terminal, args.strip())
+        await command.action(terminal, args)
         return
     if any(one.name == name for one in await terminal.conversation.commands()):
-        await _extension(terminal, name, args.strip())
+        await _extension(terminal, name, args)
         return
     raise UserError(f"there is no command /{name}; /help lists those that there are")
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Return the first word of a text, and the rest, which may begin in another line."""
+    first, rest, *_ = [*text.split(maxsplit=1), "", ""]
+    return first, rest.strip()
 
 
 async def _extension(terminal: Terminal, name: str, args: str) -> None:
@@ -139,22 +145,22 @@ def _session_label(one: SessionInfo, cwd: str) -> str:
 
 
 async def _session(terminal: Terminal, args: str) -> None:
-    word, _, rest = args.partition(" ")
+    word, rest = _split(args)
     match word:
         case "":
             await _about(terminal)
         case "new":
             await terminal.switch(None)
         case "export":
-            await _export_session(terminal, rest.strip())
+            await _export_session(terminal, rest)
         case "import":
-            if not rest.strip():
+            if not rest:
                 raise UserError("say which file: /session import FILE")
-            made = await terminal.home.import_(_place(rest.strip()))
+            made = await terminal.home.import_(_place(rest))
             await terminal.switch(made)
             terminal.note(f"this is session {made}", "success")
         case "fork":
-            await _fork(terminal, rest.strip())
+            await _fork(terminal, rest)
         case "tree":
             terminal.note(tree(await terminal.home.sessions(), (await terminal.conversation.state()).session))
         case _:
