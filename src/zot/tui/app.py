@@ -65,7 +65,7 @@ class ZotApp(App[int]):
     Screen { layout: vertical; background: transparent; }
     ZotApp.ascii Composer, ZotApp.ascii Question, ZotApp.ascii Form { border-top: ascii ansi_bright_black; }
     ZotApp.ascii Panel { border: ascii ansi_bright_black; }
-    ZotApp.ascii Transcript { scrollbar-size-vertical: 0; }
+    ZotApp.ascii Transcript, ZotApp.ascii Panel { scrollbar-size-vertical: 0; }
     """
     BINDINGS = [  # noqa: RUF012  (as every app has it)
         Binding("ctrl+c", "interrupt", "leave", show=False, priority=True),
