@@ -92,7 +92,7 @@ async def test_when_nobody_waits_any_more_it_is_killed() -> None:
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
-    assert living(mark) == []
+    assert eventually(lambda: living(mark) == [])
 
 
 async def test_others_go_on_while_it_runs() -> None:

@@ -12,7 +12,7 @@ from zot.agent.hooks import MessageDecision
 from zot.config import Config
 from zot.conversation import Aside, Decision, ModelInfo, Remembered, Snapshot
 from zot.errors import ConfigError, RunCancelled, RuntimeBusy, UserError
-from zot.events import Done, Error
+from zot.events import Done, Error, PanelClosed, PanelOpened
 from zot.history import Batch, Subscriber
 from zot.messages import ImageBlock, ShownMessage, show, text_of
 from zot.outcome import Outcome
@@ -43,6 +43,7 @@ class LocalConversation:
         self._aborting = False
         self._followers: dict[Subscriber, Callable[[], None]] = {}
         self._overhearing: Overhearing | None = None
+        self._panels = _OpenPanels(session)
         session.start()
 
     def follow(self, subscriber: Subscriber) -> Callable[[], None]:
@@ -247,12 +248,15 @@ class LocalConversation:
             given = {"provider", "model", "reasoning", "cwd", *changes}
             session = await open_recorded(config, given, own_process=True, parks=True, reloadable=True)
         await self._overhear_no_more()
+        panels, self._panels = self._panels, _OpenPanels(session)
         former, self._session, self._config = self._session, session, config
         if config.session is not None and self._followers:
             self._overhearing = Overhearing(session, self._tell)
         for subscriber, stop in self._followers.items():
             stop()
             self._followers[subscriber] = session.subscribe(subscriber)
+        # Nobody hears any more how they end.
+        self._tell(Batch(0, 0, [PanelClosed(extension, panel_id) for panel_id, extension in panels.owners.items()]))
         session.start()
         await former.close()
 
@@ -274,6 +278,27 @@ class LocalConversation:
             except ConfigError:
                 continue  # It is not set up: `zot doctor` tells what is missing.
         return found
+
+
+class _OpenPanels:
+    """Knows whose panels a session has open, by their ids."""
+
+    can_approve = False
+    full = False
+
+    def __init__(self, session: Session) -> None:
+        self.owners: dict[str, str] = {}
+        session.subscribe(self)
+
+    def deliver(self, batch: Batch) -> None:
+        for event in batch.events:
+            if isinstance(event, PanelOpened):
+                self.owners[event.panel_id] = event.extension
+            elif isinstance(event, PanelClosed):
+                self.owners.pop(event.panel_id, None)
+
+    async def room(self) -> None:
+        return
 
 
 class _Outcome(Outcome):

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from pathlib import Path
 
 from extensions.stage import Extension
 from tui.stage import Stage, stage
+from zot.tui.asking import DEAD_S
+from zot.tui.panel import Panel
 
 #: Answers each command with the action that it is named after, and writes down its keys.
 PLAYER = """
 hello("commands", "panels")
-for name in ("prompt", "insert", "display", "lines", "open", "open2", "noop", "fail", "slow", "notes"):
+for name in ("prompt", "insert", "display", "lines", "open", "open2", "long", "long2", "noop", "fail", "slow", "notes"):
     say("register_command", name=name, description="does " + name)
 say("ready")
+at = 0
+def rows(at):
+    return [("> " if number == at else "  ") + "row %d." % number for number in range(20)]
 def render(panel, key):
     say("panel_render", panel_id=panel, title="Keys", lines=["pressed " + key], footer="x closes")
 for frame in frames():
@@ -24,6 +31,8 @@ for frame in frames():
         "open": {"action": "open_panel", "open_panel": {"id": "one", "title": "First [red]", "lines": ["[b]a", "b"],
                                                          "footer": "keys go here"}},
         "open2": {"action": "open_panel", "open_panel": {"id": "two", "title": "Second", "lines": ["c"]}},
+        "long": {"action": "open_panel", "open_panel": {"id": "long", "title": "Long", "lines": rows(0)}},
+        "long2": {"action": "open_panel", "open_panel": {"id": "long2", "title": "Other", "lines": rows(0)}},
         "noop": {"action": "noop"},
         "notes": {"action": "noop"},
         "fail": {"action": "noop", "error": "it did not work"},
@@ -40,6 +49,9 @@ for frame in frames():
     elif frame["type"] == "panel_key":
         if frame.get("text") == "x":
             say("panel_close", panel_id=frame["panel_id"])
+        elif "long" in frame["panel_id"]:
+            at = (at + {"down": 1, "up": -1}.get(frame["key"], 0)) % 20
+            say("panel_render", panel_id=frame["panel_id"], title="Keys", lines=rows(at))
         else:
             render(frame["panel_id"], frame["key"] + " " + frame.get("text", ""))
     elif frame["type"] == "shutdown":
@@ -95,11 +107,19 @@ async def test_every_action_of_a_command_and_every_level_of_a_notice(tmp_path: P
         await person.sees("/prompt does prompt (player)")
 
 
+async def _entered(person: Stage, title: str) -> None:
+    """Wait until a panel has the keys."""
+    await person.until(
+        lambda: isinstance(panel := person.app.focused, Panel) and title in str(panel.border_title), f"{title} entered"
+    )
+
+
 async def test_panels_have_their_keys_and_are_closed_by_either_side(tmp_path: Path) -> None:
     player = Extension(tmp_path, "player", PLAYER)
     async with stage(tmp_path, ext=(str(player.directory),), size=(100, 60)) as person:
         await _known(person)
         await person.says("/open ")
+        await _entered(person, "First")
         await person.sees("keys go here")
         assert "First [red] (player)" in person.screen
         assert "[b]a" in person.screen
@@ -125,7 +145,7 @@ async def test_panels_have_their_keys_and_are_closed_by_either_side(tmp_path: Pa
         await person.pilot.press("shift+tab")
         person.app.editor.focus()
         await person.says("/open2 ")
-        await person.sees("Second")
+        await _entered(person, "Second")
         assert "pressed rune" in person.screen
         await person.pilot.press("x")
         await person.misses("Second")
@@ -136,9 +156,75 @@ async def test_panels_have_their_keys_and_are_closed_by_either_side(tmp_path: Pa
         await person.until(lambda: keys(player)[-1] == ("panel_close", "one", "", ""))
         assert person.app.focused is person.app.editor
         await person.says("/open ")
-        await person.sees("keys go here")
+        await _entered(person, "First")
         await person.pilot.press("ctrl+c")
         await person.misses("keys go here")
+
+
+async def test_a_panel_takes_no_key_from_who_types_or_has_not_asked_for_it(tmp_path: Path) -> None:
+    player = Extension(tmp_path, "player", PLAYER)
+    async with stage(tmp_path, ext=(str(player.directory),), size=(100, 60)) as person:
+        await _known(person)
+        await person.says("/open ")
+        await person.pilot.press("a", "backspace")
+        await person.sees("First [red] (player): Shift+Tab enters it")
+        # What somebody else has asked for comes as an event only.
+        await person.app.conversation.run_command("open2", "")
+        await person.sees("Second (player): Shift+Tab enters it")
+        await asyncio.sleep(DEAD_S + 0.1)
+        await person.pilot.press(*"cd")
+        assert (person.app.editor.text, keys(player)) == ("cd", [])
+        await person.pilot.press("shift+tab", "q")
+        await person.until(lambda: keys(player) == [("panel_key", "two", "rune", "q")])
+
+
+def _rows(person: Stage) -> list[int]:
+    """Return the numbers of the rows that can be seen."""
+    return [int(number) for number in re.findall(r" row (\d+)\.", person.screen)]
+
+
+async def test_a_long_panel_is_scrolled_follows_its_cursor_and_has_the_room_while_it_has_the_keys(
+    tmp_path: Path,
+) -> None:
+    player = Extension(tmp_path, "player", PLAYER)
+    async with stage(tmp_path, ext=(str(player.directory),), size=(80, 24)) as person:
+        await _known(person)
+        await person.app.conversation.run_command("long", "")
+        await person.sees("> row 0.")
+        assert "row 19." not in person.screen
+        await person.pilot.press("shift+tab", "pagedown", "pagedown")
+        await person.sees("row 19.")
+        assert keys(player) == []
+        await person.pilot.press("pageup", "pageup", "up")
+        await person.sees("> row 19.")
+        await person.pilot.press("down")
+        await person.sees("> row 0.")
+        await person.pilot.press(*["down"] * 12)
+        await person.sees("> row 12.")
+        await person.app.conversation.run_command("long2", "")
+        await person.until(lambda: _rows(person) == [*range(4, 13), 0])
+        assert "> row 12." in person.screen
+        person.app.editor.focus()
+        await person.pilot.press("shift+tab")
+        await person.until(lambda: _rows(person)[1:] == list(range(9)))
+        assert "Other (player) ─" in person.screen
+        assert "Keys (player): Shift+Tab enters it" in person.screen
+
+
+async def test_panels_end_with_the_session_that_has_them_when_it_is_opened_anew(tmp_path: Path) -> None:
+    player = Extension(tmp_path, "player", PLAYER)
+    async with stage(tmp_path, ext=(str(player.directory),)) as person:
+        await _known(person)
+        await person.app.conversation.run_command("open", "")
+        await person.app.conversation.run_command("open2", "")
+        await person.sees("Second")
+        await person.app.conversation.close_panel("two")
+        await person.misses("Second")
+        await person.says("/lock ")
+        await person.sees("the tools are kept inside the directory")
+        await person.misses("keys go here")
+        await person.app.conversation.run_command("open", "")
+        await person.sees("keys go here")
 
 
 async def test_reloading_takes_all_that_is_new_or_keeps_what_there_was(tmp_path: Path) -> None:

@@ -26,6 +26,23 @@ async def test_what_is_deleted_is_what_stood_there_when_the_key_was_pressed(tmp_
         await person.sees("❯ !echo")
 
 
+async def test_only_what_was_offered_for_what_stands_there_completes_it(tmp_path: Path) -> None:
+    async with stage(tmp_path, size=(100, 60)) as person:
+        await person.sees("ready")
+        await person.pilot.press("/", "c")
+        await person.until(lambda: person.app.editor.offers)
+        press_at_once(person, *"ost burst entry", "enter", *"/he")
+        await person.until(lambda: person.app.editor.offers and person.app.editor.text == "/he")
+        press_at_once(person, "down", "enter", *"!echo next", "enter")
+        await person.sees("❯ !echo next")
+        await person.idle()
+        for text in ("!echo next", "/help ", "/cost burst entry"):
+            await person.pilot.press("up")
+            assert person.app.editor.text == text
+            await person.pilot.pause()
+            person.app.composer.withdraw()
+
+
 async def test_the_same_holds_for_a_line_that_is_asked_for(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from textual.events import Paste
 
 from tui.stage import Stage, stage
@@ -50,11 +51,24 @@ async def test_commands_about_the_session(tmp_path: Path) -> None:
         await person.misses("Go to which session?")
 
 
+async def test_what_is_exported_twice_is_in_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.says("!echo It is red.")
+        await person.idle()
+        session = (await person.app.conversation.state()).session
+        for suffix in (".html", ".jsonl"):
+            for name in (session, f"{session}-2", f"{session}-3"):
+                await person.says("/export " if suffix == ".html" else "/session export")
+                await person.until((tmp_path / f"{name}{suffix}").exists)
+
+
 async def test_commands_about_the_model_and_what_was_said(tmp_path: Path) -> None:
     async with stage(tmp_path, size=(110, 60)) as person:
         await person.sees("ready")
         await _talked(person)
-        await person.says("/btw !echo by the way")
+        await person.says("/btw\n!echo by the way")
         await person.sees("[btw]")
         await person.sees("by the way")
         assert len(await person.app.conversation.messages()) == 6

@@ -9,7 +9,7 @@ from textual.drivers import linux_driver
 from textual.events import Key, Paste
 
 from tui.stage import stage
-from zot.slash import CommandInfo
+from zot.tui.completion import Offer, Offers
 from zot.tui.composer import Composer
 
 #: A prompt that runs until there is a file named `go`.
@@ -190,7 +190,5 @@ async def test_nothing_that_others_wrote_reaches_the_terminal_raw_through_the_ed
 async def test_what_an_extension_says_of_its_commands_is_one_clean_line_of_the_offers(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
-        composer = person.app.query_one(Composer)
-        composer.commands = [CommandInfo("zeal", "a \x1b]0;owned\x07b\n\u202ec \x07", "other")]
-        await person.pilot.press(*"/ze")
+        person.app.query_one(Offers).show("/ze", [Offer("/zeal ", "a \x1b]0;owned\x07b\n\u202ec \x07")])
         await person.sees("/zeal   a b \\u202ec \\x07")

@@ -21,9 +21,6 @@ from zot.events import (
     ApprovalRequest,
     Done,
     ExtWaiting,
-    PanelClosed,
-    PanelOpened,
-    PanelRendered,
     TurnStart,
     UserMessage,
 )
@@ -45,7 +42,7 @@ from zot.tui.level import Level
 from zot.tui.looks import Look, look_for
 from zot.tui.pace import Pace
 from zot.tui.panel import Panel
-from zot.tui.panels import Panels
+from zot.tui.panels import PanelEvent, Panels
 from zot.tui.pauses import keep_short
 from zot.tui.question import Question
 from zot.tui.rescue import rescue
@@ -68,7 +65,7 @@ class ZotApp(App[int]):
     Screen { layout: vertical; background: transparent; }
     ZotApp.ascii Composer, ZotApp.ascii Question, ZotApp.ascii Form { border-top: ascii ansi_bright_black; }
     ZotApp.ascii Panel { border: ascii ansi_bright_black; }
-    ZotApp.ascii Transcript { scrollbar-size-vertical: 0; }
+    ZotApp.ascii Transcript, ZotApp.ascii Panel { scrollbar-size-vertical: 0; }
     """
     BINDINGS = [  # noqa: RUF012  (as every app has it)
         Binding("ctrl+c", "interrupt", "leave", show=False, priority=True),
@@ -101,8 +98,8 @@ class ZotApp(App[int]):
         self.status = Status(self.look)
         self.composer = Composer()
         self.editor, self.queue = self.composer.editor, self.composer.queue
-        self.panels = Panels(self.editor)
         self.asking = Asking(self.composer)
+        self.panels = Panels(self.editor, self.asking.is_quiet_since)
         self._waiting_for, self._interrupted = "", -_TWICE_S
         #: How the conversation stood when it was left.
         self.left: Snapshot | None = None
@@ -201,6 +198,8 @@ class ZotApp(App[int]):
     def _react(self, event: AgentEvent) -> None:
         """Do what an event wants, beside being told."""
         self._approvals.hear(event)
+        if isinstance(event, PanelEvent):
+            self._do(self.panels.hear(event))
         match event:
             case UserMessage(content=content):
                 self.queue.said(text_of(content))
@@ -212,8 +211,6 @@ class ZotApp(App[int]):
                 self._do(self._ended(self.story.failure))
             case ApprovalRequest():
                 self._do(self._approvals.ask(event))
-            case PanelOpened() | PanelRendered() | PanelClosed():
-                self._do(self.panels.hear(event))
             case ExtWaiting(extension=extension) if not self.runs:
                 self._waiting_for = f"waiting for {extension}"
             case _:
@@ -337,6 +334,9 @@ class ZotApp(App[int]):
     def insert(self, text: str) -> None:
         self.editor.insert(text)
         self.editor.focus()
+
+    def enter_panel(self, panel_id: str, since: float) -> None:
+        self.panels.enter(panel_id, since)
 
     def busy(self, text: str) -> None:
         self._waiting_for = text

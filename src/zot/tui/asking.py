@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from zot.tui.form import Form
 
 #: A question that nobody asked for has the keys only after this time, and when nobody has typed for the other one.
-_DEAD_S = 0.6
+DEAD_S = 0.6
 _PAUSE_S = 0.4
 
 
@@ -31,6 +31,10 @@ class Asking:
     def keyed(self) -> None:
         """Somebody has pressed a key."""
         self._keyed = time.monotonic()
+
+    def is_quiet_since(self, time_: float) -> bool:
+        """True if nobody has pressed a key after a time."""
+        return self._keyed <= time_
 
     async def put(self, question: Question | Form) -> Any:
         """Show a question, after those that came before, and return its answer."""
@@ -78,6 +82,6 @@ class Asking:
 
     async def _pause(self, question: Question) -> None:
         """Wait until what is typed cannot be meant for anything but the question."""
-        at = time.monotonic() + _DEAD_S
+        at = time.monotonic() + DEAD_S
         while not question.answer.done() and (left := max(at, self._keyed + _PAUSE_S) - time.monotonic()) > 0:
             await asyncio.wait([question.answer], timeout=left)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import msgspec
 from rich.text import Text
@@ -18,6 +19,10 @@ _SHOWN = 6
 _MOST = 50
 _ELSEWHERE = ("/", "~/", "../", "./")
 _UNLISTED = {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".mypy_cache", ".ruff_cache"}
+
+
+#: A text, and the line and column of the cursor in it.
+Place: TypeAlias = tuple[str, tuple[int, int]]
 
 
 class Offer(msgspec.Struct, frozen=True):
@@ -38,6 +43,8 @@ class Offers(Static):
         super().__init__()
         self.offers: Sequence[Offer] = ()
         self.word = ""
+        #: The text and the cursor that they are for.
+        self.place: Place | None = None
         self._at = 0
 
     @property
@@ -45,11 +52,11 @@ class Offers(Static):
         """The offer that is looked at."""
         return self.offers[self._at] if self.offers else None
 
-    def show(self, word: str, offers: Sequence[Offer]) -> None:
-        """Offer these for ``word``."""
+    def show(self, word: str, offers: Sequence[Offer], place: Place | None = None) -> None:
+        """Offer these for ``word``, which stands at ``place``."""
         if not offers and not self.offers:  # As with nearly every key.
             return
-        self.word, self.offers, self._at = word, offers, 0
+        self.word, self.offers, self.place, self._at = word, offers, place if offers else None, 0
         self.display = bool(offers)
         self._draw()
 

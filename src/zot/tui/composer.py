@@ -23,12 +23,12 @@ class Composer(Vertical):
 
     def __init__(self) -> None:
         super().__init__()
-        self.editor = Editor()
+        self._offers = Offers()
+        self.editor = Editor(self._offers)
         self.queue = Queue()
         self.files: Files | None = None
         #: What extensions offer, as far as it is known.
         self.commands: Sequence[CommandInfo] = ()
-        self._offers = Offers()
 
     def compose(self) -> ComposeResult:
         yield self.editor
@@ -41,7 +41,7 @@ class Composer(Vertical):
     def withdraw(self) -> bool:
         """Offer nothing any more; False if nothing was offered."""
         had = bool(self._offers.display)
-        self._offer("", ())
+        self._offers.show("", ())
         return had
 
     def take_back_all(self) -> None:
@@ -69,32 +69,14 @@ class Composer(Vertical):
         if not self._offers.is_attached:
             return
         if word.startswith("/"):
-            self._offer(word, self._fitting(word[1:]))
+            self._offers.show(word, self._fitting(word[1:]), message.place)
         elif word.startswith("@") and self.files is not None:
-            self._offer(word, await asyncio.to_thread(self.files.find, word[1:]))
+            self._offers.show(word, await asyncio.to_thread(self.files.find, word[1:]), message.place)
         else:
-            self._offer("", ())
+            self._offers.show("", ())
 
     def _fitting(self, word: str) -> list[Offer]:
         known = [(name, one.help) for name, one in slash.COMMANDS.items()]
         known += [(one.name, one.description) for one in self.commands if one.name not in slash.COMMANDS]
         fits = sorted((one for one in known if one[0].startswith(word)), key=lambda one: one[0] != word)
         return [] if [word] == [name for name, _ in fits] else [Offer(f"/{name} ", help_) for name, help_ in fits]
-
-    def _offer(self, word: str, offers: Sequence[Offer]) -> None:
-        self._offers.show(word, offers)
-        self.editor.offers = bool(offers)
-
-    def on_editor_moved(self, message: Editor.Moved) -> None:
-        self._offers.move(message.step)
-
-    def on_editor_accepted(self, message: Editor.Accepted) -> None:
-        chosen = self._offers.chosen
-        if chosen is None:
-            return
-        word = self._offers.word
-        self._offer("", ())
-        self.editor.complete(word, chosen.text)
-        if message.submits and chosen.text.startswith("/"):
-            # In its own context: what a widget does for its parent does not go further than that.
-            self.editor.call_later(self.editor.submit)

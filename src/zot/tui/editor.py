@@ -14,6 +14,7 @@ from textual.widgets import TextArea
 from textual.widgets.text_area import Edit, EditResult
 
 from zot.readable import escaped
+from zot.tui.completion import Offers, Place
 from zot.tui.order import obey
 from zot.tui.pasting import take_pastes_whole
 
@@ -67,30 +68,17 @@ class Editor(TextArea):
     class Offered(Message):
         """What can be completed is to be offered: the word before the cursor, "" for nothing."""
 
-        def __init__(self, word: str, *, first: bool) -> None:
+        def __init__(self, word: str, place: Place) -> None:
             super().__init__()
             self.word = word
-            self.first = first
+            self.place = place
 
-    class Moved(Message):
-        """Another offer is looked at."""
-
-        def __init__(self, step: int) -> None:
-            super().__init__()
-            self.step = step
-
-    class Accepted(Message):
-        """The offer that is looked at is taken. ``submits``: and what it makes is submitted."""
-
-        def __init__(self, *, submits: bool) -> None:
-            super().__init__()
-            self.submits = submits
-
-    def __init__(self) -> None:
+    def __init__(self, offers: Offers) -> None:
         super().__init__(compact=True, highlight_cursor_line=False, placeholder="Ask anything. /help, @file")
         self.cursor_blink = False
-        #: True while there is something to choose from.
-        self.offers = False
+        self._offers = offers
+        #: Where something to complete was asked for the last time.
+        self._asked: Place | None = None
         #: Returns what was written, not yet submitted to the model, and can be taken back; "" if nothing.
         self.take_back: Callable[[], str] = lambda: ""
         self._history: list[str] = []
@@ -131,7 +119,7 @@ class Editor(TextArea):
 
     def action_cursor_up(self, select: bool = False) -> None:
         if self.offers:
-            self.post_message(self.Moved(-1))
+            self._offers.move(-1)
         elif not self.text and (waiting := self.take_back()):
             self.put(waiting)
         elif select or not self.cursor_at_first_line or not self._recall(-1):
@@ -139,7 +127,7 @@ class Editor(TextArea):
 
     def action_cursor_down(self, select: bool = False) -> None:
         if self.offers:
-            self.post_message(self.Moved(1))
+            self._offers.move(1)
         elif select or not self.cursor_at_last_line or not self._recall(1):
             super().action_cursor_down(select)
 
@@ -187,14 +175,15 @@ class Editor(TextArea):
             event.stop()
             event.prevent_default()
             if self.offers:
-                self.post_message(self.Accepted(submits=False))
+                self._accept()
         else:
             await obey(self, event)
 
     def _enter(self) -> None:
         row, column = self.cursor_location
         if self.offers:
-            self.post_message(self.Accepted(submits=True))
+            if self._accept().startswith("/"):
+                self.submit()
         elif column and self.document.get_line(row)[column - 1 : column] == "\\" and self.cursor_at_end_of_line:
             self.replace("\n", (row, column - 1), (row, column))  # For terminals that have no other way.
         else:
@@ -230,22 +219,42 @@ class Editor(TextArea):
 
     # What can be completed.
 
-    def on_text_area_changed(self) -> None:
-        self.offer()
+    @property
+    def offers(self) -> bool:
+        """True while there is something to choose from for what stands here now: keys may be faster than offers."""
+        return self._offers.place == self._place
 
-    def offer(self) -> None:
-        """Ask for what can be completed at the cursor."""
+    @property
+    def _place(self) -> Place:
+        return self.text, self.cursor_location
+
+    def on_text_area_changed(self) -> None:
+        self._offer()
+
+    def on_text_area_selection_changed(self) -> None:
+        self._offer()
+
+    def _offer(self) -> None:
+        """Ask for what can be completed at the cursor, if that was not asked yet."""
+        if self._asked == self._place:
+            return
+        self._asked = self._place
         row, column = self.cursor_location
         before = self.document.get_line(row)[:column]
         found = _WORD.search(before)
         word = found[1] if found else ""
         is_first = row == 0 and bool(found) and before.lstrip() == word
-        self.post_message(self.Offered(word if word.startswith("@") or is_first else "", first=is_first))
+        self.post_message(self.Offered(word if word.startswith("@") or is_first else "", self._asked))
 
-    def complete(self, word: str, with_text: str) -> None:
-        """Put a text in the place of the word before the cursor."""
+    def _accept(self) -> str:
+        """Put the offer that is looked at in the place of the word before the cursor, and return it."""
+        chosen = self._offers.chosen
+        if chosen is None:
+            return ""
         row, column = self.cursor_location
-        self.replace(with_text, (row, max(0, column - len(word))), (row, column))
+        self.replace(chosen.text, (row, column - len(self._offers.word)), (row, column))
+        self._offers.show("", ())
+        return chosen.text
 
 
 def _clean(text: str) -> str:

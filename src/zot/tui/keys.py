@@ -10,4 +10,4 @@ KEYS = """\
 - `PageUp`, `PageDown`, `Ctrl+Home`, `Ctrl+End` or the mouse wheel scroll
 - `Ctrl+O` unfolds everything, a click one block; `Shift+Tab` goes to the transcript, where `j`, `k` and `Enter` do it
 - a question about a call: `y` allows it, `a` for the rest of the session, `n` or `Esc` not at all
-- in a panel all keys are the extension's, but `Esc` closes it and `Shift+Tab` leaves it"""
+- in a panel all keys are the extension's, but `Esc` closes it; `Shift+Tab` enters and leaves it"""

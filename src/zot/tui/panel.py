@@ -1,4 +1,4 @@
-"""A panel of an extension: its title, lines and footer; every key is the extension's."""
+"""A panel of an extension: its title, lines and footer; the keys are the extension's."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from rich.cells import cell_len
 from rich.text import Text
 from textual import events
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
 from textual.message import Message
 from textual.widgets import Static
 
@@ -33,11 +35,15 @@ KEYS: Mapping[str, str] = {
 _FRAME = 6
 
 
-class Panel(Static, can_focus=True):
-    """Shows what an extension wants shown, and tells which keys are pressed while it has the focus."""
+class Panel(VerticalScroll, can_focus=True, inherit_bindings=False):
+    """Shows what an extension wants shown, and tells which keys are pressed while it has the focus.
+
+    What is too long for the screen is scrolled with PageUp and PageDown.
+    """
 
     DEFAULT_CSS = """
-    Panel { height: auto; max-height: 50vh; border: round ansi_bright_black; padding: 0 1; overflow-y: auto; }
+    Panel { height: auto; max-height: 50vh; border: round ansi_bright_black; padding: 0 1;
+            scrollbar-size-vertical: 1; }
     Panel:focus { border: round ansi_cyan; }
     """
 
@@ -62,16 +68,66 @@ class Panel(Static, can_focus=True):
         self.panel_id = panel_id
         self.extension = extension
 
+        self._title = panel_id
+        self._lines: list[str] = []
+        #: Which of them are others than before.
+        self._changed: list[int] = []
+        self._body = Static()
+
+    def compose(self) -> ComposeResult:
+        yield self._body
+
+    def watch_has_focus(self, has_focus: bool) -> None:
+        super().watch_has_focus(has_focus)
+        self._entitle()
+
+    def _entitle(self) -> None:
+        """Say whose it is, and how to get there."""
+        hint = "" if self.has_focus else ": Shift+Tab enters it"
+        self.border_title = Text(f"{self._title} ({safe(self.extension)}){hint}")
+
     def show(self, title: str, lines: Sequence[str], footer: str) -> None:
         """Show something else. The footer stands in the frame, where it is always seen, if there is room for it."""
-        name, footer = safe(title or self.panel_id), safe(footer).replace("\n", " ")
+        self._title, footer = safe(title or self.panel_id), safe(footer).replace("\n", " ")
         fits = cell_len(footer) <= self.app.size.width - _FRAME
-        self.border_title = Text(f"{name} ({safe(self.extension)})")
+        self._entitle()
         self.border_subtitle = Text(footer) if fits else None
-        text = Text("\n".join(safe(line).replace("\n", " ") for line in lines))
+        before, self._lines = self._lines, [safe(line).replace("\n", " ") for line in lines]
+        text = Text("\n".join(self._lines))
         if not fits:
             text.append(f"{chr(10) if lines else ''}{footer}", "dim")
-        self.update(text)
+        self._body.update(text)
+        is_like = len(before) == len(lines)
+        self._changed = [number for number, line in enumerate(before) if is_like and line != self._lines[number]]
+        if self.is_attached:
+            self.call_after_refresh(self._follow)
+
+    def limit(self, height: int) -> None:
+        """Be no higher than so many lines of the screen."""
+        if self.styles.max_height is None or self.styles.max_height.value != height:
+            self.styles.max_height = height
+            self.call_after_refresh(self._follow)
+
+    @property
+    def wants(self) -> int:
+        """How many lines of the screen it needs to be seen whole."""
+        return self._row(len(self._lines)) + 2
+
+    def _row(self, number: int) -> int:
+        """Return where a line begins: those before it may be broken."""
+        width = max(1, self.app.size.width - _FRAME)
+        return sum(max(1, -(-cell_len(line) // width)) for line in self._lines[:number])
+
+    def _follow(self) -> None:
+        """Keep in sight what was changed: a cursor leaves one line and goes to another, which may be out of sight."""
+        if not self._changed:
+            return
+        first, end = self._row(self._changed[0]), self._row(self._changed[-1] + 1)
+        height, top = self.scrollable_content_region.height, round(self.scroll_y)
+        if end > top + height and first >= top:
+            self.scroll_to(y=end - height, animate=False)
+        elif first < top and end <= top + height:
+            self.scroll_to(y=first, animate=False)
 
     def on_key(self, event: events.Key) -> None:
         if event.key == "shift+tab":
@@ -80,6 +136,9 @@ class Panel(Static, can_focus=True):
         event.prevent_default()
         if event.key == "escape":
             self.post_message(self.Dismissed(self.panel_id))
+        elif event.key in ("pageup", "pagedown") and self.max_scroll_y:
+            height = self.scrollable_content_region.height
+            self.scroll_relative(y=height if event.key == "pagedown" else -height, animate=False)
         elif event.key in KEYS:
             self.post_message(self.Pressed(self.panel_id, KEYS[event.key]))
         elif event.character is not None and event.character.isprintable():

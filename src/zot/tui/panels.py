@@ -2,25 +2,71 @@
 
 from __future__ import annotations
 
-from textual.containers import Vertical
-from textual.widget import Widget
+import asyncio
+from collections.abc import Callable
+from typing import TypeAlias
 
-from zot.events import AgentEvent, PanelClosed, PanelOpened, PanelRendered
+from textual.containers import Vertical
+
+from zot.events import PanelClosed, PanelOpened, PanelRendered
+from zot.tui.asking import DEAD_S
+from zot.tui.editor import Editor
 from zot.tui.panel import Panel
+
+#: The frame, and one line.
+_SMALL = 3
+
+PanelEvent: TypeAlias = PanelOpened | PanelRendered | PanelClosed
 
 
 class Panels(Vertical):
-    """Opens, draws and closes panels as extensions want it. The newest has the focus."""
+    """Opens, draws and closes panels as extensions want it. Who has asked for one here is taken there."""
 
-    DEFAULT_CSS = "Panels { height: auto; max-height: 60%; }"
+    DEFAULT_CSS = "Panels { height: auto; max-height: 60%; overflow-y: auto; scrollbar-size-vertical: 0; }"
 
-    def __init__(self, elsewhere: Widget) -> None:
-        """``elsewhere`` has the focus when no panel has it."""
+    def __init__(self, elsewhere: Editor, is_quiet_since: Callable[[float], bool]) -> None:
+        """``elsewhere`` has the focus when no panel has it; ``is_quiet_since`` tells if no key came after a time."""
         super().__init__()
         self._elsewhere = elsewhere
+        self._is_quiet_since = is_quiet_since
         self._open: dict[str, Panel] = {}
+        #: Those that were asked for here and are not shown yet, and when.
+        self._wanted: dict[str, float] = {}
+        #: The one that has the focus, or had it last.
+        self._entered: Panel | None = None
 
-    async def hear(self, event: AgentEvent) -> None:
+    def on_descendant_focus(self) -> None:
+        self._entered = next((panel for panel in self._open.values() if panel.has_focus), self._entered)
+        self._fit()
+
+    def on_resize(self) -> None:
+        self._fit()
+
+    def _fit(self) -> None:
+        """Share the room: where it is scarce, others have one line, and the one that was entered last the rest."""
+        panels, room = list(self._open.values()), self.app.size.height * 3 // 5
+        most = self.app.size.height // 2
+        is_crowded = sum(min(panel.wants, most) for panel in panels) > room
+        large = self._entered if self._entered in panels else next(reversed(panels), None)
+        for panel in panels:
+            left = min(most, room - _SMALL * (len(panels) - 1)) if panel is large else _SMALL
+            panel.limit(max(_SMALL, left) if is_crowded else most)
+
+    def enter(self, panel_id: str, since: float) -> None:
+        """Give a panel the keys that was asked for here at a time, as soon as it is shown."""
+        if panel_id in self._open:
+            self.run_worker(self._enter(panel_id, since))
+        else:
+            self._wanted[panel_id] = since
+
+    async def _enter(self, panel_id: str, since: float) -> None:
+        """Give a panel the keys, unless somebody types meanwhile, or has since, what cannot be meant for it."""
+        await asyncio.sleep(DEAD_S)
+        editor, panel = self._elsewhere, self._open.get(panel_id)
+        if panel is not None and editor.has_focus and not editor.text and self._is_quiet_since(since):
+            panel.focus()
+
+    async def hear(self, event: PanelEvent) -> None:
         """Do what an event says about a panel."""
         match event:
             case PanelOpened(extension=extension, panel_id=panel_id, title=title, lines=lines, footer=footer):
@@ -29,18 +75,20 @@ class Panels(Vertical):
                 if panel_id not in self._open:
                     self._open[panel_id] = panel
                     await self.mount(panel)
-                panel.focus()
+                self._fit()
+                if (since := self._wanted.pop(panel_id, None)) is not None:
+                    self.run_worker(self._enter(panel_id, since))
             case PanelRendered(panel_id=panel_id, title=title, lines=lines, footer=footer):
                 if (shown := self._open.get(panel_id)) is not None:
                     shown.show(title, lines, footer)
+                    self._fit()
             case PanelClosed(panel_id=panel_id):
                 await self._close(panel_id)
-            case _:
-                pass
 
     async def close_all(self) -> None:
         """Show none any more."""
         self._open.clear()
+        self._wanted.clear()
         await self.remove_children()
 
     async def _close(self, panel_id: str) -> None:
@@ -50,3 +98,4 @@ class Panels(Vertical):
         if panel.has_focus:
             self.screen.set_focus(next(reversed(self._open.values()), self._elsewhere))
         await panel.remove()
+        self._fit()

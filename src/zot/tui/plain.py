@@ -306,6 +306,9 @@ class PlainTerminal:
     def insert(self, text: str) -> None:
         self._say(escaped(text))
 
+    def enter_panel(self, panel_id: str, since: float) -> None:
+        pass  # What is written here are lines, and none of them is a panel's.
+
     def busy(self, text: str) -> None:
         if text:
             self._say(f"-- {text}")

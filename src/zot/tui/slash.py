@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -36,19 +38,26 @@ def is_command(text: str) -> bool:
 
 async def run(terminal: Terminal, line: str) -> None:
     """Do what a line that begins with a slash says. Raise AgentError if it cannot be done."""
-    name, _, args = line[1:].strip().partition(" ")
+    name, args = _split(line[1:])
     command = COMMANDS.get(name)
     if command is not None:
-        await command.action(terminal, args.strip())
+        await command.action(terminal, args)
         return
     if any(one.name == name for one in await terminal.conversation.commands()):
-        await _extension(terminal, name, args.strip())
+        await _extension(terminal, name, args)
         return
     raise UserError(f"there is no command /{name}; /help lists those that there are")
 
 
+def _split(text: str) -> tuple[str, str]:
+    """Return the first word of a text, and the rest, which may begin in another line."""
+    first, rest, *_ = [*text.split(maxsplit=1), "", ""]
+    return first, rest.strip()
+
+
 async def _extension(terminal: Terminal, name: str, args: str) -> None:
     """Run a command of an extension, and do what it wants."""
+    began = time.monotonic()
     answer = await terminal.conversation.run_command(name, args)
     match answer.action:
         case "prompt":
@@ -57,8 +66,10 @@ async def _extension(terminal: Terminal, name: str, args: str) -> None:
             terminal.insert(answer.insert)
         case "display":
             terminal.present(answer.display, answer.extension)
+        case "open_panel":
+            terminal.enter_panel(answer.panel_id, began)  # It comes as an event.
         case _:
-            pass  # A panel comes as an event; nothing is nothing.
+            pass
 
 
 async def _help(terminal: Terminal, args: str) -> None:
@@ -134,22 +145,22 @@ def _session_label(one: SessionInfo, cwd: str) -> str:
 
 
 async def _session(terminal: Terminal, args: str) -> None:
-    word, _, rest = args.partition(" ")
+    word, rest = _split(args)
     match word:
         case "":
             await _about(terminal)
         case "new":
             await terminal.switch(None)
         case "export":
-            await _export_session(terminal, rest.strip())
+            await _export_session(terminal, rest)
         case "import":
-            if not rest.strip():
+            if not rest:
                 raise UserError("say which file: /session import FILE")
-            made = await terminal.home.import_(_place(rest.strip()))
+            made = await terminal.home.import_(_place(rest))
             await terminal.switch(made)
             terminal.note(f"this is session {made}", "success")
         case "fork":
-            await _fork(terminal, rest.strip())
+            await _fork(terminal, rest)
         case "tree":
             terminal.note(tree(await terminal.home.sessions(), (await terminal.conversation.state()).session))
         case _:
@@ -173,7 +184,7 @@ async def _kept(terminal: Terminal) -> str:
 
 async def _export_session(terminal: Terminal, path: str) -> None:
     session = await _kept(terminal)
-    path = _place(path or f"{session}.jsonl")
+    path = _place(path) if path else _unused(session, ".jsonl")
     await terminal.home.export(session, path)
     terminal.note(f"the session is in {path}", "success")
 
@@ -283,7 +294,7 @@ async def _export(terminal: Terminal, args: str) -> None:
     from zot.html_page import page, write_page
 
     now = await terminal.conversation.state()
-    path = _place(args or f"{now.session or 'conversation'}.html")
+    path = _place(args) if args else _unused(now.session or "conversation", ".html")
     title = now.session or "A conversation"
     write_page(path, page(title, await terminal.conversation.messages(), model=now.model, usage=now.usage))
     terminal.note(f"the conversation is in {path}", "success")
@@ -291,6 +302,12 @@ async def _export(terminal: Terminal, args: str) -> None:
 
 def _place(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))
+
+
+def _unused(name: str, suffix: str) -> str:
+    """Return the path of a file that is not there yet: with a number, if it must be."""
+    numbers = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+    return next(path for number in numbers if not os.path.lexists(path := _place(f"{name}{number}{suffix}")))
 
 
 async def _exit(terminal: Terminal, args: str) -> None:

@@ -44,6 +44,9 @@ class Terminal(Protocol):
     def insert(self, text: str) -> None:
         """Put text where the person writes."""
 
+    def enter_panel(self, panel_id: str, since: float) -> None:
+        """Let a panel have the keys that was asked for here at a time, unless something was typed since."""
+
     def busy(self, text: str) -> None:
         """Say what is waited for; "" when it is over."""
 
