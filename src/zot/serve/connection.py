@@ -353,6 +353,11 @@ class Connection:
             if not order.wanted:
                 del self._order[session_id]
 
+    @property
+    def unanswered(self) -> Collection[asyncio.Task[None]]:
+        """What it has asked for and was not answered yet."""
+        return self._tasks.keys()
+
     def _performed(self, task: asyncio.Task[None]) -> None:
         self._unanswered_bytes -= self._tasks.pop(task)
         self._finish_if_even()

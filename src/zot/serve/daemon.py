@@ -53,6 +53,8 @@ _EPHEMERAL_S = 1.0
 #: How long those who have just come may take to say something when the daemon ends, and all others to read the rest.
 _GREET_S = 1.0
 _FLUSH_S = 1.0
+#: How long those are waited for who were told that their turns are over, and not yet answered.
+_OWED_S = 0.5
 
 
 class Parts(Protocol):
@@ -359,6 +361,9 @@ class Daemon:
                 while not all(one.is_welcome for one in self._leaving_clients()):
                     self._has_changed.clear()
                     await self._has_changed.wait()
+        leaving = self._leaving_clients()
+        if unanswered := [task for one in leaving for task in one.unanswered]:
+            await asyncio.wait(unanswered, timeout=_OWED_S)
         self._is_empty.clear()
         leaving = self._leaving_clients()
         for connection in leaving:
