@@ -369,6 +369,16 @@ async def test_one_that_crashes_again_and_again_is_given_up(tmp_path: Path, monk
     assert stage.log("shaky").count("starting again: shaky") == 3
 
 
+async def test_crashes_long_ago_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zot.extensions.extension._PAUSES_S", (0.01, 0.01, 0.01))
+    monkeypatch.setattr("zot.extensions.extension._WINDOW_S", 0.0)
+    async with Stage(tmp_path, Extension(tmp_path, "shaky", "hello(); sys.exit(3)")) as stage:
+        await stage.prompt("say hi")
+        await stage.until(lambda: len(stage.notices()) >= 6)
+    assert {*stage.notices()} == {("shaky", "exited with 3")}
+    assert stage.log("shaky").count("starting again: shaky") >= 5
+
+
 async def test_while_it_is_started_again_its_tools_stay_and_a_call_waits_for_it(tmp_path: Path) -> None:
     leave = '    elif frame["type"] == "command_invoked":\n        sys.exit(3)\n'
     once = TOOL.replace('say("ready")', 'say("register_command", name="leave"); say("ready")') + leave
