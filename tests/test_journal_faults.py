@@ -161,6 +161,31 @@ async def test_the_end_of_the_writer_ends_every_wait(tmp_path: Path) -> None:
         await journal.close()
 
 
+async def test_who_cannot_bear_to_hear_that_its_rows_are_safe_costs_nobody_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stumble(seq: int) -> None:
+        raise ZeroDivisionError("a bug")
+
+    journal = await Journal.open(tmp_path / "journal.db")
+    records = [await journal.record(name) for name in ("a", "b")]
+    heard: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    for record, safe in zip(records, (stumble, heard.set_result), strict=True):
+        await record.begin()
+        record.watch(safe, lambda problem: None)
+    is_queued = threading.Event()
+    journal.writer.run(lambda _: is_queued.wait(PATIENCE_S))
+    for record in records:
+        record.append([Done()], run=1)
+    is_queued.set()
+    async with asyncio.timeout(PATIENCE_S):
+        assert await heard == records[1].last_seq
+    assert "a bug" in caplog.text
+    for record in records:
+        record.end()
+    await journal.close()
+
+
 @pytest.mark.parametrize("single", [False, True])
 async def test_a_task_that_costs_the_transaction_costs_all_that_were_in_it(tmp_path: Path, single: bool) -> None:
     def spoil(connection: sqlite3.Connection) -> None:

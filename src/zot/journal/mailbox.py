@@ -24,12 +24,12 @@ class Mailboxes:
         self._guard = threading.Lock()
         self._calls: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Callable[[], None]]] = WeakKeyDictionary()
 
-    def post(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-        """Let ``call`` be called soon; never, if the loop is closed."""
+    def post(self, loop: asyncio.AbstractEventLoop, *calls: Callable[[], None]) -> None:
+        """Let ``calls`` be called soon, whatever becomes of each; never, if the loop is closed."""
         with self._guard:
-            calls = self._calls.setdefault(loop, [])
-            calls.append(call)
-            if len(calls) > 1:
+            waiting = self._calls.setdefault(loop, [])
+            waiting.extend(calls)
+            if len(waiting) > len(calls):
                 return  # It is being woken.
         try:
             loop.call_soon_threadsafe(self._empty, loop)

@@ -338,7 +338,7 @@ class Writer:
         for parcel in parcels:
             by_loop.setdefault(parcel.sender.loop, {}).setdefault(id(parcel.sender), []).append(parcel)
         for loop, by_sender in by_loop.items():
-            self.mail.post(loop, partial(_tell_all, list(by_sender.values()), what))
+            self.mail.post(loop, *(partial(what, own[0].sender, own) for own in by_sender.values()))
 
 
 class _Transaction:
@@ -387,8 +387,3 @@ def _write_extra(connection: sqlite3.Connection, parcel: Parcel) -> None:
         used(connection, number, parcel.chunks[0].first, parcel.blobs)
     if parcel.summary is not None:
         summed_up(connection, number, parcel.summary)
-
-
-def _tell_all(groups: Sequence[list[Parcel]], what: Callable[[Sender, list[Parcel]], None]) -> None:
-    for parcels in groups:
-        what(parcels[0].sender, parcels)
