@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "surrogates": set(),
     "printable": set(),
     "regular": set(),
-    "private": set(),
+    "private": {"errors"},
     "pipe_name": set(),
     # Whoever looks for the daemon starts quickly, so it knows next to nothing.
     "endpoint": {"errors", "pipe_name"},
@@ -162,12 +162,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "local_home": {
         "errors", "messages", "config", "conversation", "local", "runtime", "session", "journal", "skills", "trust",
-        "extensions", "auth_file", "credentials", "providers", "providers/vendors",
+        "extensions", "auth_file", "credentials", "providers", "providers/vendors", "private",
     },
-    "html_page": {"errors", "messages", "readable"},
+    "about": {"readable"},
+    "html_page": {"messages", "readable", "about"},
     # It sees conversations and events, and nothing behind them.
     "tui": {
         "errors", "messages", "events", "slash", "printable", "readable", "history", "conversation", "html_page",
+        "about", "private",
     },
     # It looks at everything, and nobody but its command looks at it.
     "doctor": {
@@ -182,7 +184,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "providers/models", "providers", "doctor", "session", "store", "agent", "history", "job", "journal", "past",
         "readable", "branches", "rewind", "tools", "schema", "answers", "extensions", "extension_host", "endpoint",
         "conversation", "local_home", "tui", "daemon_settings", "listen_address", "web", "client", "client_session",
-        "html_page", "client_home", "preloading",
+        "html_page", "client_home", "preloading", "private",
     },
     # It imports the command that was named, by name; one that must answer is not to die while it is loaded.
     "cli": {"errors", "version", "serve"},
@@ -364,3 +366,10 @@ def test_what_the_readme_points_to_exists() -> None:
     assert any(target.startswith("docs/") for target in targets)
     local = [target for target in targets if "://" not in target]
     assert [target for target in local if not (ROOT / target).exists()] == []
+
+
+def test_no_two_parts_offer_a_function_of_the_same_name_for_the_same() -> None:
+    """What makes text safe, and what writes files for their owner only, is each there once."""
+    watched = re.compile(r"^def (one_line|printable_line|write_new|write_page|_diff|summary)\(", re.MULTILINE)
+    found = [name for path in FILES for name in watched.findall(path.read_text())]
+    assert len(found) == len({*found})

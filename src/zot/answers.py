@@ -23,7 +23,7 @@ from zot.journal.tables import rows_of
 from zot.journal.ticket import Ticket
 from zot.messages import Message, text_of
 from zot.outcome import Outcome
-from zot.printable import one_line
+from zot.printable import printable_line
 from zot.store import Change
 
 #: How long an answer is given again that got out, and one that did not, or that was not finished.
@@ -246,12 +246,13 @@ def _continuation(prompt: str) -> str:
     """Return what is said in place of a prompt whose answer was interrupted, and after which others have spoken."""
     return (
         "Your answer to an earlier message of mine was interrupted. That message begins with "
-        f"'{one_line(prompt, _MAX_QUOTED)}'. Answer it now. What has been done for it stands above: do not do it again."
+        f"'{printable_line(prompt, _MAX_QUOTED)}'. Answer it now. "
+        "What has been done for it stands above: do not do it again."
     )
 
 
 def _name(one: str) -> str:
-    return f"'{one_line(one, _MAX_NAME)}'"
+    return f"'{printable_line(one, _MAX_NAME)}'"
 
 
 def _estimated(text: str) -> int:

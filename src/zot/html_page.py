@@ -1,17 +1,13 @@
-"""A conversation as one HTML file: needs nothing else, reads well and prints well. Does no I/O but `write_page`."""
+"""A conversation as one HTML file: needs nothing else, reads well and prints well. Does no I/O."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import unified_diff
 from html import escape
 from typing import Any
 
-import msgspec
-
-from zot.errors import UserError
+from zot.about import changes, summary
 from zot.messages import Counters, ShownCall, ShownImage, ShownMessage, ShownResult, TextBlock
 from zot.readable import counted, one_line, size, when
 
@@ -56,15 +52,6 @@ def page(title: str, messages: Sequence[ShownMessage], *, model: str = "", usage
     )
 
 
-def write_page(path: str, text: str) -> None:
-    """Write the page to a new file, for its owner's eyes only. Raise UserError if that cannot be done."""
-    try:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(text.encode("utf-8", "replace"))
-    except OSError as problem:
-        raise UserError(f"{path}: {problem.strerror}") from None
-
-
 def _about(messages: Sequence[ShownMessage], model: str, usage: Counters | None) -> str:
     parts = [model, counted(len(messages), "message")]
     if messages:
@@ -99,38 +86,19 @@ def _call(call: ShownCall, result: ShownResult | None) -> str:
     content = result.content if result is not None else ()
     shown = (_image(one) if isinstance(one, ShownImage) else f"<pre>{_text(one.text)}</pre>" for one in content)
     parts = [*_arguments(args), *shown]
-    head = f"<b>{_text(call.name)}</b> {_text(one_line(_summary(args), 160))}"
+    head = f"<b>{_text(call.name)}</b> {_text(one_line(summary(args), 160))}"
     return f"<details{failed}><summary>{head}</summary>{''.join(parts)}</details>"
-
-
-def _summary(args: dict[str, Any]) -> str:
-    for name in ("command", "path", "name"):
-        if isinstance(args.get(name), str):
-            return str(args[name])
-    return msgspec.json.encode(args).decode() if args else ""
 
 
 def _arguments(args: dict[str, Any]) -> Iterator[str]:
     match args:
         case {"command": str(command)} if "\n" in command.strip():
             yield f"<pre>{_text(command)}</pre>"
-        case {"path": str(), "edits": list(edits)}:
-            for edit in edits:
-                match edit:
-                    case {"oldText": str(old), "newText": str(new)}:
-                        yield f"<pre>{_diff(old, new)}</pre>"
-                    case _:
-                        continue
-        case {"path": str(), "content": str(content)}:
-            yield f"<pre>{_text(content)}</pre>"
         case _:
-            return
-
-
-def _diff(old: str, new: str) -> str:
-    rows = [*unified_diff(old.split("\n"), new.split("\n"), lineterm="", n=2)][3:]
-    kinds = {"+": "add", "-": "del"}
-    return "\n".join(f'<span class="{kinds.get(row[:1], "")}">{_text(row)}</span>' for row in rows)
+            kinds = {"+": "add", "-": "del"}
+            rows = [f'<span class="{kinds.get(row[:1], "")}">{row}</span>' for row in changes(args, _text)]
+            if rows:
+                yield f"<pre>{chr(10).join(rows)}</pre>"
 
 
 def _image(image: ShownImage) -> str:

@@ -67,11 +67,12 @@ class LocalHome:
 
     async def export(self, session: str, path: str) -> None:
         from zot.journal.transfer import exported
+        from zot.private import write_new
 
         journal = await self._journal()
         try:
             record = await journal.find(session)
-            lines = await journal.reading(lambda connection: b"".join(exported(connection, record, home=_user())))
+            lines = await journal.reading(lambda connection: [*exported(connection, record, home=_user())])
         finally:
             await journal.close()
         await asyncio.to_thread(write_new, path, lines)
@@ -260,15 +261,6 @@ class LocalHome:
             for one in located
             if one.standing == "untrusted"
         ]
-
-
-def write_new(path: str, data: bytes) -> None:
-    """Write a new file, for its owner's eyes only. Raise UserError if that cannot be done."""
-    try:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(data)
-    except OSError as problem:
-        raise UserError(f"{path}: {problem.strerror}") from None
 
 
 def _user() -> str:

@@ -8,7 +8,7 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(one if one.isprintable() else _escaped(one) for one in text)
 
 
-def one_line(text: str, limit: int) -> str:
+def printable_line(text: str, limit: int) -> str:
     """Return ``text`` as one printable line of at most so many characters, and a sign that there was more."""
     text = printable(" ".join(text.split()))
     return text if len(text) <= limit else f"{text[:limit]}…"

@@ -12,7 +12,7 @@ from zot.agent.hooks import Question
 from zot.agent.policy import Command, Nothing, Nowhere, Policy, Subject, Target, subject_of
 from zot.errors import UserError
 from zot.messages import CallBlock
-from zot.printable import one_line
+from zot.printable import printable_line
 from zot.store import Allowed
 from zot.surrogates import has_half
 
@@ -90,7 +90,7 @@ def summarise(tool: str, args: dict[str, Any], subject: Subject) -> str:
     """Return one line that tells a person what a call would do, and where it really does it."""
     replaces = tool == "write" and isinstance(subject, Target) and os.path.lexists(subject.real)
     loss = ", in place of what is there" if replaces else ""
-    return one_line(f"{tool}: {describe(args, subject)}{loss}", _MAX_SUMMARY)
+    return printable_line(f"{tool}: {describe(args, subject)}{loss}", _MAX_SUMMARY)
 
 
 def describe(args: dict[str, Any], subject: Subject) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from zot.printable import one_line
+from zot.printable import printable_line
 
 log = logging.getLogger("zot")
 
@@ -30,7 +30,8 @@ class Denials:
         """Tell the log that a call was denied, unless it knows; return what can be done about it."""
         advice = _FINAL if is_final else self._advice
         # Masked first: half of a secret would not be known for one.
-        line = f"{self._where}: {one_line(tool, _MAX_ABOUT)} was denied: {one_line(self._mask(about), _MAX_ABOUT)}"
+        said = printable_line(self._mask(about), _MAX_ABOUT)
+        line = f"{self._where}: {printable_line(tool, _MAX_ABOUT)} was denied: {said}"
         if line not in self._told:
             self._told.add(line)
             log.warning("%s; %s", line, advice)

@@ -19,7 +19,7 @@ from zot.events import (
     encode,
 )
 from zot.messages import text_of
-from zot.printable import one_line, printable
+from zot.printable import printable, printable_line
 from zot.readable import escaped
 from zot.tui.asked import beyond_summary
 
@@ -51,24 +51,24 @@ def _said(event: AgentEvent) -> str | None:
         case UserMessage(content=content):
             return f"> {escaped(text_of(content))}"
         case ToolCall(name=name, args=args):
-            return f"* {printable(name)} {one_line(encode(args).decode(), _WIDTH)}"
+            return f"* {printable(name)} {printable_line(encode(args).decode(), _WIDTH)}"
         case ToolResult(content=content, is_error=is_error):
-            return f"  {'failed' if is_error else 'done'}: {one_line(text_of(content), _WIDTH)}"
+            return f"  {'failed' if is_error else 'done'}: {printable_line(text_of(content), _WIDTH)}"
         case ApprovalRequest(summary=summary, deadline=deadline):
             lines = [f"    {line}\n" for line in beyond_summary(event)]
             return f"{''.join(lines)}? {printable(summary)} -- /approve or /reject, until {deadline}"
         case ApprovalAnswer(decision=decision, by=by):
             return f"? {decision}{f' by {printable(by)}' if by else ''}"
         case Error(message=message):
-            return f"! {one_line(message, _WIDTH)}"
+            return f"! {printable_line(message, _WIDTH)}"
         case Retry(reason=reason, attempt=attempt):
-            return f"! {one_line(reason, _WIDTH)}; attempt {attempt} follows"
+            return f"! {printable_line(reason, _WIDTH)}; attempt {attempt} follows"
         case TurnEnd(stop="aborted"):
             return "! cancelled"
         case CompactDone():
             return "! the conversation was made shorter"
         case ExtNotify(extension=extension, message=message):
-            return f"! {printable(extension)}: {one_line(message, _WIDTH)}"
+            return f"! {printable(extension)}: {printable_line(message, _WIDTH)}"
         case Done():
             return ""
         case _:

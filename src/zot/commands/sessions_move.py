@@ -19,6 +19,7 @@ from zot.journal.tables import SessionRecord, rows_after
 from zot.journal.transfer import exported, imported
 from zot.messages import show, timestamp
 from zot.past import everything
+from zot.private import write_new
 from zot.readable import one_line
 from zot.session import new_session_id
 from zot.store import Configured, Said, Spliced
@@ -36,7 +37,7 @@ async def export(journal: Look, request: Request) -> int:
     if path is None:
         await journal.reading(lambda connection: _write(lines(connection, session), write_bytes))
         return 0
-    await journal.reading(lambda connection: _write_file(lines(connection, session), path))
+    await journal.reading(lambda connection: write_new(path, lines(connection, session)))
     if request.json:
         write_json({"id": session.id, "file": path})
     else:
@@ -62,20 +63,6 @@ def _page(connection: sqlite3.Connection, session: SessionRecord) -> Iterator[by
 def _write(lines: Iterable[bytes], put: Callable[[bytes], object]) -> None:
     for line in lines:
         put(line)
-
-
-def _write_file(lines: Iterable[bytes], path: str) -> None:
-    """Write a new file, for its owner's eyes only; it does not stay if it is not complete."""
-    try:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-            try:
-                _write(lines, file.write)
-                file.flush()
-            except BaseException:
-                os.unlink(path)
-                raise
-    except OSError as problem:
-        raise UserError(f"{path}: {problem.strerror}") from None
 
 
 async def import_(journal: Journal, request: Request) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from zot.messages import timestamp
-from zot.printable import one_line
+from zot.printable import printable_line
 from zot.serve.log_file import LogFile
 
 _MAX_NAME = 128
@@ -83,9 +83,9 @@ class Audit:
             uid=who.uid,
             pid=who.pid,
             token=who.token,
-            method=one_line(method, _MAX_NAME) or None,
-            session=one_line(session, _MAX_NAME) or None,
-            outcome=one_line(outcome, _MAX_NAME) or None,
+            method=printable_line(method, _MAX_NAME) or None,
+            session=printable_line(session, _MAX_NAME) or None,
+            outcome=printable_line(outcome, _MAX_NAME) or None,
         )
         self._waiting.append(entry)
         if len(self._waiting) >= _MAX_WAITING:

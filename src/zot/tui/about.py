@@ -1,57 +1,16 @@
-"""What a tool call is about, in a line, and what it would change."""
+"""What a tool call would change, in colours."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import unified_diff
 from typing import Any
 
-import msgspec
-
-from zot.readable import counted
+from zot import about
 from zot.tui.looks import frank
 
-
-def summary(args: dict[str, Any]) -> str:
-    """Return what a call is about."""
-    match args:
-        case {"command": str(command)}:
-            return command.strip()
-        case {"path": str(path), "edits": list(edits)}:
-            return f"{path} ({counted(len(edits), 'change')})"
-        case {"path": str(path), "content": str(content)}:
-            return f"{path} ({counted(_lines(content), 'line')})"
-        case {"path": str(path)}:
-            return path
-        case {"name": str(name), **rest} if not rest:
-            return name
-        case {}:
-            return msgspec.json.encode(args).decode() if args else ""
+_STYLES = {"+": "green", "-": "red"}
 
 
 def changes(args: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what a call would change in a file, as the lines of a diff, each with its style."""
-    match args:
-        case {"path": str(), "edits": list(edits)}:
-            for edit in edits:
-                match edit:
-                    case {"oldText": str(old), "newText": str(new)}:
-                        yield from _diff(frank(old), frank(new))
-                    case _:
-                        continue
-        case {"path": str(), "content": str(content)}:
-            yield from ((f"+{line}", "green") for line in frank(content).rstrip("\n").split("\n"))
-        case _:
-            return
-
-
-def _lines(content: str) -> int:
-    return content.count("\n") + (not content.endswith("\n") if content else 0)
-
-
-def _diff(old: str, new: str) -> Iterator[tuple[str, str]]:
-    rows = unified_diff(old.split("\n"), new.split("\n"), lineterm="", n=2)
-    for number, row in enumerate(rows):
-        if number < 3:  # the names of the files, and where: there are neither
-            continue
-        yield row, {"+": "green", "-": "red"}.get(row[:1], "dim")
+    return ((row, _STYLES.get(row[:1], "dim")) for row in about.changes(args, frank))

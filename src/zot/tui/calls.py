@@ -9,8 +9,9 @@ from rich.segment import Segment
 from rich.text import Text
 from textual.strip import Strip
 
+from zot.about import summary
 from zot.readable import counted, one_line
-from zot.tui.about import changes, summary
+from zot.tui.about import changes
 from zot.tui.entries import DIM, Entry
 from zot.tui.looks import Look, frank, safe, written
 from zot.tui.markdown import drawn, plain_line, with_prefix

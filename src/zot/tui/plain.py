@@ -9,6 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
+from zot.about import summary
 from zot.conversation import Conversation, Decision, Home
 from zot.errors import AgentError, UserError
 from zot.events import (
@@ -32,7 +33,6 @@ from zot.printable import printable
 from zot.readable import counted, escaped, one_line
 from zot.slash import CommandInfo
 from zot.tui import slash
-from zot.tui.about import summary
 from zot.tui.asked import Decided, beyond_summary
 from zot.tui.level import Level
 from zot.tui.rescue import rescue

@@ -291,12 +291,14 @@ async def _cost(terminal: Terminal, args: str) -> None:
 
 
 async def _export(terminal: Terminal, args: str) -> None:
-    from zot.html_page import page, write_page
+    from zot.html_page import page
+    from zot.private import write_new
 
     now = await terminal.conversation.state()
     path = _place(args) if args else _unused(now.session or "conversation", ".html")
     title = now.session or "A conversation"
-    write_page(path, page(title, await terminal.conversation.messages(), model=now.model, usage=now.usage))
+    made = page(title, await terminal.conversation.messages(), model=now.model, usage=now.usage)
+    write_new(path, [made.encode("utf-8", "replace")])
     terminal.note(f"the conversation is in {path}", "success")
 
 

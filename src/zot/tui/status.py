@@ -10,7 +10,7 @@ from rich.text import Text
 from textual.widgets import Static
 
 from zot.conversation import Snapshot
-from zot.printable import one_line
+from zot.printable import printable_line
 from zot.tui.looks import Look, shortened, tokens
 
 _NO_CONNECTION = "no connection to the daemon, trying again"
@@ -77,7 +77,7 @@ class Status(Static):
             return f"{spinner} {_NO_CONNECTION}"
         seconds = int(time.monotonic() - self._since)
         waited = f" {seconds} s" if seconds else ""
-        return f"{spinner} {one_line(self._doing, max(8, width - 12))}{waited}"
+        return f"{spinner} {printable_line(self._doing, max(8, width - 12))}{waited}"
 
     def _parts(self) -> list[str]:
         """Return the details, the most important first."""
