@@ -70,6 +70,19 @@ async def test_who_holds_up_the_handshake_keeps_nobody_out_for_long(tmp_path: Pa
             one.close()
 
 
+async def test_who_has_not_agreed_on_a_cipher_when_the_daemon_ends_never_comes_in(tmp_path: Path) -> None:
+    trusting = ssl.create_default_context(cafile=str(CERTIFICATES / "ca.pem"))
+    with socket.socket() as late:
+        async with encrypted(tmp_path, Limits()) as face:
+            late.connect(("127.0.0.1", face.port))
+            async with face.connected(ssl=trusting) as client:  # It came later, so the other was accepted, too.
+                assert "result" in await client.call("initialize")
+        assert face.refusals() == [(None, "tls")]
+        late.settimeout(PATIENCE_S)
+        with pytest.raises((ConnectionError, ssl.SSLEOFError)):
+            await asyncio.to_thread(trusting.wrap_socket, late, server_hostname="localhost")
+
+
 async def test_our_own_client_speaks_to_a_daemon_that_encrypts_and_to_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,10 +82,16 @@ class Acceptor:
             self._loop.remove_reader(self._listener.fileno())
         self._listener.close()
 
-    async def entered(self, within_s: float) -> None:
-        """Wait until all who were accepted have come in, but not for ever."""
+    async def finish(self, within_s: float) -> None:
+        """Close, and wait until all who were accepted have come in. Who has not by then never will."""
+        self.close()
         if self._entering:
-            await asyncio.wait(self._entering, timeout=within_s)
+            _, late = await asyncio.wait(self._entering, timeout=within_s)
+            for task in late:
+                task.cancel()
+                self._lost("too late")
+            if late:
+                await asyncio.wait(late)
 
     def _accept(self) -> None:
         for _ in range(_AT_ONCE):

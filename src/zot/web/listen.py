@@ -124,7 +124,7 @@ class _Server(uvicorn.Server):
     async def greeted(self) -> None:
         """Wait until all who have come have said what they want, but not for ever."""
         if self._acceptor is not None:
-            await self._acceptor.entered(_GREET_S)
+            await self._acceptor.finish(_GREET_S)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GREET_S):
                 while any(isinstance(one, HttpProtocol) and one.awaits_head for one in self.server_state.connections):
