@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from daemons import running
+from daemons import PATIENCE_S, running
 from zot.errors import ConfigError, DaemonRunning
+from zot.serve.audit import Who
+from zot.serve.local import LocalWire
 from zot.serve.pipe import listen_at_pipe
 
 NAME = r"\\.\pipe\zeroclaw-0123"
@@ -45,12 +48,30 @@ class PipeLoop(asyncio.SelectorEventLoop):
         return [self.server]
 
 
+class PipeTransport(asyncio.Transport):
+    """One end of a pipe: there is no socket in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_cut = False
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return self.is_cut
+
+    def abort(self) -> None:
+        self.is_cut = True
+
+
 def conversation(tmp_path: Path, loop: PipeLoop) -> tuple[dict[str, Any], str]:
     """Return how a client at the pipe is answered, and what it is called where all are listed."""
 
     async def talk() -> tuple[dict[str, Any], str]:
-        import socket
-
         async with running(tmp_path) as service:
             await listen_at_pipe(service.daemon, NAME)
             ours, theirs = socket.socketpair()
@@ -75,6 +96,41 @@ def test_whoever_comes_to_the_pipe_is_served_like_anybody_at_the_socket(tmp_path
     assert (answer["result"]["protocolVersion"], label) == (1, "pipe:local")
     assert loop.asked == [NAME]
     assert loop.server.is_closed
+
+
+def test_a_crowd_at_the_pipe_is_told_so_and_leaves_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zot.serve.daemon.MAX_CLIENTS", 0)
+    error = {"code": -32004, "message": "there are too many clients; try again later"}
+    loop = PipeLoop()
+
+    async def come() -> bytes:
+        async with running(tmp_path) as service:
+            await listen_at_pipe(service.daemon, NAME)
+            ours, theirs = socket.socketpair()
+            await loop.create_connection(loop.factory, sock=theirs)
+            reader, writer = await asyncio.open_connection(sock=ours)
+            async with asyncio.timeout(PATIENCE_S):
+                told = await reader.read()
+            writer.close()
+            return told
+
+    try:
+        told = loop.run_until_complete(come())
+    finally:
+        loop.close()
+    assert json.loads(told) == {"jsonrpc": "2.0", "id": None, "error": error}
+    noted = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
+    assert [(one["transport"], one["outcome"]) for one in noted if one["event"] == "refused"] == [("pipe", "clients")]
+
+
+async def test_who_says_nothing_more_at_the_pipe_has_gone(tmp_path: Path) -> None:
+    async with running(tmp_path) as service:
+        protocol = LocalWire(lambda wire: service.daemon.admit(wire, Who("pipe"), "pipe:local"))
+        protocol.connection_made(PipeTransport())
+        assert len(service.daemon.connections) == 1
+        assert not protocol.eof_received()  # Then the transport closes itself.
+        protocol.connection_lost(None)
+        assert service.daemon.connections == ()
 
 
 def test_a_pipe_that_somebody_else_has_is_not_taken(tmp_path: Path) -> None:

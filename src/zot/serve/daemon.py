@@ -177,9 +177,13 @@ class Daemon:
         if not admits(peer):
             self._refuse(who, "uid", f"{peer.label}: this daemon serves uid {os.geteuid()} and nobody else")
             return None
-        connection = self.connect(Connection(self, wire, who, label=peer.label))
+        return self.admit(wire, who, peer.label)
+
+    def admit(self, wire: LocalWire, who: Who, label: str) -> Connection | None:
+        """Return the connection of a client on this machine; None if there are too many, which it is told."""
+        connection = self.connect(Connection(self, wire, who, label=label))
         if connection is None:
-            self._refuse(who, "clients", f"{peer.label}: there are {len(self._connections)} already")
+            self._refuse(who, "clients", f"{label}: there are {len(self._connections)} already")
             wire.send(encode_error(NULL, RpcError(TOO_MANY_CLIENTS, "there are too many clients; try again later")))
             wire.finish()
         return connection
@@ -197,7 +201,7 @@ class Daemon:
         return connection
 
     def _refuse(self, who: Who, outcome: str, why: str) -> None:
-        """Write down whom the local socket does not serve, unless there are too many of them."""
+        """Write down who on this machine is not served, unless there are too many of them."""
         if self._refusals.note(who, "", outcome):
             log.warning("refused a connection of %s", why)
 

@@ -58,7 +58,7 @@ class LocalWire(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(_ROOM_BYTES)
         self._listener = self._connected(self)
-        if self._listener is None:
+        if self._listener is None and not self._is_ending:  # Else it is being told why.
             self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -68,6 +68,8 @@ class LocalWire(asyncio.Protocol):
     def eof_received(self) -> bool:
         for line in self._lines.finish():
             self._take(line)
+        if self.transport.get_extra_info("socket") is None:
+            return False  # A pipe of Windows cannot be half closed: who says nothing more has gone.
         if self._listener is not None:
             self._listener.end_input()
         self._look_if_gone()

@@ -11,7 +11,6 @@ from typing import Protocol, cast
 
 from zot.errors import ConfigError, DaemonRunning
 from zot.serve.audit import Who
-from zot.serve.connection import Connection
 from zot.serve.daemon import Daemon
 from zot.serve.local import LocalWire
 
@@ -37,12 +36,8 @@ async def listen_at_pipe(daemon: Daemon, name: str) -> None:
         raise ConfigError(f"{name}: there are named pipes on Windows only, with its proactor event loop")
     try:
         (server,) = await cast(_ProactorLoop, loop).start_serving_pipe(
-            lambda: LocalWire(lambda wire: _accepted(daemon, wire)), name
+            lambda: LocalWire(lambda wire: daemon.admit(wire, Who("pipe"), _LABEL)), name
         )
     except PermissionError:  # What the system says to whoever is not the first to make it.
         raise DaemonRunning(f"another process has the pipe {name}") from None
     daemon.when_stopping(server.close)
-
-
-def _accepted(daemon: Daemon, wire: LocalWire) -> Connection | None:
-    return daemon.connect(Connection(daemon, wire, Who("pipe"), label=_LABEL))
