@@ -32,10 +32,12 @@ from fakes import (
 from zot.agent.hooks import MessageDecision, NoJobs
 from zot.agent.transcript import repaired
 from zot.errors import (
+    AgentError,
     AuthFailed,
     ConnectionFailed,
     ContentRefused,
     QueueFull,
+    RunCancelled,
     RuntimeClosed,
     StepsExhausted,
     StoreFailed,
@@ -513,7 +515,7 @@ async def test_prompts_wait_for_each_other_and_start_in_order() -> None:
 
 async def test_only_so_many_may_wait() -> None:
     session = open_session(FakeTransport([None]))
-    dropped: list[str] = []
+    dropped: list[AgentError] = []
     session.prompt("running")
     for number in range(MAX_QUEUE):
         (session.steer if number % 2 else session.prompt)("waiting", dropped=dropped.append)
@@ -524,7 +526,7 @@ async def test_only_so_many_may_wait() -> None:
         session.compact()
     session.abort(queue=True)
     await finish(session)
-    assert dropped == ["dropped by an abort"] * MAX_QUEUE
+    assert [(type(one), str(one)) for one in dropped] == [(RunCancelled, "dropped by an abort")] * MAX_QUEUE
 
 
 async def test_an_abort_leaves_the_queue_alone_unless_told_otherwise() -> None:
@@ -541,11 +543,11 @@ async def test_an_abort_leaves_the_queue_alone_unless_told_otherwise() -> None:
 async def test_a_job_can_be_cancelled_before_it_began_while_it_runs_and_after() -> None:
     session = open_session(FakeTransport([None]))
     listener = listen(session)
-    dropped: list[str] = []
+    dropped: list[AgentError] = []
     running = session.prompt("one")
     waiting = session.prompt("two", dropped=dropped.append)
     session.cancel(waiting)
-    assert dropped == ["cancelled before it began"]
+    assert [(type(one), str(one)) for one in dropped] == [(RunCancelled, "cancelled before it began")]
     session.cancel(running)
     await finish(session)
     session.cancel(running)
@@ -922,16 +924,14 @@ async def test_closing_ends_what_runs_drops_what_waits_and_lets_go_of_the_servic
     transport = FakeTransport([None])
     session = open_session(transport)
     listener = listen(session)
-    dropped: list[str] = []
+    dropped: list[AgentError] = []
     session.prompt("one")
     waiting = session.prompt("two", dropped=dropped.append)
     async with asyncio.timeout(PATIENCE_S):
         await session.close()
         await session.close()
-    assert (kinds(listener.events), dropped) == (
-        ["user_message", "turn_end aborted", "done"],
-        ["the session was closed"],
-    )
+    assert kinds(listener.events) == ["user_message", "turn_end aborted", "done"]
+    assert [(type(one), str(one)) for one in dropped] == [(RunCancelled, "the session was closed")]
     assert (transport.closed, waiting.aborted) == (True, True)
     for ask in (session.prompt, session.steer):
         with pytest.raises(RuntimeClosed):

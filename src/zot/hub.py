@@ -103,7 +103,7 @@ class Hub:
         #: With so many that are loaded, we look for some that can go.
         self._tidy_at = resting + 1
         #: Whether nothing new may begin any more.
-        self.is_stopping = False
+        self._is_stopping = False
         self._closed = False
 
     @property
@@ -166,18 +166,18 @@ class Hub:
 
     def check_open(self) -> None:
         """Raise Stopping if nothing new may begin."""
-        if self.is_stopping:
+        if self._is_stopping:
             raise Stopping(STOPPING)
 
     def stop(self) -> None:
         """Let nothing new begin: what waits behind a run is dropped. What runs goes on. Any number of times."""
-        self.is_stopping = True
+        self._is_stopping = True
         for session_id, live in self._live.items():
             if waiting := live.session.waiting:
                 log.warning(
                     "session %r: %d that wait will not begin, because the daemon is stopping", session_id, waiting
                 )
-            live.session.drop_prompts(STOPPING)
+            live.session.drop_prompts(Stopping(STOPPING))
 
     async def close(self) -> None:
         """Let go of all sessions. One that waits for a person waits on, in the journal."""
@@ -241,7 +241,7 @@ class Hub:
     async def _close(self, session_id: str, live: Live, parks: bool) -> None:
         try:
             async with asyncio.timeout(_CLOSE_S):
-                await live.session.close(parks=parks)
+                await live.session.close(parks=parks, why=Stopping(STOPPING) if self._closed else None)
         except TimeoutError:
             log.warning("session %r could not be wound down within %g s", session_id, _CLOSE_S)
         except Exception:  # It costs this session, not the others.

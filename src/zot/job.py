@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
 from zot.agent.transcript import Transcript
-from zot.errors import AgentError, RunCancelled, UserError
+from zot.errors import AgentError, RunCancelled, Unforeseen, UserError
 from zot.messages import ImageBlock, Message
 from zot.store import Spliced
 from zot.surrogates import has_half
+
+log = logging.getLogger("zot")
 
 T = TypeVar("T")
 
@@ -22,16 +26,16 @@ Edit: TypeAlias = Callable[[Transcript], Spliced]
 Words: TypeAlias = Callable[[Sequence[Message]], str | None]
 
 
-#: Hears that what was asked begins, or why it never will.
+#: Hears that what was asked begins, or why it never will: RunCancelled if somebody wanted that.
 Started: TypeAlias = Callable[[], None]
-Dropped: TypeAlias = Callable[[str], None]
+Dropped: TypeAlias = Callable[[AgentError], None]
 
 
 def begun() -> None:
     """Nobody wants to know."""
 
 
-def unwanted(reason: str) -> None:
+def unwanted(why: AgentError) -> None:
     """Nobody wants to know."""
 
 
@@ -49,7 +53,7 @@ class Errand(Generic[T]):
     def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
         self._work = work
         self.over: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self.job = Job(None, (), started=lambda: None, dropped=self._dropped, errand=self.run)
+        self.job = Job(None, (), started=lambda: None, dropped=self.fail, errand=self.run)
 
     async def run(self) -> None:
         """Do it."""
@@ -61,17 +65,14 @@ class Errand(Generic[T]):
             if not self.over.done():
                 self.over.set_result(result)
 
-    def drop(self, reason: str) -> None:
+    def drop(self, why: AgentError) -> None:
         """It will never be done."""
-        self.over.cancel(reason)
+        self.over.cancel(str(why))
 
     def fail(self, problem: Exception) -> None:
         """It cannot be done."""
         if not self.over.done():
             self.over.set_exception(problem)
-
-    def _dropped(self, reason: str) -> None:
-        self.fail(self.job.error or RunCancelled(reason))
 
 
 class Job:
@@ -91,7 +92,7 @@ class Job:
         images: Sequence[ImageBlock],
         *,
         started: Callable[[], None],
-        dropped: Callable[[str], None],
+        dropped: Dropped,
         edit: Edit | None = None,
         errand: Callable[[], Awaitable[None]] | None = None,
         words: Words | None = None,
@@ -117,7 +118,7 @@ class Job:
     @staticmethod
     def going_on() -> Job:
         """Return a prompt that another process was asked: nobody here waits for it to begin."""
-        return Job("", (), started=lambda: None, dropped=lambda reason: None)
+        return Job("", (), started=lambda: None, dropped=unwanted)
 
     @property
     def is_compact(self) -> bool:
@@ -128,21 +129,33 @@ class Job:
         """True if it runs nothing, so that there is nothing to hear of it."""
         return self.edit is not None or self.errand is not None
 
-    def fail(self, problem: AgentError) -> None:
-        """It cannot run."""
-        self.error = problem
-        self.dropped(str(problem))
-
-    def drop(self, reason: str) -> None:
-        """It will never run."""
-        self.aborted = True
-        self.dropped(reason)
+    def drop(self, why: AgentError) -> None:
+        """It will never run: RunCancelled if somebody wanted that, else what keeps it from running."""
+        if isinstance(why, RunCancelled):
+            self.aborted = True
+        else:
+            self.error = why
+        self.dropped(why)
 
 
 def forestall(jobs: Iterable[Job]) -> None:
     """Let the first of ``jobs`` that runs something end as soon as it has begun."""
     for job in [job for job in jobs if not job.is_quiet][:1]:
         job.is_unwanted = True
+
+
+def drop_all(jobs: deque[Job], why: AgentError) -> None:
+    """Let none of ``jobs`` ever run."""
+    while jobs:
+        jobs.popleft().drop(why)
+
+
+def explained(problem: BaseException) -> AgentError:
+    """Return the error the user may see. What we did not foresee is logged here and hidden there."""
+    if isinstance(problem, AgentError):
+        return problem
+    log.error("unexpected error in a run", exc_info=problem)
+    return Unforeseen(f"internal error ({type(problem).__name__}); the log has the details")
 
 
 def checked_prompt(text: str, images: Sequence[ImageBlock]) -> tuple[str, tuple[ImageBlock, ...]]:

@@ -11,7 +11,7 @@ import msgspec
 from zot.agent.hooks import MessageDecision
 from zot.config import Config
 from zot.conversation import Aside, Decision, ModelInfo, Remembered, Snapshot
-from zot.errors import ConfigError, RunCancelled, RuntimeBusy, UserError
+from zot.errors import AgentError, ConfigError, RunCancelled, RuntimeBusy, UserError
 from zot.events import Done, Error, PanelClosed, PanelOpened
 from zot.history import Batch, Subscriber
 from zot.messages import ImageBlock, ShownMessage, show, text_of
@@ -85,9 +85,9 @@ class LocalConversation:
         self._session.prompt(text, images, dropped=self._dropped)
 
     async def steer(self, text: str) -> None:
-        def dropped(reason: str) -> None:
+        def dropped(why: AgentError) -> None:
             if not self._aborting:  # Whoever aborts has it back.
-                self._dropped(reason)
+                self._dropped(why)
 
         self._session.steer(text, dropped=dropped)
 
@@ -164,7 +164,7 @@ class LocalConversation:
 
     async def clear(self) -> None:
         over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._session.clear(started=lambda: over.set_result(""), dropped=over.set_result)
+        self._session.clear(started=lambda: over.set_result(""), dropped=lambda why: over.set_result(str(why)))
         if reason := await over:
             raise UserError(reason)
 
@@ -211,9 +211,9 @@ class LocalConversation:
             unused, self._unused = self._unused, None
             await unused(self._config.session)
 
-    def _dropped(self, reason: str) -> None:
+    def _dropped(self, why: AgentError) -> None:
         """What was asked will never run: whoever follows must hear it, and that it is over."""
-        self._tell(Batch(0, 0, [Error(reason), Done()]))
+        self._tell(Batch(0, 0, [Error(str(why)), Done()]))
 
     def _tell(self, batch: Batch) -> None:
         for subscriber in self._followers:

@@ -89,8 +89,8 @@ class Runtime:
         """Put back what the newest compaction replaced, before what came after. Raise UserError if there is none."""
         over, reasons = asyncio.Event(), list[str]()
 
-        def drop(reason: str) -> None:
-            reasons.append(reason)
+        def drop(why: AgentError) -> None:
+            reasons.append(str(why))
             over.set()
 
         self._idle().undo_compact(started=over.set, dropped=drop)
@@ -189,8 +189,8 @@ class Runtime:
             raise UserError("a Runtime with a session is used in `async with`: that opens it")
         return self._session
 
-    def _fail_later(self, reason: str) -> None:
-        self._failure = reason
+    def _fail_later(self, why: AgentError) -> None:
+        self._failure = str(why)
 
     def _idle(self) -> Session:
         session = self._open()
@@ -284,10 +284,10 @@ class Inbox:
         """The run starts: hear it."""
         self._unsubscribe = self._session.subscribe(self)
 
-    def drop(self, reason: str) -> None:
+    def drop(self, why: AgentError) -> None:
         """The run will never start. If it could not, say why, and that it is over."""
-        if self.job is not None and self.job.error is not None:
-            self._unread.extend((Error(reason), Done()))
+        if not isinstance(why, RunCancelled):
+            self._unread.extend((Error(str(why)), Done()))
         self._end()
 
     def deliver(self, batch: Batch) -> None:

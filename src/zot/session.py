@@ -14,7 +14,7 @@ from zot.agent.compaction import undo_compaction
 from zot.agent.hooks import Jobs, NoJobs
 from zot.agent.loop import Agent
 from zot.agent.transcript import Transcript, repaired
-from zot.errors import RunCancelled, RuntimeBusy, StoreFailed, UserError
+from zot.errors import AgentError, RunCancelled, RuntimeBusy, StoreFailed, UserError
 from zot.events import ApprovalRequest
 from zot.history import History, Subscriber
 from zot.job import Dropped, Edit, Errand, Job, Started, Wish, Words, begun, checked_prompt, unwanted
@@ -159,9 +159,7 @@ class Session:
         None says nothing and goes on where it ended. What the model's window does not hold is taken back.
         """
         text, images = checked_prompt(text, ())
-        job = Job(
-            text, images, started=lambda: None, dropped=lambda reason: None, words=words, channel=channel, yields=True
-        )
+        job = Job(text, images, started=lambda: None, dropped=unwanted, words=words, channel=channel, yields=True)
         return self._worker.accept(job)
 
     def check_fit(self, text: str) -> None:
@@ -204,9 +202,9 @@ class Session:
         """How many jobs wait behind the running one."""
         return self._worker.waiting
 
-    def drop_prompts(self, reason: str) -> None:
+    def drop_prompts(self, why: AgentError) -> None:
         """Drop every prompt and compact that has not begun. What is only recorded is still done."""
-        self._worker.drop_prompts(reason)
+        self._worker.drop_prompts(why)
 
     def cancel(self, job: Job) -> None:
         """End ``job``: abort it if it runs, and what was to steer it; drop it if it waits; else leave it be."""
@@ -357,12 +355,13 @@ class Session:
         """Wait until everything that was accepted has run."""
         await self._worker.finish()
 
-    async def close(self, *, parks: bool = False) -> None:
+    async def close(self, *, parks: bool = False, why: AgentError | None = None) -> None:
         """Abort what runs, end what it started, drop what waits, and let go of the provider. Any number of times.
 
-        With ``parks``, a run that waits for a person is left as it is, for a process that takes it up.
+        With ``parks``, a run that waits for a person is left as it is, for a process that takes it up. ``why`` is what
+        is heard of what has not begun.
         """
-        await self._worker.close(parks=parks)
+        await self._worker.close(parks=parks, why=why)
         await self.agent.extensions.close()
         await self._jobs.close()
         await self.agent.provider.close()
@@ -376,7 +375,7 @@ class Session:
         await self.agent.extensions.ready()
         return await self.agent.extensions.run_command(name, args)
 
-    def _edit(self, edit: Edit, started: Callable[[], None], dropped: Callable[[str], None]) -> None:
+    def _edit(self, edit: Edit, started: Started, dropped: Dropped) -> None:
         if self.busy:
             raise RuntimeBusy("the conversation cannot be changed while a prompt or compact is running; abort it first")
         self._worker.accept(Job(None, (), started=started, dropped=dropped, edit=edit))

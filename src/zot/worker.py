@@ -14,10 +14,10 @@ from zot.agent.loop import Agent
 from zot.agent.recovery import recover
 from zot.agent.run import Run
 from zot.driver import Driver
-from zot.errors import AgentError, ContextExhausted, ContextTooLong, QueueFull, RuntimeClosed, StoreFailed, Unforeseen
+from zot.errors import AgentError, ContextExhausted, ContextTooLong, QueueFull, RunCancelled, RuntimeClosed, StoreFailed
 from zot.events import AgentEvent, ApprovalRequest, Done, Error, TurnEnd
 from zot.history import History
-from zot.job import Errand, Job, forestall
+from zot.job import Errand, Job, drop_all, explained, forestall
 from zot.mending import mend, take_up
 from zot.store import Row, Store
 
@@ -55,7 +55,8 @@ class Worker:
         #: Whether what waits for a person is left to another process.
         self._leaving = False
         self._working: asyncio.Task[None] | None = None
-        self._aborting = False
+        #: Why the running job is on its way to its end, if somebody wanted that.
+        self._ended_by: AgentError | None = None
         self._closed = False
 
     @property
@@ -86,7 +87,7 @@ class Worker:
     @property
     def aborting(self) -> bool:
         """True while the running job is on its way to its end because somebody wanted it to."""
-        return self._running is not None and not self._running.is_quiet and self._aborting
+        return self._running is not None and not self._running.is_quiet and self._ended_by is not None
 
     @property
     def waiting(self) -> int:
@@ -116,17 +117,20 @@ class Worker:
             self._check_room()
             self._steering.append(job)
 
-    def abort(self, *, queue: bool = False, steers: bool = False) -> None:
-        """End the running job, whatever it does; ``queue`` drops those that wait, too, ``steers`` what steers it."""
+    def abort(self, *, queue: bool = False, steers: bool = False, why: AgentError | None = None) -> None:
+        """End the running job, whatever it does; ``queue`` drops those that wait, too, ``steers`` what steers it.
+
+        ``why`` is what is heard of one that has not begun by then.
+        """
         if queue:
-            self.drop_waiting("dropped by an abort")
+            self.drop_waiting(RunCancelled("dropped by an abort"))
         if steers:
-            _drop(self._steering, "what it was to steer was cancelled")
+            drop_all(self._steering, RunCancelled("what it was to steer was cancelled"))
         if self._running is not None and self._running.is_quiet:  # Then what waits behind it is meant.
             forestall(self._waiting)
         # Once is enough: a second cancellation would interrupt the clean-up after the first.
-        if self._running is not None and not self._aborting:
-            self._aborting = True
+        if self._running is not None and self._ended_by is None:
+            self._ended_by = why or _unwanted()
             self._driver.abort()
             if self._entering is not None:
                 self._entering.reschedule(asyncio.get_running_loop().time() + _ENTER_S)
@@ -137,7 +141,7 @@ class Worker:
             self.abort(steers=True)
         elif job in self._waiting:
             self._waiting.remove(job)
-            job.drop("cancelled before it began")
+            job.drop(RunCancelled("cancelled before it began"))
 
     def approve(self, request_id: str, decision: str, by: str) -> None:
         """Answer a question about a tool call. Raise UserError if nobody waits for it, or it is no decision."""
@@ -186,21 +190,22 @@ class Worker:
         except BaseException:
             self._store.end(parked=True)
             raise
-        self._running, self._run, self._aborting = Job.going_on(), run, False
+        self._running, self._run, self._ended_by = Job.going_on(), run, None
         self._working = asyncio.get_running_loop().create_task(self._work(), name="zot session")
 
-    async def close(self, *, parks: bool = False) -> None:
+    async def close(self, *, parks: bool = False, why: AgentError | None = None) -> None:
         """Abort what runs, drop what waits, and take nothing more. Any number of times.
 
         With ``parks``, what waits for a person is not aborted: another process can take it up.
         """
         self._closed = True
-        self.drop_waiting("the session was closed")
+        why = why or RunCancelled("the session was closed")
+        self.drop_waiting(why)
         if parks and self._store.shared and self.pending is not None:
             self._leaving = True
             self._driver.park()
         else:
-            self.abort()
+            self.abort(why=why)
         await self.finish()
 
     def store_failed(self, problem: StoreFailed) -> None:
@@ -208,17 +213,17 @@ class Worker:
         self._store_failure = problem
         self.abort()
 
-    def drop_waiting(self, reason: str) -> None:
+    def drop_waiting(self, why: AgentError) -> None:
         """Drop everything that has not begun."""
-        _drop(self._steering, reason)
-        _drop(self._waiting, reason)
+        drop_all(self._steering, why)
+        drop_all(self._waiting, why)
 
-    def drop_prompts(self, reason: str) -> None:
+    def drop_prompts(self, why: AgentError) -> None:
         """Drop every prompt and compact that has not begun. What is only recorded is still done."""
-        _drop(self._steering, reason)
+        drop_all(self._steering, why)
         for job in [job for job in self._waiting if not job.is_quiet]:
             self._waiting.remove(job)
-            job.drop(reason)
+            job.drop(why)
 
     # How jobs are done.
 
@@ -228,7 +233,8 @@ class Worker:
 
     def _take(self, job: Job) -> None:
         """A job's turn has come. What nobody else can write to begins at once, so that it is acknowledged at once."""
-        self._running, self._run, self._aborting, self._store_failure = job, None, job.is_unwanted, None
+        self._running, self._run, self._store_failure = job, None, None
+        self._ended_by = _unwanted() if job.is_unwanted else None
         if not self._store.shared:
             self._begin(job)
 
@@ -250,7 +256,7 @@ class Worker:
             except StoreFailed as problem:
                 body = _fail(problem)
         self._driver.begin(body)
-        if self._aborting:
+        if self._ended_by is not None:
             self._driver.abort()
         return run
 
@@ -274,15 +280,15 @@ class Worker:
     async def _enter(self, job: Job) -> bool:
         """Become the only writer and begin ``job``. False if that cannot be; whoever wanted it has been told."""
         try:
-            async with asyncio.timeout(_ENTER_S if self._aborting else None) as self._entering:
+            async with asyncio.timeout(_ENTER_S if self._ended_by else None) as self._entering:
                 others = await self._store.begin()
                 await self._catch_up([row for _, row in others])
                 if others:
                     self._history.overheard(others[-1][0])
         except TimeoutError:
-            job.drop("aborted before it began")
+            job.drop(self._ended_by or _unwanted())
         except Exception as problem:  # Whoever wanted it must hear that it will not be, whatever the reason.
-            job.fail(_explained(problem))
+            job.drop(explained(problem))
         else:
             return True
         finally:
@@ -318,7 +324,7 @@ class Worker:
                 await self._history.settled()
                 job.started()
         except Exception as problem:  # What was not foreseen costs this job, not those behind it.
-            job.fail(_explained(problem))
+            job.drop(explained(problem))
         finally:
             self._store.end(parked=self._leaving)
 
@@ -327,7 +333,7 @@ class Worker:
         problem = await self._driver.outcome(run)
         if self._leaving:
             return
-        if self._aborting:
+        if self._ended_by is not None:
             await self._end_jobs(run)
         job = self._running
         assert job is not None
@@ -358,12 +364,13 @@ class Worker:
     def _conclude(self, job: Job, run: Run, problem: BaseException | None) -> None:
         """Say how a run ended."""
         # An abort may come after the last turn and before `done`: what the run left running has then been ended.
-        came_late = self._aborting and not job.is_compact
-        if isinstance(problem, asyncio.CancelledError) or came_late or (problem is not None and self._aborting):
+        is_unwanted = self._ended_by is not None
+        came_late = is_unwanted and not job.is_compact
+        if isinstance(problem, asyncio.CancelledError) or came_late or (problem is not None and is_unwanted):
             job.aborted = True
             run.aborted()
         elif problem is not None:
-            job.error = _explained(problem)
+            job.error = explained(problem)
             run.failed(job.error)
             if job.yields and job.text is not None and isinstance(problem, ContextExhausted | ContextTooLong):
                 run.take_back(job.text)
@@ -380,18 +387,9 @@ class Worker:
         return spoke
 
 
-def _drop(jobs: deque[Job], reason: str) -> None:
-    while jobs:
-        jobs.popleft().drop(reason)
+def _unwanted() -> RunCancelled:
+    return RunCancelled("aborted before it began")
 
 
 async def _fail(problem: AgentError) -> None:
     raise problem
-
-
-def _explained(problem: BaseException) -> AgentError:
-    """Return the error the user may see. What we did not foresee is logged here and hidden there."""
-    if isinstance(problem, AgentError):
-        return problem
-    log.error("unexpected error in a run", exc_info=problem)
-    return Unforeseen(f"internal error ({type(problem).__name__}); the log has the details")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from daemons import Caller, Frame, Running, order, request, running
+from daemons import PATIENCE_S, Caller, Frame, Running, order, request, running
 
 USED = {"input": 100, "output": 20, "cacheRead": 0, "cacheWrite": 0, "costUsd": 0.0, "reasoning": 0}
 
@@ -167,6 +169,42 @@ async def test_a_daemon_that_stops_begins_nothing_more_and_says_so(daemon: Runni
     assert [frame["content"] for _, frame in await daemon.events("s") if frame["type"] == "user_message"] == [
         [{"type": "text", "text": "!script wait 100ms ;; say done"}]
     ]
+
+
+@contextmanager
+def busy_disk(daemon: Running) -> Iterator[None]:
+    """Let the disk take as long as this: what is prompted meanwhile does not begin."""
+    is_free = threading.Event()
+    daemon.journal.writer.run(lambda _: is_free.wait(PATIENCE_S))
+    try:
+        yield
+    finally:
+        is_free.set()
+
+
+async def test_a_prompt_that_was_cancelled_while_the_daemon_stops_is_not_for_the_next_one(daemon: Running) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    with busy_disk(daemon):
+        asked = caller.call("session/prompt", sessionId="s", prompt="!echo never")
+        assert (await caller.get("session/state", sessionId="s"))["state"] == "running"
+        daemon.daemon.stop(grace_s=PATIENCE_S)
+        await caller.get("session/cancel", sessionId="s")
+        assert (await caller.answer(asked))["result"]["stopReason"] == "cancelled"
+    assert await daemon.events("s") == []
+
+
+async def test_a_prompt_that_has_not_begun_when_the_daemon_ends_is_for_the_next_one(daemon: Running) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    with busy_disk(daemon):
+        asked = caller.call("session/prompt", sessionId="s", prompt="!echo never")
+        assert (await caller.get("session/state", sessionId="s"))["state"] == "running"
+        daemon.daemon.stop(grace_s=0)
+        closing = asyncio.create_task(daemon.daemon.close())
+        assert (await caller.answer(asked))["error"]["code"] == -32005
+    await closing
+    assert await daemon.events("s") == []
 
 
 async def test_a_cancelled_turn_says_what_there_was_of_it(daemon: Running) -> None:

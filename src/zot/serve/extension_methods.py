@@ -60,7 +60,7 @@ class ExtensionMethods:
         if answer.prompt and session is not None:
             try:
                 self._hub.check_open()
-                session.prompt(answer.prompt, dropped=lambda reason: connection.lament(asked.session_id, reason))
+                session.prompt(answer.prompt, dropped=lambda why: connection.lament(asked.session_id, str(why)))
             except UserError as problem:
                 connection.lament(asked.session_id, str(problem))
 

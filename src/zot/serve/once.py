@@ -162,9 +162,9 @@ class OneRun:
     async def room(self) -> None:
         await self._output.room()
 
-    def _drop(self, reason: str) -> None:
-        self._dropped = reason
-        self._face.refuse(reason)
+    def _drop(self, why: AgentError) -> None:
+        self._dropped = str(why)
+        self._face.refuse(self._dropped)
 
 
 def _command_in(prompt: str) -> tuple[str, str]:

@@ -231,11 +231,11 @@ class RpcServer:
             try:
                 self._session.prompt(answer.prompt, dropped=self._dropped)
             except UserError as problem:
-                self._dropped(str(problem))
+                self._dropped(problem)
 
-    def _dropped(self, reason: str) -> None:
+    def _dropped(self, why: AgentError) -> None:
         """A prompt that an extension wanted will never run. Its command has been answered already."""
-        self.deliver(Batch(0, 0, [Error(reason), Done()]))
+        self.deliver(Batch(0, 0, [Error(str(why)), Done()]))
 
     async def _fork(self, new_id: str | None, messages: int | None) -> dict[str, Any]:
         return {"session": await self._session.fork(new_id, messages=messages)}
@@ -275,8 +275,8 @@ class RpcServer:
             self._succeed(command, *data)
             asyncio.get_running_loop().call_soon(then)
 
-        def dropped(reason: str) -> None:
-            self._output.write(rpc.fail(command, reason))
+        def dropped(why: AgentError) -> None:
+            self._output.write(rpc.fail(command, str(why)))
             asyncio.get_running_loop().call_soon(then)
 
         return Fate(started=started, dropped=dropped)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from zot.errors import AgentError, Stopping, UserError
+from zot.errors import AgentError, RunCancelled, UserError
 from zot.hub import Hub, Wanted
 from zot.messages import ZERO
 from zot.serve.attachments import read_attachments
@@ -14,12 +14,12 @@ from zot.serve.connection import Connection, Deferred, Handler, Told, as_rpc_err
 from zot.serve.reply import Reply
 from zot.serve.using import used
 from zot.wire import daemon_session as said
-from zot.wire.jsonrpc import SESSION_NOT_FOUND, RpcError
+from zot.wire.jsonrpc import INVALID_PARAMS, SESSION_NOT_FOUND, RpcError
 from zot.wire.turn import TurnSummary
 from zot.wire.updates import pending_of
 
 if TYPE_CHECKING:
-    from zot.job import Job
+    from zot.job import Dropped, Job
     from zot.session import Session
 
 
@@ -171,7 +171,7 @@ class SessionMethods:
         words, images = await read_attachments(asked.attachments, is_local=connection.is_local)
         text = "\n\n".join(part for part in (asked.prompt, *words) if part)
 
-        def run(session: Session, reply: Reply, dropped: Callable[[str], None]) -> Job:
+        def run(session: Session, reply: Reply, dropped: Dropped) -> Job:
             return session.prompt(text, images, prompt_id=asked.prompt_id or "", started=reply.started, dropped=dropped)
 
         return await self._run(connection, asked.session_id, run, lambda turn: turn.reply(asked.session_id))
@@ -183,7 +183,7 @@ class SessionMethods:
             prompted = turn.reply(session_id)
             return said.Compacted(session_id, prompted.content, prompted.usage)
 
-        def run(session: Session, reply: Reply, dropped: Callable[[str], None]) -> Job:
+        def run(session: Session, reply: Reply, dropped: Dropped) -> Job:
             return session.compact(started=reply.started, dropped=dropped)
 
         return await self._run(connection, session_id, run, compacted)
@@ -192,7 +192,7 @@ class SessionMethods:
         self,
         connection: Connection,
         session_id: str,
-        run: Callable[[Session, Reply, Callable[[str], None]], Job],
+        run: Callable[[Session, Reply, Dropped], Job],
         result: Callable[[TurnSummary], Any],
     ) -> Deferred:
         """Begin a run, let the client hear it, and answer with its ``result`` right behind its last update."""
@@ -204,20 +204,16 @@ class SessionMethods:
             def ended(turn: TurnSummary, seq: int) -> None:
                 connection.when_told(session_id, seq, lambda: deferred.resolve(_outcome(turn, result)))
 
-            def dropped(reason: str) -> None:
-                if job.error is None and not self._hub.is_stopping:
+            def dropped(why: AgentError) -> None:
+                if isinstance(why, RunCancelled):
                     nothing = said.Prompted(session_id, "cancelled", "", said.Used.of(ZERO))
                     connection.take_back(session_id, job.prompt_id, then=lambda: deferred.resolve(nothing))
                 else:
-                    why = as_rpc_error(job.error or Stopping(reason))
-                    connection.lament(session_id, reason, job.prompt_id, then=lambda: deferred.resolve(why))
+                    problem = as_rpc_error(why)
+                    connection.lament(session_id, str(why), job.prompt_id, then=lambda: deferred.resolve(problem))
 
             job = run(session, Reply(session, ended), dropped)
         return deferred
-
-    def _undone(self, problem: AgentError) -> RpcError:
-        """Return why something was not begun: for this reason, unless it is because the daemon ends."""
-        return as_rpc_error(Stopping(str(problem)) if self._hub.is_stopping else problem)
 
     async def _steer(self, connection: Connection, asked: said.Steer) -> Deferred:
         words, images = await read_attachments(asked.attachments, is_local=connection.is_local)
@@ -229,7 +225,7 @@ class SessionMethods:
                 text,
                 images,
                 started=lambda: deferred.resolve(said.Steered(asked.session_id)),
-                dropped=lambda reason: deferred.resolve(self._undone(RpcError(SESSION_NOT_FOUND, reason))),
+                dropped=lambda why: deferred.resolve(_undone(why, SESSION_NOT_FOUND)),
             )
         return deferred
 
@@ -266,7 +262,7 @@ class SessionMethods:
         async with used(self._hub, connection, asked.session_id) as session:
             session.clear(
                 started=lambda: deferred.resolve(said.Cleared(asked.session_id)),
-                dropped=lambda reason: deferred.resolve(self._undone(UserError(reason))),
+                dropped=lambda why: deferred.resolve(_undone(why, INVALID_PARAMS)),
             )
         return deferred
 
@@ -300,6 +296,11 @@ def _doing(session: Session | None) -> dict[str, Any]:
     if (request := session.pending) is not None:
         return {"state": "waiting_approval", "pending_approval": pending_of(request, time.time())}
     return {"state": "running" if session.busy else "idle"}
+
+
+def _undone(why: AgentError, code_if_unwanted: int) -> RpcError:
+    """Return why something was not begun, as clients are told it."""
+    return RpcError(code_if_unwanted, str(why)) if isinstance(why, RunCancelled) else as_rpc_error(why)
 
 
 def _outcome(turn: TurnSummary, result: Callable[[TurnSummary], Any]) -> Any:
