@@ -165,10 +165,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "extensions", "auth_file", "credentials", "providers", "providers/vendors", "private",
     },
     "about": {"readable"},
-    "html_page": {"messages", "readable", "about"},
+    "html": {"messages", "readable", "about"},
     # It sees conversations and events, and nothing behind them.
     "tui": {
-        "errors", "messages", "events", "slash", "printable", "readable", "history", "conversation", "html_page",
+        "errors", "messages", "events", "slash", "printable", "readable", "history", "conversation", "html",
         "about", "private",
     },
     # It looks at everything, and nobody but its command looks at it.
@@ -184,7 +184,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "providers/models", "providers", "doctor", "session", "store", "agent", "history", "job", "journal", "past",
         "readable", "branches", "rewind", "tools", "schema", "answers", "extensions", "extension_host", "endpoint",
         "conversation", "local_home", "tui", "daemon_settings", "listen_address", "web", "client", "client_session",
-        "html_page", "client_home", "preloading", "private",
+        "html", "client_home", "preloading", "private",
     },
     # It imports the command that was named, by name; one that must answer is not to die while it is loaded.
     "cli": {"errors", "version", "serve"},

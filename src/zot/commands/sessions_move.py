@@ -51,7 +51,7 @@ def _lines_of(connection: sqlite3.Connection, session: SessionRecord) -> Iterato
 
 def _page(connection: sqlite3.Connection, session: SessionRecord) -> Iterator[bytes]:
     """Yield a page with everything that was said, also what was compacted or cleared since."""
-    from zot.html_page import page
+    from zot.html.page import page
 
     rows = [row for _, row in rows_after(connection, session.number, 0, _ALL)]
     said = [show(message) for message in everything([row for row in rows if isinstance(row, Said | Spliced)])]

@@ -291,7 +291,7 @@ async def _cost(terminal: Terminal, args: str) -> None:
 
 
 async def _export(terminal: Terminal, args: str) -> None:
-    from zot.html_page import page
+    from zot.html.page import page
     from zot.private import write_new
 
     now = await terminal.conversation.state()

@@ -2,47 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from html.parser import HTMLParser
-
-import pytest
-
+from outline import Outline
 from shell import Shell
-from zot.html_page import markdown, page
+from zot.html.page import page
 from zot.messages import Counters, ShownCall, ShownImage, ShownMessage, ShownResult, TextBlock
 
 NOON = "2026-01-01T12:00:00.000Z"
 HOSTILE = (
     '<script>alert(1)</script>\n\n`</style>` **<img src=x>** [x](javascript:alert(1)) [y](https://a.test/?"><b>)\x1b[2J'
 )
-
-
-class Outline(HTMLParser):
-    """The elements of a page, in order, and what text they have."""
-
-    VOID = ("meta", "br", "hr")
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.links: list[str] = []
-        self.texts: list[str] = []
-        self._open: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.links += [value or "" for name, value in attrs if name in ("href", "src")]
-        if tag not in self.VOID:
-            self._open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
 
 
 def test_everything_that_was_said_is_on_the_page_and_calls_have_their_results() -> None:
@@ -59,7 +27,22 @@ def test_everything_that_was_said_is_on_the_page_and_calls_have_their_results() 
     for part in (*parts, "no such file"):
         assert part in said
     assert '<details class="failed">' in text
-    assert not re.search(r"\b(?:src|href)=", text)
+    outline = Outline(text)
+    assert (outline.links, {"script", "link", "img"} & {*outline.tags}) == ([], set())
+    assert "default-src 'none'" in text
+
+
+def test_letters_that_need_more_than_one_character_are_whole() -> None:
+    said = "\N{MAN}\N{ZERO WIDTH JOINER}\N{WOMAN}\N{NO-BREAK SPACE}x"
+    assert said in page("t", [ShownMessage("assistant", (TextBlock(said),), NOON)])
+
+
+def test_on_paper_nothing_is_folded_or_cut_off_and_links_say_where_they_lead() -> None:
+    said = [ShownMessage("assistant", (ShownCall("1", "bash", {"command": "ls"}),), NOON)]
+    paper = page("t", said).partition("@media print {")[2].partition("</style>")[0]
+    for rule in ("details::details-content { content-visibility: visible", 'content: " (" attr(href) ")"', "thead {"):
+        assert rule in paper
+    assert "pre-wrap" in page("t", said)
 
 
 def test_what_was_said_stays_text() -> None:
@@ -68,26 +51,6 @@ def test_what_was_said_stays_text() -> None:
     assert {"script", "img"}.isdisjoint(outline.tags)
     assert outline.links == ['https://a.test/?"><b>']
     assert "\x1b" not in text
-
-
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        ("a\nb", "<p>a<br>b</p>"),
-        ("## H\ntext", "<h3>H</h3>\n<p>text</p>"),
-        ("```py\nx < 1\n```\nafter", "<pre><code>x &lt; 1</code></pre>\n<p>after</p>"),
-        ("```\nnot closed", "<pre><code>not closed</code></pre>"),
-        ("- a\n- **b**\n  more", "<ul><li>a</li><li><strong>b</strong><br>more</li></ul>"),
-        ("1. a\n2. b", "<ol><li>a</li><li>b</li></ol>"),
-        ("> said\n> so", "<blockquote><p>said<br>so</p></blockquote>"),
-        ("| a |\n|---|\n| 1 |", "<table><tr><th>a</th></tr><tr><td>1</td></tr></table>"),
-        ("---", "<hr>"),
-        ("2 * 3 * 4 and snake_case_name", "<p>2 * 3 * 4 and snake_case_name</p>"),
-        ("", ""),
-    ],
-)  # fmt: skip
-def test_markdown_becomes_html(source: str, expected: str) -> None:
-    assert markdown(source) == expected
 
 
 def test_a_kept_session_is_exported_as_a_page(shell: Shell) -> None:
