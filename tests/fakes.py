@@ -308,7 +308,7 @@ class SlowStore:
     async def read(self, after: int, limit: int) -> list[tuple[int, Row]]:
         raise NotImplementedError
 
-    async def newest(self) -> Sequence[Row]:
+    async def newest(self) -> Sequence[tuple[int, Row]]:
         raise NotImplementedError
 
     async def changes(self) -> Sequence[tuple[int, Change]]:

@@ -19,6 +19,7 @@ from zot.events import (
     AssistantMessage,
     AssistantStart,
     CompactDone,
+    ConversationReplaced,
     Done,
     Error,
     ExtNotify,
@@ -96,6 +97,7 @@ LINES: list[tuple[AgentEvent, bytes]] = [
         ApprovalAnswer("r1", "reject", "alice"),
         b'{"type":"approval_answer","id":"r1","decision":"reject","by":"alice"}',
     ),
+    (ConversationReplaced(3), b'{"type":"conversation_replaced","messages":3}'),
     (
         ExtNotify("guard", "warn", "careful"),
         b'{"type":"ext_notify","extension":"guard","level":"warn","message":"careful"}',

@@ -27,6 +27,8 @@ class ClientConversation:
         self._session = session
         self._followers: dict[Subscriber, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        #: The number above which is what is told to who follows; None is from now on.
+        self._after = session.opened_at if session.opened.state == "waiting_approval" else None
 
     def follow(self, subscriber: Subscriber) -> Callable[[], None]:
         task = asyncio.create_task(self._deliver(subscriber), name="zot following")
@@ -64,6 +66,13 @@ class ClientConversation:
     async def messages(self) -> Sequence[ShownMessage]:
         async with _plainly():
             return [ShownMessage(one.role, one.blocks, one.time) for one in await self._session.messages()]
+
+    async def past(self) -> Sequence[ShownMessage]:
+        async with _plainly():
+            page = await self._session.past()
+        if page.last_seq:  # A question that waits since before the daemon began is in no run of its own.
+            self._after = page.last_seq if self._after is None else min(self._after, page.last_seq)
+        return [ShownMessage(one.role, one.blocks, one.time) for one in page.messages]
 
     async def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
         turn = self._session.prompt(text, images)
@@ -171,8 +180,7 @@ class ClientConversation:
             await asyncio.wait(tasks)
 
     async def _deliver(self, subscriber: Subscriber) -> None:
-        opened = self._session.opened
-        after = self._session.opened_at if opened.state == "waiting_approval" else None
+        after, self._after = self._after, None
         try:
             async with aclosing(self._session.follow(after)) as events:
                 async for seq, event in events:

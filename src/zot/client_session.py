@@ -111,6 +111,10 @@ class ClientSession:
         page = await self._ask("session/messages", said.MessagePage, limit=limit, beforeIndex=before)
         return page.messages
 
+    async def past(self) -> said.MessagePage:
+        """Return the conversation before the turn that runs; `follow` after its ``last_seq`` tells the rest."""
+        return await self._ask("session/messages", said.MessagePage, view="past")
+
     async def steer(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
         """Say something to the running turn, before its next model call; a prompt, if there is none."""
         attachments = [_attachment(image) for image in images]

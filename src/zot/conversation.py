@@ -67,7 +67,10 @@ class Conversation(Protocol):
     """One session. What cannot be done raises UserError; what happens is heard by those who `follow`."""
 
     def follow(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Let ``subscriber`` hear every event from now on; call what is returned to stop."""
+        """Let ``subscriber`` hear every event: from where the `past` ends that was just asked for, else from now on.
+
+        Call what is returned to stop.
+        """
 
     @property
     def is_reachable(self) -> bool:
@@ -78,6 +81,9 @@ class Conversation(Protocol):
 
     async def messages(self) -> Sequence[ShownMessage]:
         """Return what was said."""
+
+    async def past(self) -> Sequence[ShownMessage]:
+        """Return what was said before the run that goes on, if one does, else everything: `follow` tells the rest."""
 
     async def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
         """Run a prompt, after those that came before."""

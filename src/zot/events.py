@@ -168,6 +168,15 @@ class ApprovalAnswer(Event, tag="approval_answer", frozen=True, gc=False):
     by: str = ""
 
 
+class ConversationReplaced(Event, tag="conversation_replaced", frozen=True, gc=False):
+    """Somebody has made another conversation of it, outside of any run: cleared it, replaced it, gone back in it.
+
+    It has ``messages`` now. Who shows it reads it anew.
+    """
+
+    messages: int
+
+
 class ExtNotify(Event, tag="ext_notify", frozen=True, gc=False):
     extension: str
     level: Literal["info", "success", "warn", "error"]
@@ -233,6 +242,7 @@ AgentEvent: TypeAlias = (
     | Retry
     | ApprovalRequest
     | ApprovalAnswer
+    | ConversationReplaced
     | ExtNotify
     | ExtWaiting
     | PanelOpened

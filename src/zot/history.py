@@ -13,6 +13,7 @@ from zot.errors import StoreFailed
 from zot.events import (
     AgentEvent,
     AssistantStart,
+    ConversationReplaced,
     Done,
     Error,
     ExtNotify,
@@ -22,7 +23,7 @@ from zot.events import (
     TurnStart,
     Usage,
 )
-from zot.messages import ZERO, Counters
+from zot.messages import ZERO, Counters, Message
 from zot.store import Allowed, Change, Configured, Guarded, Row, Said, Spliced, Store
 
 
@@ -32,6 +33,13 @@ class Batch(msgspec.Struct, frozen=True):
     seq: int
     run: int
     events: Sequence[AgentEvent]
+
+
+class Before(msgspec.Struct, frozen=True):
+    """How a conversation was before a run: its ``messages``, and the number of the newest row, ``seq``."""
+
+    seq: int
+    messages: Sequence[Message]
 
 
 class Subscriber(Protocol):
@@ -78,6 +86,8 @@ class History:
         #: Who guards the session although it may be away, by name.
         self.guards: dict[str, Guarded] = {}
         self.run = store.last_run
+        #: How it was before the run that goes on; None between runs, and in one that another process began.
+        self.before: Before | None = None
         #: Whether the past may have a run that did not come to its end: until we have looked.
         self.must_recover = store.shared
         #: True while a turn was shown to begin and not to end.
@@ -108,6 +118,11 @@ class History:
         self.subscribers = (*self.subscribers, subscriber)
         return lambda: self._unsubscribe(subscriber)
 
+    def begin_run(self) -> None:
+        """What is said from now on belongs to another run."""
+        self.run += 1
+        self.before = Before(self._store.last_seq, tuple(self.transcript.messages))
+
     def say(self, events: Sequence[AgentEvent], *changes: Change) -> None:
         """Store ``changes`` of the transcript and make them; store ``events`` and show them when they are safe.
 
@@ -119,6 +134,18 @@ class History:
         if events:
             self._unshown.append(Batch(first + len(changes), self.run, events))
             self._show_safe()
+
+    def replace(self, *changes: Change) -> None:
+        """Store changes that make another conversation of it, outside of any run, and show that when they are safe.
+
+        What is shown has the number of the last of them: it is no row of its own. Raise StoreFailed.
+        """
+        first = self._store.append(changes, run=self.run)
+        for change in changes:
+            self.transcript.apply(change)
+        told = ConversationReplaced(len(self.transcript))
+        self._unshown.append(Batch(first + len(changes) - 1, self.run, [told]))
+        self._show_safe()
 
     def learn(self, rows: Iterable[Row]) -> None:
         """Take in what was recorded before, or by others. Nobody is shown it: who wants it reads the store."""
@@ -208,6 +235,8 @@ class History:
                 self.in_turn = True
             elif isinstance(event, TurnEnd | Error | Done):
                 self.in_turn = False
+        if isinstance(batch.events[-1], Done):
+            self.before = None
         for subscriber in self.subscribers:
             subscriber.deliver(batch)
         self._observe(batch.events)

@@ -21,7 +21,7 @@ from zot.past import Past
 from zot.runtime import open_recorded, open_session
 from zot.session import Session
 from zot.slash import CommandAnswer, CommandInfo
-from zot.store import Spliced
+from zot.store import Row, Said, Spliced
 
 if TYPE_CHECKING:
     from zot.providers.models import Model
@@ -43,13 +43,16 @@ class LocalConversation:
         self._aborting = False
         self._followers: dict[Subscriber, Callable[[], None]] = {}
         self._overhearing: Overhearing | None = None
+        #: What is on record of the run that another process has begun, if one has.
+        self._begun: Sequence[tuple[int, Row]] = ()
         self._panels = _OpenPanels(session)
         session.start()
 
     def follow(self, subscriber: Subscriber) -> Callable[[], None]:
         self._followers[subscriber] = self._session.subscribe(subscriber)
         if self._overhearing is None and self._config.session is not None:
-            self._overhearing = Overhearing(self._session, self._tell)
+            self._overhearing = Overhearing(self._session, self._tell, self._begun)
+            self._begun = ()
 
         def stop() -> None:
             self._followers.pop(subscriber)()
@@ -80,6 +83,13 @@ class LocalConversation:
 
     async def messages(self) -> Sequence[ShownMessage]:
         return [show(message) for message in self._session.transcript.messages]
+
+    async def past(self) -> Sequence[ShownMessage]:
+        if self._overhearing is None and self._config.session is not None:
+            self._begun = await self._session.left_open()
+        known = [row for seq, row in self._begun if seq <= self._session.last_seq]
+        messages = await self.messages()
+        return messages[: len(messages) - sum(isinstance(row, Said) for row in known)]
 
     async def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
         self._session.prompt(text, images, dropped=self._dropped)

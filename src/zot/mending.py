@@ -34,7 +34,8 @@ async def mend(history: History, store: Store, newest: Sequence[Row], *, now: Ca
         return  # It is not dead.
     try:
         history.run = store.last_run
-        history.amend(recover(history.transcript, await store.newest(), now=now()).rows)
+        rows = [row for _, row in await store.newest()]
+        history.amend(recover(history.transcript, rows, now=now()).rows)
         await history.settled()
     finally:
         store.end()
@@ -62,7 +63,7 @@ async def take_up(
     taken = None
     try:
         history.run = store.last_run
-        rows = await store.newest()
+        rows = [row for _, row in await store.newest()]
         parked = find_parked(history.transcript, rows) if store.left_behind else None
         left_s = 0 if parked is None else parked.left_s(clock())
         if parked is not None and (parked.answer is not None or left_s > 0):

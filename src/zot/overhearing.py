@@ -11,6 +11,7 @@ from zot.events import (
     AgentEvent,
     ApprovalAnswer,
     ApprovalRequest,
+    ConversationReplaced,
     Done,
     ExtNotify,
     ExtWaiting,
@@ -35,7 +36,8 @@ _THEIRS = ApprovalRequest | ApprovalAnswer | ExtNotify | ExtWaiting | PanelOpene
 class Overhearing:
     """Looks for rows of others while nothing runs here, and gives their events to ``tell``."""
 
-    def __init__(self, session: Session, tell: Callable[[Batch], None]) -> None:
+    def __init__(self, session: Session, tell: Callable[[Batch], None], begun: Sequence[tuple[int, Row]] = ()) -> None:
+        """``begun`` has what is known of a run that goes on already: it is told first."""
         self._session = session
         self._tell = tell
         #: Up to which row of others all was told.
@@ -46,6 +48,9 @@ class Overhearing:
         self._quiet = 0
         self._learning = False
         session.overhear(self._missed)
+        if begun:
+            self._told = begun[-1][0]
+            self._hear([row for _, row in begun])
         self._task = asyncio.create_task(self._look_on(), name="zot overhearing")
 
     async def stop(self) -> None:
@@ -94,17 +99,17 @@ class Overhearing:
             self._learning = False
 
     def _hear(self, rows: Sequence[Row]) -> None:
-        events = [row for row in rows if not isinstance(row, Change)]
+        events = [event for row in rows if (event := _event(row)) is not None]
         heard = [event for event in events if not isinstance(event, _THEIRS)]
         if not heard and any(isinstance(row, Spliced) for row in rows):
-            self._say("another process has changed what was said in this session; open it again to see it as it is")
-        if heard and not self.is_elsewhere:
+            heard = [ConversationReplaced(len(self._session.transcript))]
+        elif heard and not isinstance(heard[-1], ConversationReplaced) and not self.is_elsewhere:
             self._say("another process is at work in this session; this is what it does")
         self._asks = any(isinstance(event, ApprovalRequest) for event in events[-1:]) or (self._asks and not heard)
         if self._asks:
             self._say("it waits there for somebody to decide about a call")
         if heard:
-            self.is_elsewhere = not isinstance(heard[-1], Done)
+            self.is_elsewhere = not isinstance(heard[-1], Done | ConversationReplaced)
             self._tell(Batch(0, 0, heard))
 
     def _missed(self, upto: int) -> None:
@@ -116,3 +121,10 @@ class Overhearing:
     def _say(self, message: str) -> None:
         notice: list[AgentEvent] = [ExtNotify("zot", "info", message)]
         self._tell(Batch(0, 0, notice))
+
+
+def _event(row: Row) -> AgentEvent | None:
+    """Return what those who follow hear of a row; None if nothing. That all was forgotten is no event on record."""
+    if isinstance(row, Spliced) and row.is_clearing:
+        return ConversationReplaced(0)
+    return None if isinstance(row, Change) else row

@@ -75,7 +75,7 @@ async def rewind(history: History, store: Store, files: Files, wish: Wish, *, cw
     wrote = await _restore(store, files, plan)
     changes: list[Change] = [*_spliced(history.transcript.messages, plan.messages), *wrote]
     if changes:
-        history.say([], *changes)
+        history.replace(*changes)
         await history.settled()
     return Rewound(len(history.transcript), restored(plan), undo)
 

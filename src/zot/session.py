@@ -15,14 +15,14 @@ from zot.agent.hooks import Jobs, NoJobs
 from zot.agent.loop import Agent
 from zot.agent.transcript import Transcript, repaired
 from zot.errors import AgentError, RunCancelled, RuntimeBusy, StoreFailed, UserError
-from zot.events import ApprovalRequest
-from zot.history import History, Subscriber
+from zot.events import ApprovalRequest, Done
+from zot.history import Before, History, Subscriber
 from zot.job import Dropped, Edit, Errand, Job, Started, Wish, Words, begun, checked_prompt, unwanted
 from zot.mending import establish, keep, note
 from zot.messages import Counters, ImageBlock, Message, TextBlock, timestamp
 from zot.past import CONCLUSION, Past, concluded, everything, fork_point
 from zot.session_state import State
-from zot.store import Allowed, Guarded, MemoryStore, Row, Spliced, Store
+from zot.store import Allowed, Change, Guarded, MemoryStore, Row, Spliced, Store
 from zot.worker import Worker
 
 if TYPE_CHECKING:
@@ -95,6 +95,11 @@ class Session:
     def totals(self) -> Counters:
         """What it has used so far."""
         return self._history.totals
+
+    @property
+    def before(self) -> Before:
+        """The conversation before the run that goes on here, which events above its number tell; else as it is."""
+        return self._history.before or Before(self.last_seq, tuple(self.transcript.messages))
 
     def state(self) -> State:
         """Return a snapshot."""
@@ -321,6 +326,14 @@ class Session:
     async def rows_after(self, number: int, limit: int) -> list[tuple[int, Row]]:
         """Return what is on record above a number, whoever wrote it. Raise StoreFailed."""
         return await self._store.read(number, limit)
+
+    async def left_open(self) -> Sequence[tuple[int, Row]]:
+        """Return what is on record of a run without an end that another process has begun, with numbers."""
+        if not self._store.shared or self.busy:
+            return ()
+        rows = await self._store.newest()
+        events = [row for _, row in rows if not isinstance(row, Change)]
+        return () if not events or any(isinstance(event, Done) for event in events) else rows
 
     async def all_messages(self) -> list[Message]:
         """Return every message that ever stood in the transcript, as far as it is kept: also compacted ones."""

@@ -34,6 +34,11 @@ class Spliced(msgspec.Struct, frozen=True, gc=False, tag="spliced", tag_field="t
     messages: tuple[Message, ...]
     why: Literal["", "compaction", "undo"] = ""
 
+    @property
+    def is_clearing(self) -> bool:
+        """True if nothing is left of the conversation."""
+        return not self.start and not self.messages and not self.why
+
 
 class Configured(msgspec.Struct, frozen=True, gc=False, tag="configured", tag_field="type", omit_defaults=True):
     """What the session works with from here on, so that one that is resumed asks exactly as it would have.
@@ -170,8 +175,8 @@ class Store(Protocol):
     async def read(self, after: int, limit: int) -> list[tuple[int, Row]]:
         """Return the oldest safe rows numbered above ``after`` that are still held, with their numbers."""
 
-    async def newest(self) -> Sequence[Row]:
-        """Return the safe rows of the newest run that are still held."""
+    async def newest(self) -> Sequence[tuple[int, Row]]:
+        """Return the safe rows of the newest run that are still held, with their numbers."""
 
     async def changes(self) -> Sequence[tuple[int, Change]]:
         """Return the safe changes that are still held, with their numbers."""
@@ -244,9 +249,9 @@ class MemoryStore:
         oldest = self.last_seq - len(self._rows) + 1
         return [(seq, row) for seq, row in enumerate(self._rows, oldest) if seq > after][:limit]
 
-    async def newest(self) -> Sequence[Row]:
+    async def newest(self) -> Sequence[tuple[int, Row]]:
         """Return the rows since the run began, as far as they are held."""
-        return list(self._rows)[max(0, len(self._rows) - (self.last_seq - self._run_began)) :]
+        return await self.read(self._run_began, len(self._rows))
 
     async def changes(self) -> Sequence[tuple[int, Change]]:
         """Return the changes that are still held."""

@@ -102,7 +102,7 @@ class Worker:
             self._check_room()
             self._waiting.append(job)
         elif job.edit is not None and not self._store.shared:
-            self._history.say([], job.edit(self._history.transcript))
+            self._history.replace(job.edit(self._history.transcript))
             job.started()
         else:
             self._take(job)
@@ -240,7 +240,7 @@ class Worker:
 
     def _begin(self, job: Job) -> Run:
         """Start a job: acknowledged and visible at once, so that an abort right behind it finds something to end."""
-        self._history.run += 1
+        self._history.begin_run()
         run = self._run = self._new_run()
         job.started()
         body: Coroutine[Any, Any, Question | None]
@@ -302,7 +302,7 @@ class Worker:
         self._history.run = self._store.last_run
         if self._history.must_recover or others:
             self._history.must_recover = True
-            newest = await self._store.newest()
+            newest = [row for _, row in await self._store.newest()]
             self._history.amend(recover(self._history.transcript, newest, now=self._now(), parks=False).rows)
             self._history.must_recover = False
         self._amend_configured()
@@ -320,7 +320,7 @@ class Worker:
             elif job.edit is None:
                 await self._end(self._run or self._begin(job))
             else:
-                self._history.say([], job.edit(self._history.transcript))
+                self._history.replace(job.edit(self._history.transcript))
                 await self._history.settled()
                 job.started()
         except Exception as problem:  # What was not foreseen costs this job, not those behind it.

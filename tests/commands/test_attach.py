@@ -127,6 +127,23 @@ def test_a_question_is_answered_from_the_keyboard_of_another(kept: Kept) -> None
     assert first.returncode == 0
 
 
+def test_who_comes_in_the_middle_of_an_answer_is_told_all_of_it(kept: Kept) -> None:
+    first = kept.start("attach", "--new")
+    first.stdin.write(b'!script say "half of" ;; say " it" ;; stall\n')
+    first.stdin.flush()
+    shown = b""
+    while b"half of it" not in shown:
+        shown += os.read(first.stdout.fileno(), 1 << 16)
+    second = kept.start("attach")
+    told = b""
+    while b"half of it" not in told:
+        told += os.read(second.stdout.fileno(), 1 << 16)
+    assert told.startswith(b"> !script say")
+    for process, typed in ((second, b"/cancel\n/quit\n"), (first, b"")):
+        process.communicate(typed, timeout=PATIENCE_S)
+        assert process.returncode == 0
+
+
 def test_a_session_is_named_by_its_beginning_and_told_from_its_first_event(kept: Kept) -> None:
     kept.run("call", "session/new", '{"agentAlias":"default","sessionId":"beginning-of-it"}')
     kept.run("call", "session/prompt", '{"sessionId":"beginning-of-it","prompt":"!echo before"}')

@@ -214,3 +214,58 @@ async def test_many_clients_that_go_and_come_lose_nothing(daemon: Running) -> No
     assert heard[0] == caller.updates("s")
     assert [(one["seq"], one["event"]) for one in heard[2]] == await daemon.events("s")
     assert [one["type"] for one in heard[1]] == [one["type"] for one in heard[0]]
+
+
+async def test_that_the_conversation_was_cleared_is_told_at_its_place_live_and_later(daemon: Running) -> None:
+    caller, live = await daemon.caller(), await daemon.caller(**EVENTS)
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    await live.get("session/attach", sessionId="s")
+    await caller.get("session/prompt", sessionId="s", prompt="!echo before")
+    await caller.get("session/clear", sessionId="s")
+    await caller.get("session/prompt", sessionId="s", prompt="!echo behind")
+    last = (await daemon.events("s"))[-1][0]
+    await live.until(seq=last)
+    heard = live.updates()
+    told = [one["event"]["type"] for one in heard]
+    at = told.index("conversation_replaced")
+    assert (told[at - 1], heard[at]["event"], told[at + 1]) == (
+        "done",
+        {"type": "conversation_replaced", "messages": 0},
+        "user_message",
+    )
+    assert "conversation_replaced" not in str(caller.updates())
+    for after in (0, heard[at]["seq"] - 1, heard[at]["seq"]):
+        later = await daemon.caller(**EVENTS)
+        await later.get("session/attach", sessionId="s", after=after)
+        await later.until(seq=last)
+        assert later.updates() == [one for one in heard if one["seq"] > after]
+
+
+async def test_the_past_is_what_was_said_before_the_turn_that_runs_and_the_rest_is_told(daemon: Running) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    await caller.get("session/prompt", sessionId="s", prompt="!echo before")
+    asked = caller.call("session/prompt", sessionId="s", prompt='!script say "half" ;; stall')
+    await caller.until(type="agent_message_chunk", text="half")
+    past = await caller.get("session/messages", sessionId="s", view="past")
+    assert [one["content"] for one in past["messages"]] == ["!echo before", "before"]
+    late = await daemon.caller(**EVENTS)
+    await late.get("session/attach", sessionId="s", after=past["lastSeq"])
+    await late.until(event={"type": "text_delta", "delta": "half"})
+    assert [one["event"]["type"] for one in late.updates()] == [
+        "user_message",
+        "turn_start",
+        "assistant_start",
+        "text_delta",
+    ]
+    await caller.get("session/cancel", sessionId="s")
+    await caller.answer(asked)
+    past = await caller.get("session/messages", sessionId="s", view="past")
+    assert [one["content"] for one in past["messages"]] == [
+        "!echo before",
+        "before",
+        '!script say "half" ;; stall',
+        "half",
+    ]
+    assert past["lastSeq"] == (await daemon.events("s"))[-1][0]
+    assert "lastSeq" not in await caller.get("session/messages", sessionId="s")

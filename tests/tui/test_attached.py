@@ -26,8 +26,10 @@ def home(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def attached(client: Client, home: Path, session: str | None = None) -> AsyncIterator[Stage]:
-    """A terminal at a session, or at a new one."""
+async def attached(
+    client: Client, home: Path, session: str | None = None, state: str = "ready"
+) -> AsyncIterator[Stage]:
+    """A terminal at a session, or at a new one, when it shows that state."""
     there = ClientHome(client, cwd=str(home), agent="careful")
     talk = await there.open(session)
 
@@ -40,7 +42,7 @@ async def attached(client: Client, home: Path, session: str | None = None) -> As
     app = ZotApp(begin, first)
     async with app.run_test(size=(80, 30)) as pilot:
         person = Stage(app, pilot, there)  # type: ignore[arg-type]  # It only keeps it.
-        await person.sees("ready")
+        await person.sees(state)
         yield person
     await app.close()
 
@@ -94,3 +96,40 @@ async def test_a_prompt_whose_model_call_failed_is_said_again(home: Path) -> Non
         for person in (one, other):
             await person.decides("The model call failed. Ask again?", "escape")
             await person.misses("Ask again?")
+
+
+async def test_who_comes_in_the_middle_of_an_answer_sees_all_of_it(home: Path) -> None:
+    async with two(home) as (one, other):
+        said = 'call bash {"command": "echo noted"} ;; --- ;; say "how it began" ;; say " and " ;; stall'
+        await one.says("!echo long before")
+        await one.idle()
+        await one.says(f"!script {said}")
+        await one.sees("how it began and")
+        session = (await one.app.conversation.state()).session
+        async with attached(one.app.home._client, home, session, "answering") as late:  # type: ignore[attr-defined]
+            await late.sees("how it began and")
+            for person in (one, other, late):
+                shown = [line for line in person.screen.split("\n") if line.strip()]
+                assert shown[:-3] == [line for line in one.screen.split("\n") if line.strip()][:-3]
+                assert person.screen.count("how it began") == 2  # As it was asked for, and as it was said.
+                assert person.screen.count("❯ !echo long before") == 1
+            await late.pilot.press("escape")
+            await late.sees("aborted")
+            await late.idle()
+
+
+async def test_all_follow_who_clears_the_conversation(home: Path) -> None:
+    async with two(home) as (one, other):
+        await one.says("!echo soon forgotten")
+        for person in (one, other):
+            await person.sees("   soon forgotten")
+            await person.idle()
+        await one.says("/clear")
+        for person in (one, other):
+            await person.sees("the conversation begins anew")
+            assert "soon forgotten" not in person.screen
+        await other.says("!echo said afterwards")
+        for person in (one, other):
+            await person.sees("   said afterwards")
+            assert person.screen.index("begins anew") < person.screen.index("said afterwards")
+            await person.idle()

@@ -66,3 +66,31 @@ async def test_what_a_process_that_dies_leaves_behind_is_ended(tmp_path: Path, z
         await person.idle()
         await person.says("!echo it goes on")
         await person.sees("   it goes on")
+
+
+async def test_who_comes_in_the_middle_of_an_answer_sees_all_of_it(tmp_path: Path) -> None:
+    async with two(tmp_path) as (one, other):
+        await one.says('!script say "what was said first" ;; say " and then" ;; stall')
+        await one.sees("   what was said first and then")
+        session = (await one.app.conversation.state()).session
+        async with stage(tmp_path, session=session) as late:
+            await late.sees("   what was said first and then")
+            assert late.screen.count("❯ !script say") == 1
+            await one.pilot.press("escape")
+            for person in (one, other, late):
+                await person.sees("aborted")
+                await person.idle()
+                assert person.screen.count("what was said first and then") == 1
+
+
+async def test_the_others_follow_who_clears_the_conversation(tmp_path: Path) -> None:
+    async with two(tmp_path) as (one, other):
+        await one.says("/clear")
+        for person in (one, other):
+            await person.sees("the conversation begins anew")
+            assert "how it began" not in person.screen
+        await one.says("!echo said afterwards")
+        for person in (one, other):
+            await person.sees("   said afterwards")
+            assert person.screen.index("begins anew") < person.screen.index("said afterwards")
+            await person.idle()

@@ -18,6 +18,7 @@ from zot.events import (
     AssistantMessage,
     AssistantStart,
     CompactDone,
+    ConversationReplaced,
     Done,
     Error,
     ExtNotify,
@@ -106,6 +107,7 @@ HEARD: list[dict[str, Any]] = [
 ]  # fmt: skip
 UNSAID: list[AgentEvent] = [
     CompactDone("s", auto=True),
+    ConversationReplaced(0),
     ExtNotify("guard", "warn", "careful"),
     ExtWaiting("guard", "intercept", "2026-01-01T00:00:00.000Z"),
     PanelOpened("todo", "p", "T", ("one",)),

@@ -142,7 +142,7 @@ class Attachment:
         Return the exit code: what was piped in may have failed; whoever types has seen it.
         """
         remark(f"attached to {printable(self._session.id)}; /quit leaves, /cancel ends a turn")
-        begin = self._session.opened_at if after is None else after
+        begin = await self._beginning() if after is None else after
         showing = asyncio.create_task(self._show(begin), name="zot showing")
         typing = asyncio.create_task(self._obey(), name="zot typing")
         await asyncio.wait({showing, typing}, return_when=asyncio.FIRST_COMPLETED)
@@ -153,6 +153,11 @@ class Attachment:
             if not task.cancelled():
                 task.result()
         return _FAILED if self._failed and self._patient else 0
+
+    async def _beginning(self) -> int:
+        """Return the number above which the turn that runs is told, with the question that waits, if one does."""
+        before = (await self._session.past()).last_seq
+        return min(self._session.opened_at, before or self._session.opened_at)
 
     async def _show(self, after: int) -> None:
         lines = Lines()

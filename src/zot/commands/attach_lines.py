@@ -7,6 +7,7 @@ from zot.events import (
     ApprovalAnswer,
     ApprovalRequest,
     CompactDone,
+    ConversationReplaced,
     Done,
     Error,
     ExtNotify,
@@ -67,6 +68,8 @@ def _said(event: AgentEvent) -> str | None:
             return "! cancelled"
         case CompactDone():
             return "! the conversation was made shorter"
+        case ConversationReplaced(messages=messages):
+            return "! the conversation was changed" if messages else "! the conversation begins anew"
         case ExtNotify(extension=extension, message=message):
             return f"! {printable(extension)}: {printable_line(message, _WIDTH)}"
         case Done():

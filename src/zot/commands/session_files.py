@@ -95,7 +95,8 @@ async def _owned(journal: Journal, session_id: str) -> AsyncIterator[tuple[Recor
     history.learn(row for _, row in await record.begin())
     try:
         history.run = record.last_run
-        history.amend(recover(history.transcript, await record.newest(), now=timestamp(), parks=False).rows)
+        rows = [row for _, row in await record.newest()]
+        history.amend(recover(history.transcript, rows, now=timestamp(), parks=False).rows)
         yield record, history
     finally:
         record.end()

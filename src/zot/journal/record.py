@@ -285,14 +285,14 @@ class Record:
         """Return the oldest safe rows numbered above ``after``, whoever wrote them. Raise JournalDamaged."""
         return await self._files.reading(lambda connection: rows_after(connection, self.number, after, limit))
 
-    async def newest(self) -> Sequence[Row]:
-        """Return the rows of the newest run, whoever wrote them. Raise JournalDamaged."""
+    async def newest(self) -> Sequence[tuple[int, Row]]:
+        """Return the rows of the newest run, whoever wrote them, with their numbers. Raise JournalDamaged."""
         if self._owner is not None and self.last_seq == 0:
             return []  # nobody has written anything, and nobody else can
 
-        def look(connection: sqlite3.Connection) -> list[Row]:
+        def look(connection: sqlite3.Connection) -> Sequence[tuple[int, Row]]:
             _, first = last_run(connection, self.number)
-            return [row for _, row in rows_after(connection, self.number, first - 1, _ALL)] if first else []
+            return rows_after(connection, self.number, first - 1, _ALL) if first else []
 
         return await self._files.reading(look)
 

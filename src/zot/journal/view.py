@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-from zot.events import AgentEvent, ApprovalRequest
-from zot.journal.chunks import Kind
-from zot.journal.tables import SessionRecord, get, last_seq, rows_after
-from zot.store import Change, Configured
+from zot.events import AgentEvent, ApprovalRequest, ConversationReplaced
+from zot.journal.chunks import Kind, unpack, verified
+from zot.journal.tables import CHUNK, SessionRecord, get, last_seq, rows_after
+from zot.store import Change, Configured, Spliced
 
 
 def events_after(
@@ -20,6 +20,24 @@ def events_after(
     """
     rows = rows_after(connection, get(connection, session_id).number, after, limit, (Kind.EVENTS,))
     return [(seq, row) for seq, row in rows if not isinstance(row, Change)]
+
+
+def clearings_after(connection: sqlite3.Connection, session_id: str, after: int) -> list[tuple[int, AgentEvent]]:
+    """Return when a conversation was cleared above the row ``after``: those rows are no events, but are told as such.
+
+    Raise NoSuchSession, JournalDamaged.
+    """
+    query = (
+        f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? AND first + count > ?"
+        """ AND instr(body, CAST('"spliced"' AS BLOB)) ORDER BY first"""
+    )
+    values = (get(connection, session_id).number, Kind.CHANGES, after + 1)
+    return [
+        (seq, ConversationReplaced(0))
+        for chunk in map(verified, connection.execute(query, values))
+        for seq, row in enumerate(unpack(chunk), chunk.first)
+        if seq > after and isinstance(row, Spliced) and row.is_clearing
+    ]
 
 
 def run_so_far(connection: sqlite3.Connection, session_id: str, upto: int) -> Sequence[AgentEvent]:

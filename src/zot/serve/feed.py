@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from zot.errors import AgentError
-from zot.events import AgentEvent, Done
+from zot.events import AgentEvent, ConversationReplaced, Done
 from zot.history import Batch
 from zot.serve.backlog import Backlog
 from zot.serve.metrics import Metrics
@@ -229,6 +229,7 @@ class Feed:
         """Tell what happened to everybody who has seen what was before."""
         if batch.seq:
             self.seq = batch.seq + len(batch.events) - 1
+        if batch.seq and not isinstance(batch.events[-1], ConversationReplaced):
             self._in_run = not isinstance(batch.events[-1], Done)
             self.metrics.runs += not self._in_run
         for dialect, updates in self._updates.items():

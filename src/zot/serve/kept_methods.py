@@ -31,6 +31,7 @@ class _EncodedPage(Spelled, frozen=True):
     messages: tuple[msgspec.Raw, ...]
     total: int
     start: int
+    last_seq: int | said.Absent = said.ABSENT
 
 
 class KeptMethods:
@@ -85,11 +86,15 @@ class KeptMethods:
         )
 
     async def _messages(self, connection: Connection, asked: said.Messages) -> _EncodedPage:
+        last_seq: int | said.Absent = said.ABSENT
         try:
             seq, _ = await self._shelf.standing(asked.session_id)
             await self._hub.refresh(asked.session_id, seq)
             async with self._hub.use(asked.session_id, looks=True) as session:
+                before = session.before
                 messages = list(session.transcript.messages)
+                if asked.view == "past":
+                    messages, last_seq = list(before.messages), before.seq
                 if asked.view == "full":
                     kept = await session.all_messages()
                     messages = [msgspec.structs.replace(message, shown_text=None) for message in kept]
@@ -98,7 +103,7 @@ class KeptMethods:
         stop = len(messages) if asked.before_index is None else min(asked.before_index, len(messages))
         start = 0 if asked.limit is None else max(0, stop - asked.limit)
         page = await _encoded(messages[start:stop], connection.spelling)
-        return _EncodedPage(asked.session_id, tuple(page), len(messages), start)
+        return _EncodedPage(asked.session_id, tuple(page), len(messages), start, last_seq)
 
     async def _delete(self, connection: Connection, asked: said.OfSession) -> said.Deleted:
         await self._hub.let_go(asked.session_id)

@@ -104,11 +104,18 @@ class RecordedPast:
         self._session_id = session_id
 
     async def events_after(self, after: int, limit: int) -> Sequence[tuple[int, AgentEvent]]:
-        """Return up to ``limit`` events above a number, with their numbers; none of a session that was deleted."""
+        """Return up to ``limit`` events above a number, with their numbers; none of a session that was deleted.
+
+        Among them is when the conversation was cleared.
+        """
+
+        def look(connection: sqlite3.Connection) -> list[tuple[int, AgentEvent]]:
+            events = view.events_after(connection, self._session_id, after, limit)
+            cleared = view.clearings_after(connection, self._session_id, after)
+            return sorted([*events, *cleared], key=lambda one: one[0])[:limit] if cleared else events
+
         with suppress(NoSuchSession):
-            return await self._journal.reading(
-                lambda connection: view.events_after(connection, self._session_id, after, limit)
-            )
+            return await self._journal.reading(look)
         return ()
 
     async def run_so_far(self, upto: int) -> Sequence[AgentEvent]:

@@ -19,6 +19,7 @@ from zot.errors import AgentError, UserError
 from zot.events import (
     AgentEvent,
     ApprovalRequest,
+    ConversationReplaced,
     Done,
     ExtWaiting,
     TurnStart,
@@ -34,8 +35,8 @@ from zot.tui.composer import Composer
 from zot.tui.driver import Driver
 from zot.tui.editor import Editor
 from zot.tui.entries import DisplayEntry, Entry, NoteEntry
-from zot.tui.feed import Feed
 from zot.tui.flow import warm
+from zot.tui.following import Following
 from zot.tui.jump import jump
 from zot.tui.keys import KEYS
 from zot.tui.level import Level
@@ -89,15 +90,12 @@ class ZotApp(App[int]):
         self.theme = "ansi-light" if self.look.code_theme == "ansi_light" else "ansi-dark"
         self._begin, self._session = begin, session
         self._home: Home | None = None
-        self._conversation: Conversation | None = None
-        self._unfollow: Callable[[], None] = lambda: None
-        self._feed = Feed(Pace(self, self._show_heard).want)
         self._approvals = Approvals(self)
         self.transcript = Transcript(self.look, self.insert)
-        self.story = Story(self.transcript.add)
         self.status = Status(self.look)
         self.composer = Composer()
         self.editor, self.queue = self.composer.editor, self.composer.queue
+        self.following = Following(self.transcript, self.editor, Pace(self, self._show_heard).want)
         self.asking = Asking(self.composer)
         self.panels = Panels(self.editor, self.asking.is_quiet_since)
         self._waiting_for, self._interrupted = "", -_TWICE_S
@@ -118,9 +116,11 @@ class ZotApp(App[int]):
 
     @property
     def conversation(self) -> Conversation:
-        if self._conversation is None:
-            raise UserError("the session is not open yet")
-        return self._conversation
+        return self.following.conversation
+
+    @property
+    def story(self) -> Story:
+        return self.following.story
 
     @property
     def home(self) -> Home:
@@ -147,13 +147,11 @@ class ZotApp(App[int]):
 
     async def _enter(self, conversation: Conversation) -> None:
         """Show a conversation, and follow it."""
-        self._unfollow()
-        former, self._conversation = self._conversation, conversation
         self.status.is_reachable = lambda: conversation.is_reachable
         self.composer.commands = ()
         await self.panels.close_all()
-        await self.reset()
-        self._unfollow = conversation.follow(self._feed)
+        former = await self.following.enter(conversation)
+        await self._refresh_state()
         now = await conversation.state()
         self.composer.files = Files(now.cwd)
         if now.pending is not None:
@@ -163,15 +161,8 @@ class ZotApp(App[int]):
             await former.close()
         await self._say_waiting()
 
-    async def reset(self) -> None:
-        self.transcript.clear()
-        self.story = Story(self.transcript.add)
-        messages = await self.conversation.messages()
-        self.story.recall(messages)
-        self.editor.remember(text_of(one.content) for one in messages if one.role == "user")
-        self.transcript.settle()
-        if (await self.conversation.state()).busy:
-            self.story.doing = "at work"
+    async def _begin_anew(self) -> None:
+        await self.following.begin_anew()
         await self._refresh_state()
 
     async def _learn_commands(self) -> None:
@@ -188,9 +179,9 @@ class ZotApp(App[int]):
 
     def _show_heard(self) -> None:
         """Show what was heard since the last time."""
-        events = self._feed.take()[: 0 if self._exit else None]  # Who leaves begins nothing any more.
-        self.story.tell(events)
+        events = self.following.take()[: 0 if self._exit else None]  # Who leaves begins nothing any more.
         for event in events:
+            self.story.tell((event,))
             self._react(event)
         self.transcript.settle()
         self._show_doing()
@@ -204,6 +195,12 @@ class ZotApp(App[int]):
             case UserMessage(content=content):
                 self.queue.said(text_of(content))
                 self._do(self._refresh_state())
+            case ConversationReplaced(messages=0):
+                self.following.forget()
+                self.note("the conversation begins anew; what it cost stays counted")
+                self._do(self._refresh_state())
+            case ConversationReplaced():
+                self._do(self._begin_anew())
             case TurnStart():
                 self.asking.overtake()
             case Done():
@@ -241,7 +238,7 @@ class ZotApp(App[int]):
             await self.submit(message.text)
 
     async def submit(self, text: str) -> None:
-        if self._conversation is None or self.runs:
+        if not self.following.is_open or self.runs:
             self.queue.add(text)
         else:
             self._do(self._prompt(text))
@@ -277,15 +274,15 @@ class ZotApp(App[int]):
             self.busy("")
         if name == "reload-ext":
             await self._learn_commands()
-        if self._conversation is not None:
+        if self.following.is_open:
             await self._refresh_state()
 
     async def on_editor_escaped(self) -> None:
         if self.composer.withdraw():
             return
         self.composer.take_back_all()  # First: what waits is said as soon as the run is over.
-        if self._conversation is not None:
-            self._do(self._conversation.abort())
+        if self.following.is_open:
+            self._do(self.conversation.abort())
 
     def action_interrupt(self) -> None:
         if (selected := self.screen.get_selected_text()) or (selected := self.editor.selected_text):
@@ -377,11 +374,11 @@ class ZotApp(App[int]):
 
     async def close(self) -> None:
         """Let go of the conversation, having noted how it stands."""
-        self._unfollow()
-        if self._conversation is not None:
+        self.following.leave()
+        if self.following.is_open:
             with suppress(AgentError):  # What cannot be reached any more cannot be asked, either.
-                self.left = await self._conversation.state()
-            await self._conversation.close()
+                self.left = await self.conversation.state()
+            await self.conversation.close()
 
     def _fatal_error(self) -> None:
         """Say what broke us, when the terminal is as it was: without the values of variables, which may be secret."""

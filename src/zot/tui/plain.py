@@ -17,6 +17,7 @@ from zot.events import (
     ApprovalRequest,
     AssistantMessage,
     CompactDone,
+    ConversationReplaced,
     Done,
     Error,
     ExtNotify,
@@ -122,6 +123,7 @@ class PlainTerminal:
     async def _enter(self, conversation: Conversation) -> None:
         self._unfollow()
         former, self._conversation = self._conversation, conversation
+        await conversation.past()  # It is not written again, except for what goes on.
         self._unfollow = conversation.follow(self)
         self.extension_commands = await conversation.commands()
         if former is not None:
@@ -227,6 +229,9 @@ class PlainTerminal:
                 self._say(f"-- again in {delay_ms / 1000:.0f} s: {one_line(reason)}")
             case CompactDone():
                 self._say("-- the conversation was made shorter")
+            case ConversationReplaced(messages=messages):
+                how = "was changed" if messages else "begins anew; what it cost stays counted"
+                self._say(f"-- the conversation {how}")
             case ExtNotify(extension=extension, level=level, message=message):
                 self._say(f"[{one_line(extension)}] {level}: {escaped(message)}")
             case PanelOpened(title=title, lines=lines) | PanelRendered(title=title, lines=lines):
@@ -337,9 +342,6 @@ class PlainTerminal:
 
     async def compact(self) -> None:
         await self._run(self.conversation.compact())
-
-    async def reset(self) -> None:
-        return
 
     async def jump(self) -> None:
         raise UserError("there is no screen to scroll")

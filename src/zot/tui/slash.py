@@ -222,9 +222,7 @@ async def _compact(terminal: Terminal, args: str) -> None:
 
 
 async def _clear(terminal: Terminal, args: str) -> None:
-    await terminal.conversation.clear()
-    await terminal.reset()
-    terminal.note("the conversation begins anew; what it cost stays counted")
+    await terminal.conversation.clear()  # All terminals hear of it, this one, too.
 
 
 async def _jump(terminal: Terminal, args: str) -> None:

@@ -67,9 +67,6 @@ class Terminal(Protocol):
     async def switch(self, session: str | None) -> None:
         """Go to another session; to a new one without a name."""
 
-    async def reset(self) -> None:
-        """Show the conversation from the beginning."""
-
     async def jump(self) -> None:
         """Let the person go to something that was said before."""
 

@@ -203,7 +203,7 @@ class Messages(Spelled, frozen=True):
     session_id: str
     limit: Count | None = None
     before_index: Count | None = None
-    view: Literal["shown", "full"] = "shown"
+    view: Literal["shown", "full", "past"] = "shown"
 
 
 class MessageEntry(Spelled, frozen=True):
@@ -223,12 +223,16 @@ class MessageEntry(Spelled, frozen=True):
 
 
 class MessagePage(Spelled, frozen=True):
-    """``start`` is the number of the first of these ``messages``, ``total`` how many there are."""
+    """``start`` is the number of the first of these ``messages``, ``total`` how many there are.
+
+    With the view ``past``, `session/attach` after ``last_seq`` tells all that followed.
+    """
 
     session_id: str
     messages: tuple[MessageEntry, ...]
     total: int
     start: int
+    last_seq: int | Absent = ABSENT
 
 
 class State(Spelled, frozen=True, kw_only=True):

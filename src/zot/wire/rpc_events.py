@@ -12,6 +12,7 @@ from zot.events import (
     ApprovalAnswer,
     ApprovalRequest,
     CompactDone,
+    ConversationReplaced,
     ExtNotify,
     ExtWaiting,
     PanelClosed,
@@ -35,8 +36,8 @@ _GATED: Final[dict[type, str]] = {
     PanelRendered: "extensions",
     PanelClosed: "extensions",
 }
-#: What version 1 does not have: whoever answers knows it, and others see what the call says.
-UNTOLD: Final[frozenset[type]] = frozenset({ApprovalAnswer})
+#: What version 1 does not have: whoever answers, or replaces the conversation, knows it, and others see what follows.
+UNTOLD: Final[frozenset[type]] = frozenset({ApprovalAnswer, ConversationReplaced})
 #: What is not shown to everybody, or not to everybody in the same way.
 _SPECIAL: Final[frozenset[type]] = frozenset({*_GATED, *UNTOLD, Usage, CompactDone, ToolResult})
 

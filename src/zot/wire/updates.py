@@ -17,6 +17,7 @@ from zot.events import (
     AssistantMessage,
     AssistantStart,
     CompactDone,
+    ConversationReplaced,
     Done,
     Error,
     ExtNotify,
@@ -226,7 +227,7 @@ class Updates:
                 return None  # These do not come here.
             case TurnStart() | AssistantStart() | AssistantMessage() | TurnEnd() | ToolUseStart() | ToolUseEnd():
                 return None  # The chunks, the call and the end of the whole say it.
-            case Error() | CompactDone() | Retry():
+            case Error() | CompactDone() | Retry() | ConversationReplaced():
                 return None
             case ExtNotify() | ExtWaiting() | PanelOpened() | PanelRendered() | PanelClosed():
                 return None

@@ -1,0 +1,80 @@
+"""The conversation on the screen: what was said in it, and then what happens, from one to the other without a gap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from zot.conversation import Conversation
+from zot.errors import UserError
+from zot.events import AgentEvent
+from zot.messages import text_of
+from zot.tui.feed import Feed
+from zot.tui.story import Story
+
+if TYPE_CHECKING:
+    from zot.tui.editor import Editor
+    from zot.tui.transcript import Transcript
+
+
+class Following:
+    """Which conversation is shown, and what is known of it. ``arrived`` is called when something has happened in it."""
+
+    def __init__(self, transcript: Transcript, editor: Editor, arrived: Callable[[], None]) -> None:
+        self._transcript = transcript
+        self._editor = editor
+        self._feed = Feed(arrived)
+        self._unfollow: Callable[[], None] = lambda: None
+        self._conversation: Conversation | None = None
+        self.story = Story(transcript.add)
+
+    @property
+    def conversation(self) -> Conversation:
+        """The one that is shown. Raise UserError if none is yet."""
+        if self._conversation is None:
+            raise UserError("the session is not open yet")
+        return self._conversation
+
+    @property
+    def is_open(self) -> bool:
+        """True if a conversation is shown."""
+        return self._conversation is not None
+
+    @property
+    def waits(self) -> bool:
+        """True if something has happened that was not taken yet."""
+        return self._feed.waits
+
+    def take(self) -> Sequence[AgentEvent]:
+        """Return what happened since the last time."""
+        return self._feed.take()
+
+    async def enter(self, conversation: Conversation) -> Conversation | None:
+        """Show a conversation, and return the one that was shown before."""
+        self.leave()
+        former, self._conversation = self._conversation, conversation
+        await self.begin_anew()
+        return former
+
+    async def begin_anew(self) -> None:
+        """Show the conversation from its beginning, with what has been said so far of an answer that goes on."""
+        self.leave()
+        said = await self.conversation.past()
+        self.forget()
+        self._feed.take()
+        self.story.recall(said)
+        self._editor.remember(text_of(one.content) for one in said if one.role == "user")
+        self._transcript.settle()
+        self._unfollow = self.conversation.follow(self._feed)
+        if (await self.conversation.state()).busy:
+            self.story.doing = self.story.doing or "at work"
+
+    def forget(self) -> None:
+        """Show nothing of what was said."""
+        self._transcript.clear()
+        self.story = Story(self._transcript.add)
+
+    def leave(self) -> None:
+        """Hear nothing more of it."""
+        unfollow, self._unfollow = self._unfollow, lambda: None
+        unfollow()
