@@ -66,7 +66,7 @@ class ClientSession:
         """Send a prompt, and return what happens during its turn. Whoever looks away does not end it."""
         self._client.check()
         prompt_id, arrived = os.urandom(8).hex(), asyncio.Event()
-        asked = Asked(prompt_id, self._client.peer.following(self.id).cursor, arrived.set)
+        asked = Asked(prompt_id, text, self._client.peer.following(self.id).cursor, arrived.set)
         self._client.hear(self.id, asked)
         attachments = [_attachment(image) for image in images]
         params = {"sessionId": self.id, "prompt": text, "attachments": attachments, "promptId": prompt_id}

@@ -45,12 +45,13 @@ class Daemon:
     def happen(self, seq: int, *events: AgentEvent, session: str = "s") -> None:
         self.say(Updates(session, Dialect.EVENTS).lines(seq, events))
 
-    def greet(self) -> None:
-        """Let there be a connection, and an answer to `initialize`."""
+    def greet(self, *features: str) -> None:
+        """Let there be a connection, and an answer to `initialize`: with all features, or some."""
         self.peer.connected()
         [(method, params, number)] = self.asked()
-        assert (method, params["features"]) == ("initialize", ["events"])
-        self.answer(number, {"protocolVersion": 1, "serverVersion": "1", "serverPid": 1, "capabilities": []})
+        assert (method, params["features"]) == ("initialize", ["events", "prompt_ids"])
+        known = {"protocolVersion": 1, "serverVersion": "1", "serverPid": 1, "capabilities": []}
+        self.answer(number, {**known, "features": features or params["features"]})
 
     def attached(self, *, after: int | None, last: int, epoch: int = 1, state: str = "idle") -> None:
         """Answer the one attach that was asked for."""
@@ -63,9 +64,9 @@ class Daemon:
         self.peer.listen("s", listener := Listener(after, lambda: None))
         return listener
 
-    def prompt(self, text: str) -> tuple[Asked, int]:
+    def prompt(self, text: str, prompt_id: str = "") -> tuple[Asked, int]:
         """Let somebody prompt the session; return also the number of that."""
-        asked = Asked(text, self.peer.following("s").cursor, lambda: None)
+        asked = Asked(prompt_id or text, text, self.peer.following("s").cursor, lambda: None)
         self.peer.listen("s", asked)
         return asked, self.peer.ask("session/prompt", {"sessionId": "s", "prompt": text}, asked.answer)
 
@@ -305,3 +306,47 @@ def test_a_daemon_that_refuses_us_is_heard() -> None:
 
 def used() -> dict[str, Any]:
     return {"input": 1, "output": 2, "cacheRead": 0, "cacheWrite": 0, "costUsd": None, "reasoning": 0}
+
+
+def old_daemon() -> Daemon:
+    """Return one that knows no ids of prompts, with a session that is followed."""
+    daemon = Daemon()
+    daemon.greet("events")
+    daemon.peer.attach("s", None, daemon.answers.append)
+    daemon.attached(after=None, last=10)
+    return daemon
+
+
+def test_with_a_daemon_that_knows_no_ids_a_turn_is_known_by_its_words() -> None:
+    daemon = old_daemon()
+    (first, one), (second, two) = daemon.prompt("same", "a"), daemon.prompt("same", "b")
+    daemon.asked()
+    other = said("another's", ""), TextDelta("no"), said("same", ""), Done()  # It was steered with our words.
+    daemon.happen(11, *other)
+    daemon.happen(15, said("same", ""), TextDelta("1"), Done())
+    assert list(first.unread) == [(15, said("same", "a")), (16, TextDelta("1")), (17, Done())]
+    daemon.answer(one, {"sessionId": "s", "stopReason": "end_turn", "content": "1", "usage": {}})
+    daemon.happen(18, said("same", ""), TextDelta("2"), Done())
+    daemon.answer(two, {"sessionId": "s", "stopReason": "end_turn", "content": "2", "usage": {}})
+    assert list(second.unread) == [(18, said("same", "b")), (19, TextDelta("2")), (20, Done())]
+    assert (first.is_over, second.is_over) == (True, True)
+
+
+def test_with_a_daemon_that_knows_ids_the_words_of_others_are_not_ours(daemon: Daemon) -> None:
+    asked, _ = daemon.prompt("same")
+    daemon.happen(11, said("same", ""), TextDelta("no"), Done())
+    assert not asked.unread
+    daemon.happen(14, said("same"), TextDelta("yes"), Done())
+    assert [event for _, event in asked.unread] == [said("same"), TextDelta("yes"), Done()]
+
+
+def test_words_that_begin_no_turn_are_not_ours_if_one_ran_when_we_came() -> None:
+    daemon = Daemon()
+    daemon.greet("events")
+    daemon.peer.attach("s", None, daemon.answers.append)
+    daemon.attached(after=None, last=10, state="running")
+    asked, _ = daemon.prompt("same")
+    daemon.happen(11, said("same", ""), Done())
+    assert not asked.unread
+    daemon.happen(13, said("same", ""), Done())
+    assert [event for _, event in asked.unread] == [said("same"), Done()]

@@ -25,7 +25,7 @@ from zot.serve.audit import Who
 from zot.serve.backlog import Backlog, Wire
 from zot.serve.feed import Feed, Follower
 from zot.wire import jsonrpc
-from zot.wire.daemon import LOOKS, encode_error_in, encode_result_in, find, read_params, spelling_of
+from zot.wire.daemon import EVENTS, LOOKS, encode_error_in, encode_result_in, find, read_params, spelling_of
 from zot.wire.daemon_server import Initialize, Initialized
 from zot.wire.daemon_session import OfSession, Prompt
 from zot.wire.jsonrpc import Bad, Request, RpcError
@@ -284,7 +284,7 @@ class Connection:
             self._fail(request, None, problem)
             return
         self.spelling = spelling_of(request.params)
-        self.dialect = _DIALECTS[self.spelling] if "events" not in result.features else Dialect.EVENTS
+        self.dialect = _DIALECTS[self.spelling] if EVENTS not in result.features else Dialect.EVENTS
         self.is_welcome = True
         self.office.note(self, request.method, None, None)
         self._answer(request, result)

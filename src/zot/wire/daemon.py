@@ -30,8 +30,11 @@ from zot.wire.jsonrpc import (
 from zot.wire.spelling import Spelling, read, spelled
 
 PROTOCOL_VERSION: Final = 1
-#: What a client may switch on with `initialize`: every event, as zot RPC spells it, instead of updates.
-FEATURES: Final = ("events",)
+#: What a client may switch on with `initialize`: every event, as zot RPC spells it, instead of updates; and that a
+#: prompt's id comes back, which it always does here: daemons that do not know it do not say that it is on.
+EVENTS: Final = "events"
+PROMPT_IDS: Final = "prompt_ids"
+FEATURES: Final = (EVENTS, PROMPT_IDS)
 #: How many prompts may wait on one session.
 MAX_QUEUED: Final = 32
 

@@ -14,7 +14,7 @@ import msgspec
 
 from zot.errors import AgentError, ConnectionLost
 from zot.events import AgentEvent
-from zot.wire.daemon import LOOKS
+from zot.wire.daemon import FEATURES, LOOKS, PROMPT_IDS
 from zot.wire.daemon_listening import Following, Listener
 from zot.wire.daemon_server import Initialized
 from zot.wire.daemon_session import Attached
@@ -125,7 +125,7 @@ class DaemonPeer:
     def connected(self) -> None:
         """There is a new connection, on which nothing has been said."""
         self._lines, self._unsent, self.greeting = LineSplitter(max_line_bytes=_MAX_LINE_BYTES), [], None
-        params = {"protocolVersion": 1, "features": ["events"], "client": self._client}
+        params = {"protocolVersion": 1, "features": FEATURES, "client": self._client}
         self._number += 1
         self._calls[self._number] = call = Call(
             encode_request("initialize", params, self._number), self._greeted, is_repeatable=False
@@ -191,7 +191,11 @@ class DaemonPeer:
             return  # An event that a newer daemon knows.
         following = self._followed.get(update.session_id)
         if following is not None and update.event is not None:
-            following.hear(update.seq, update.event)
+            following.hear(update.seq, update.event, names_prompts=self._names_prompts)
+
+    @property
+    def _names_prompts(self) -> bool:
+        return self.greeting is not None and PROMPT_IDS in self.greeting.features
 
     def _greeted(self, answer: Answer) -> None:
         if isinstance(answer, AgentError):

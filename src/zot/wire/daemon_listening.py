@@ -14,6 +14,8 @@ import msgspec
 
 from zot.errors import AgentError, ConnectionLost, EpochChanged, PromptLost
 from zot.events import AgentEvent, Done, UserMessage
+from zot.messages import text_of
+from zot.surrogates import without_halves
 from zot.wire.daemon_session import Attached, FailedTurn, Prompted
 from zot.wire.jsonrpc import RpcError
 from zot.wire.turn import OutcomeName, Turn, TurnSummary
@@ -75,16 +77,18 @@ class Asked(Listener):
     """One prompt: which turn is its, and what came of it. Hears the events of that turn only.
 
     Its turn is the one that begins with its id. So it is found also if the answer was lost with the connection, and
-    need not be sent again; see `settle` for one that never arrived.
+    need not be sent again; see `settle` for one that never arrived. A daemon that knows no ids is not asked for more
+    than the ``text``: see `Following`.
     """
 
-    def __init__(self, prompt_id: str, cursor: int | None, wake: Callable[[], None]) -> None:
+    def __init__(self, prompt_id: str, text: str, cursor: int | None, wake: Callable[[], None]) -> None:
         super().__init__(cursor, wake)
+        self.prompt_id = prompt_id
+        self.text = without_halves(text)
         self.phase = Phase.WAITING
         #: True if the answer to it will never come: the connection on which it was sent is gone.
         self.is_doubtful = False
         self.summary: TurnSummary | None = None
-        self._prompt_id = prompt_id
         self._turn = Turn()
 
     @property
@@ -118,7 +122,7 @@ class Asked(Listener):
             self.fail(PromptLost("the connection broke, and nothing shows that the daemon has got the prompt"))
 
     def _take(self, seq: int, event: AgentEvent) -> None:
-        if isinstance(event, UserMessage) and event.prompt_id == self._prompt_id and self.phase is Phase.WAITING:
+        if isinstance(event, UserMessage) and event.prompt_id == self.prompt_id and self.phase is Phase.WAITING:
             self.phase = Phase.RUNNING
         ends = isinstance(event, Done)
         # The end of a turn that could not be recorded is told by the answer: it may be that of another one.
@@ -141,7 +145,8 @@ class Asked(Listener):
 class Following:
     """One session that is followed, by any number of listeners.
 
-    ``cursor`` is the number of its newest event, None until the daemon has said it.
+    ``cursor`` is the number of its newest event, None until the daemon has said it. Where the daemon does not name
+    prompts, a turn is that of the first prompt with its words that still waits for one.
     """
 
     def __init__(self, session_id: str) -> None:
@@ -149,6 +154,7 @@ class Following:
         self.cursor: int | None = None
         self.epoch: int | None = None
         self.is_attached = False
+        self._in_turn = False
         #: In the order in which they came.
         self.listeners: dict[Listener, None] = {}
 
@@ -176,15 +182,18 @@ class Following:
         from_now = shown_from(said)
         if self.epoch not in (None, said.epoch):
             self._begin_anew(said)
-        self.cursor = from_now if self.cursor is None else self.cursor
+        if self.cursor is None:
+            self.cursor, self._in_turn = from_now, said.state != "idle"
         self.epoch, self.is_attached = said.epoch, True
         for listener in self.listeners:
             listener.open(from_now)
 
-    def hear(self, seq: int, event: AgentEvent) -> None:
+    def hear(self, seq: int, event: AgentEvent, *, names_prompts: bool = True) -> None:
         """Tell everybody what happened."""
         if seq > (self.cursor or 0):
-            self.cursor = seq
+            if isinstance(event, UserMessage) and not (names_prompts or self._in_turn):
+                event = self._named(event)
+            self.cursor, self._in_turn = seq, not isinstance(event, Done)
         for listener in list(self.listeners):
             listener.hear(seq, event)
 
@@ -198,6 +207,11 @@ class Following:
         """Nobody will hear anything more."""
         for listener in self.listeners:
             listener.fail(problem)
+
+    def _named(self, begin: UserMessage) -> UserMessage:
+        waiting = (one for one in self.listeners if isinstance(one, Asked) and one.phase is Phase.WAITING)
+        ours = next((one for one in waiting if one.text == text_of(begin.content)), None)
+        return begin if ours is None else msgspec.structs.replace(begin, prompt_id=ours.prompt_id)
 
     def _begin_anew(self, said: Attached) -> None:
         self.fail(EpochChanged(f"a part of session {self.session_id!r} that was shown is lost", epoch=said.epoch))
