@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from rich.segment import Segment
 from textual.strip import Strip
 
 from zot.tui.flow import Flow
@@ -11,6 +12,7 @@ from zot.tui.markdown import drawn as as_lines
 from zot.tui.markdown import markdown
 
 ROWS = "".join(f"| {number} | {'x' * (number % 9)} |\n" for number in range(200))
+TABLE = f"| number | how much |\n|---:|:-:|\n{ROWS}"
 POINTS = "".join(f"- point {number} of **many**\n" for number in range(90))
 PROSE = "".join(f"word{number} " + "and **two bold** " * (number % 30 == 0) for number in range(900))
 LONG = "\n".join(f"line_{number} = {number}" if number % 7 else "" for number in range(200))
@@ -24,7 +26,8 @@ TEXTS = {
     "a long list with room": "".join(f"- point {number}\n\n  of many\n\n" for number in range(50)),
     "a long numbered list": "".join(f"{number}. a point\n   - and one below\n" for number in range(7, 90)),
     "a list that numbers itself": "1. a point\n" * 90,
-    "a long table": f"| a | b |\n|---|---|\n{ROWS}",
+    "a long table": TABLE,
+    "long tables between other things": f"Before\n\n{TABLE}\nBetween\n\n{TABLE}| 7 | {'wide ' * 30}|\n\nAfter",
     "a long paragraph": PROSE,
     "a long paragraph with open ends": f"A ` and a ** and [one {'more word ' * 500} ends** here](a)` {'or not ' * 99}",
     "nothing": "\n\n",
@@ -49,7 +52,7 @@ def test_all_lines_of_long_code_are_there() -> None:
     assert code == LONG.split("\n")
 
 
-@pytest.mark.parametrize("text", [POINTS, PROSE], ids=["a list", "prose"])
+@pytest.mark.parametrize("text", [POINTS, PROSE, TABLE], ids=["a list", "prose", "a table"])
 def test_a_long_block_in_pieces_looks_as_a_whole(text: str) -> None:
     whole = [line.text.rstrip() for line in as_lines(markdown(text, Look(), breaks=False), 60)]
     assert drawn(Flow(), text) == whole[whole[0] == "" :]
@@ -71,8 +74,30 @@ def test_of_a_long_block_that_is_written_only_the_last_piece_is_drawn(text: str)
     for end in range(300, len(text), 300):
         drawn(flow, text[:end])
     assert 0 < flow.most < min(3000, len(text))
-    first = flow.lines(text, 60, Look())
-    assert all(one is other for one, other in zip(first[:50], flow.lines(f"{text} more", 60, Look()), strict=False))
+    before = Segment("  ")
+    first = flow.lines(text, 60, Look(), before)
+    again = flow.lines(f"{text} m", 60, Look(), before)
+    assert all(one is other for one, other in zip(first[2:50], again[2:50], strict=True))
+
+
+def test_a_table_has_one_head_and_the_same_columns_in_all_its_rows() -> None:
+    flow = Flow()
+    for end in range(100, len(TABLE), 100):
+        drawn(flow, TABLE[:end])
+    head, rule, *rows = drawn(flow, TABLE)
+    assert head.split() == ["number", "how", "much"]
+    assert {*rule.strip()} == {"─"}
+    assert [int(row.split()[0]) for row in rows] == [*range(200)]
+    assert {row.index(str(number)) + len(str(number)) for number, row in enumerate(rows)} == {len(" number")}
+
+
+@pytest.mark.parametrize("width", [20, 40, 200])
+def test_a_table_that_is_too_wide_takes_the_room_from_its_widest_columns(width: int) -> None:
+    text = f"| a | b |\n|---|---|\n| short | {'many words ' * 9}|\n"
+    lines = [line.text for line in Flow().lines(text, width, Look())]
+    assert max(map(len, lines)) <= width
+    assert "".join("".join(lines).split()).count("manywords") == 9
+    assert lines[2].split()[0] == "short"
 
 
 def test_where_only_ascii_can_be_shown_nothing_else_is_drawn() -> None:

@@ -10,7 +10,8 @@ from rich.segment import Segment
 from textual.strip import Strip
 
 from zot.tui.looks import Look
-from zot.tui.markdown import code, drawn, markdown, parsed, with_prefix
+from zot.tui.markdown import code, console, drawn, for_ascii, markdown, parsed, rows_of, with_prefix
+from zot.tui.table import Table
 
 #: Long blocks are kept in pieces of so many lines of code, rows of a table, points of a list, or characters of prose:
 #: drawing two of them is what may take place between two keys.
@@ -54,6 +55,8 @@ class Flow:
         self._done: list[Strip] = []
         #: What makes the rest of the text what it is, if a block began before it: the first line of code or of a table.
         self._lead = ""
+        #: The rows of a long table that no longer change.
+        self._table: Table | None = None
 
     def lines(self, text: str, width: int, look: Look, before: Segment | None = None) -> list[Strip]:
         """Return the lines of ``text``, which begins with what it was the last time."""
@@ -71,12 +74,20 @@ class Flow:
             last = (lead if kept else "") + body[kept:]
             if not is_last:
                 self._done += [*self._drawn(last), *self._behind([Strip([])])]
+                self._table = None
             elif kept or number:
                 self._stable, self._lead = base + block.start + kept, lead
         return self._done + (self._drawn(last) if last.strip() else [])
 
     def _drawn(self, text: str) -> list[Strip]:
-        return self._behind(self._block(text))
+        return self._behind(self._block(text)) if self._table is None else self._rows(self._table, text)
+
+    def _rows(self, table: Table, text: str) -> list[Strip]:
+        """Return the lines of a table whose last rows are this text, which has the head of the table, too."""
+        assert self._key is not None
+        width, look, _ = self._key
+        lines = table.lines(width, console(), rows_of(text)[1:])
+        return lines if look.unicode else for_ascii(lines)
 
     def _behind(self, lines: list[Strip]) -> list[Strip]:
         assert self._key is not None
@@ -124,14 +135,16 @@ class Flow:
         return kept, fence[0]
 
     def _keep_rows(self, body: str) -> tuple[int, str] | None:
-        """Each piece has the head of the table, and columns of its own."""
+        """The rows that are kept are drawn with those to come: all have the same columns."""
         rows = body.split("\n")
         head = "".join(f"{row}\n" for row in rows[:2])
         if len(rows) < 2 * _ROWS + 2:
             return None
         kept = len(head)
         for piece in _pieces(rows[2:], _ROWS):
-            self._done += self._drawn(head + piece)
+            first, *more = rows_of(head + piece)
+            self._table = self._table or Table(first.cells, before=self._key[2] if self._key else None)
+            self._table.extend(more)
             kept += len(piece) + 1
         return kept, head
 

@@ -15,6 +15,7 @@ from rich.theme import Theme
 from textual.strip import Strip
 
 from zot.tui.looks import Look
+from zot.tui.table import Row, Table
 
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderableType, RenderResult
@@ -32,8 +33,7 @@ _STYLES = {
     "markdown.link": "underline blue",
     "markdown.link_url": "underline blue",
     "markdown.list": "none",
-    "markdown.table.header": "bold",
-    "markdown.table.border": "dim",
+    "markdown.table.header": "none",
 }
 
 
@@ -63,10 +63,13 @@ def drawn(renderable: RenderableType, width: int, *, ascii_only: bool = False) -
     if ascii_only:
         options = options.copy()
         options.encoding = "ascii"
-    lines = out.render_lines(renderable, options, pad=False)
-    if ascii_only:
-        lines = [[Segment(one.text.translate(_ASCII_MARKS), one.style) for one in line] for line in lines]
-    return [Strip(line) for line in lines]
+    lines = [Strip(line) for line in out.render_lines(renderable, options, pad=False)]
+    return for_ascii(lines) if ascii_only else lines
+
+
+def for_ascii(lines: list[Strip]) -> list[Strip]:
+    """Return the lines with marks that every terminal has."""
+    return [Strip([Segment(one.text.translate(_ASCII_MARKS), one.style) for one in line]) for line in lines]
 
 
 @cache
@@ -104,6 +107,13 @@ def _folded(line: Text, width: int) -> list[Strip]:
     return [Strip(line.render(console()))]
 
 
+def rows_of(text: str) -> list[Row]:
+    """Return the rows of a table that is all of a text, its head first."""
+    rows: list[Row] = []
+    drawn(_ours()(text, code_theme="", breaks=False, rows=rows), 80)
+    return rows
+
+
 def markdown(text: str, look: Look, *, breaks: bool) -> RenderableType:
     """Return a text as it is drawn. ``breaks``: the line ends of a paragraph stay where they are."""
     made: RenderableType = _ours()(text, code_theme=look.code_theme, breaks=breaks)
@@ -113,7 +123,7 @@ def markdown(text: str, look: Look, *, breaks: bool) -> RenderableType:
 @cache
 def _ours() -> Any:
     """Return Markdown as we draw it: code on the terminal's own background, headings at the left."""
-    from rich.markdown import CodeBlock, Heading, Markdown
+    from rich.markdown import CodeBlock, Heading, Markdown, TableElement
 
     class Code(CodeBlock):
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -125,8 +135,28 @@ def _ours() -> Any:
     class Left(Heading):
         LEVEL_ALIGN = {}  # noqa: RUF012  (as the class above has it)
 
+    class Grid(TableElement):
+        taken: list[Row] | None = None
+
+        @classmethod
+        def create(cls, markdown: Any, token: Any) -> Grid:
+            made = cls()
+            made.taken = markdown.rows
+            return made
+
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            found = [self.header.row if self.header else None, *(self.body.rows if self.body else ())]
+            head, *rows = (Row([cell.content for cell in row.cells] if row else []) for row in found)
+            if self.taken is not None:
+                self.taken += [head, *rows]
+                return
+            for strip in Table(head.cells, rows).lines(options.max_width, console):
+                yield from strip
+                yield Segment.line()
+
     class Ours(Markdown):
-        def __init__(self, text: str, *, code_theme: str, breaks: bool) -> None:
+        def __init__(self, text: str, *, code_theme: str, breaks: bool, rows: list[Row] | None = None) -> None:
+            self.rows = rows  # Where those of a table are wanted, instead of its lines.
             # Theirs makes a parser of its own each time, which takes longer than what it is for.
             self.markup, self.code_theme, self.hyperlinks = text, code_theme, False
             self.justify, self.style = None, "none"
@@ -136,7 +166,9 @@ def _ours() -> Any:
                 if child.type == "softbreak":
                     child.type = "hardbreak"
 
-        elements = {**Markdown.elements, "fence": Code, "code_block": Code, "heading_open": Left}  # noqa: RUF012
+        elements = {  # noqa: RUF012
+            **Markdown.elements, "fence": Code, "code_block": Code, "heading_open": Left, "table_open": Grid,
+        }  # fmt: skip
 
     return Ours
 
