@@ -155,10 +155,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client_home": {"errors", "conversation", "client", "client_session", "client_conversation"},
     # A conversation and a home in this process. Faces do not know them.
     "overhearing": {"errors", "events", "history", "session", "store"},
+    "left_providers": {"config", "provision", "providers/models"},
     "local": {
         "errors", "messages", "events", "slash", "store", "config", "conversation", "history", "outcome", "past",
-        "overhearing",
-        "session", "runtime", "reloadable", "provision", "providers/vendors", "providers/models", "agent",
+        "overhearing", "left_providers",
+        "session", "runtime", "reloadable", "providers/vendors", "providers/models", "agent",
     },
     "local_home": {
         "errors", "messages", "config", "conversation", "local", "runtime", "session", "journal", "skills", "trust",

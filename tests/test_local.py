@@ -76,6 +76,54 @@ async def test_another_provider_goes_on_with_the_same_conversation_for_those_who
         assert await said(conversation) == ["!echo one", "one", "!echo two", "two"]
 
 
+@asynccontextmanager
+async def refusing() -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A server that says no to everybody, and what it was asked."""
+    asked: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", asked
+
+
+@KEEPS
+async def test_a_provider_that_was_left_is_gone_back_to_with_its_own_address_and_key(
+    tmp_path: Path, *, keep: bool
+) -> None:
+    env = {"DEEPSEEK_API_KEY": "sk-other"}
+    async with refusing() as (address, asked):
+        own = {"provider": "openai", "model": "mine", "base_url": address, "api_key": "sk-own"}
+        async with opened(tmp_path, keep=keep, env=env, **own) as (_, conversation):
+            await talk(conversation, "one")
+            await conversation.use_model(ModelInfo("deepseek", "deepseek-chat"))
+            back = next(model for model in await conversation.models() if model.provider == "openai")
+            assert back.id == "mine"
+            await conversation.use_model(back)
+            await talk(conversation, "two")
+            now = await conversation.state()
+            assert (now.provider, now.model) == ("openai", "mine")
+            await conversation.use_model(ModelInfo("deepseek", "deepseek-chat"))
+            assert (await conversation.state()).provider == "deepseek"
+    assert len(asked) == 2
+    assert all(b"authorization: bearer sk-own" in one.lower() for one in asked)
+
+
+async def test_a_script_goes_on_after_another_provider_was_used(tmp_path: Path) -> None:
+    (tmp_path / "one.lab").write_text("say scripted\n")
+    env = {"DEEPSEEK_API_KEY": "sk-test"}
+    async with opened(tmp_path, env=env, script=str(tmp_path / "one.lab")) as (_, conversation):
+        await conversation.use_model(ModelInfo("deepseek", "deepseek-chat"))
+        assert "lab" in {model.provider for model in await conversation.models()}
+        await conversation.use_model(ModelInfo("lab", "lab-1"))
+        await talk(conversation, "go")
+        assert await said(conversation) == ["go", "scripted"]
+
+
 async def test_a_provider_without_a_key_is_refused_and_nothing_changes(tmp_path: Path) -> None:
     async with opened(tmp_path) as (_, conversation):
         with pytest.raises(ConfigError, match="no key for deepseek"):

@@ -14,6 +14,7 @@ from zot.conversation import Aside, Decision, ModelInfo, Remembered, Snapshot
 from zot.errors import AgentError, ConfigError, RunCancelled, RuntimeBusy, UserError
 from zot.events import Done, Error, PanelClosed, PanelOpened
 from zot.history import Batch, Subscriber
+from zot.left_providers import LeftProviders
 from zot.messages import ImageBlock, ShownMessage, show, text_of
 from zot.outcome import Outcome
 from zot.overhearing import Overhearing
@@ -46,6 +47,7 @@ class LocalConversation:
         #: What is on record of the run that another process has begun, if one has.
         self._begun: Sequence[tuple[int, Row]] = ()
         self._panels = _OpenPanels(session)
+        self._left = LeftProviders()
         session.start()
 
     def follow(self, subscriber: Subscriber) -> Callable[[], None]:
@@ -160,9 +162,9 @@ class LocalConversation:
             self._session.use_model(model.id)
             return
         self._check_idle("another provider cannot be used")
-        await self._reopen(
-            provider=model.provider, model=model.id, base_url=None, api=None, api_key=None, script=None, replay=None
-        )
+        config, agent = self._working(), self._session.agent
+        await self._reopen(**self._left.settings(model.provider), model=model.id)
+        self._left.leave(agent.provider.name, config, agent.model)
 
     async def lock(self, *, locked: bool) -> None:
         if locked != self._config.lock:
@@ -271,20 +273,15 @@ class LocalConversation:
         await former.close()
 
     def _elsewhere(self) -> list[ModelInfo]:
-        """Return the models of other providers that have a key."""
+        """Return the models of other providers that were asked before, or have a key."""
         from zot.providers.vendors import VENDORS
-        from zot.provision import credential_of, models_of
 
         found: list[ModelInfo] = []
         for name, vendor in VENDORS.items():
-            if name == self._session.agent.provider.name or not vendor.key_names:
+            if name == self._session.agent.provider.name or not (vendor.key_names or name in self._left):
                 continue
-            config = msgspec.structs.replace(
-                self._config, provider=name, model=None, base_url=None, api=None, api_key=None, script=None, replay=None
-            )
             try:
-                if credential_of(config) is not None:
-                    found += [_info(model) for model in models_of(config).models]
+                found += [_info(model) for model in self._left.models(name, self._config)]
             except ConfigError:
                 continue  # It is not set up: `zot doctor` tells what is missing.
         return found
