@@ -83,9 +83,13 @@ class ClientConversation:
 
         self._begin(hear())
 
-    async def steer(self, text: str) -> None:
+    async def steer(self, text: str, name: str = "") -> None:
         async with _plainly():
-            await self._session.steer(text)
+            await self._session.steer(text, prompt_id=name or None)
+
+    async def take_back(self, name: str) -> None:
+        async with _plainly():
+            await self._session.take_back(name)
 
     async def retry(self) -> None:
         """Say it again: the daemon knows no other way."""

@@ -115,10 +115,17 @@ class ClientSession:
         """Return the conversation before the turn that runs; `follow` after its ``last_seq`` tells the rest."""
         return await self._ask("session/messages", said.MessagePage, view="past")
 
-    async def steer(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
-        """Say something to the running turn, before its next model call; a prompt, if there is none."""
-        attachments = [_attachment(image) for image in images]
-        await self._ask("session/steer", said.Steered, within_s=None, prompt=text, attachments=attachments)
+    async def steer(self, text: str, images: Sequence[ImageBlock] = (), *, prompt_id: str | None = None) -> None:
+        """Say something to the running turn, before its next model call; a prompt, if there is none.
+
+        By its ``prompt_id`` it can be taken back: then RpcError is raised.
+        """
+        more = {"attachments": [_attachment(image) for image in images], "promptId": prompt_id}
+        await self._ask("session/steer", said.Steered, within_s=None, prompt=text, **more)
+
+    async def take_back(self, prompt_id: str) -> None:
+        """Let something that waits never be said. Raise RpcError if it has been."""
+        await self._ask("session/take_back", said.TakenBack, promptId=prompt_id)
 
     async def compact(self) -> said.Compacted:
         """Replace the older part of the conversation by a summary, for the model, and return that."""

@@ -88,8 +88,11 @@ class Conversation(Protocol):
     async def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
         """Run a prompt, after those that came before."""
 
-    async def steer(self, text: str) -> None:
-        """Say something to the running prompt, before its next model call."""
+    async def steer(self, text: str, name: str = "") -> None:
+        """Say something to the running prompt, before its next model call. By its ``name`` it can be taken back."""
+
+    async def take_back(self, name: str) -> None:
+        """Let what was to steer never be said. Raise UserError if it has been."""
 
     async def retry(self) -> None:
         """Go on with the newest prompt, which failed, without saying it again."""

@@ -150,6 +150,16 @@ def drop_all(jobs: deque[Job], why: AgentError) -> None:
         jobs.popleft().drop(why)
 
 
+def take_out(prompt_id: str, *queues: deque[Job]) -> Job:
+    """Take the job of this name out of the queue that it waits in. Raise UserError if it waits in none."""
+    for jobs in queues:
+        for job in jobs:
+            if prompt_id and job.prompt_id == prompt_id:
+                jobs.remove(job)
+                return job
+    raise UserError("it cannot be taken back: it has been said already, or nobody has it any more")
+
+
 def explained(problem: BaseException) -> AgentError:
     """Return the error the user may see. What we did not foresee is logged here and hidden there."""
     if isinstance(problem, AgentError):

@@ -17,7 +17,7 @@ from zot.history import Batch, Subscriber
 from zot.left_providers import LeftProviders
 from zot.messages import ImageBlock, ShownMessage, show, text_of
 from zot.outcome import Outcome
-from zot.overhearing import Overhearing
+from zot.overhearing import Overhearing, left_open
 from zot.past import Past
 from zot.runtime import open_recorded, open_session
 from zot.session import Session
@@ -41,7 +41,6 @@ class LocalConversation:
         self._session = session
         self._unused = unused
         self._config = config
-        self._aborting = False
         self._followers: dict[Subscriber, Callable[[], None]] = {}
         self._overhearing: Overhearing | None = None
         #: What is on record of the run that another process has begun, if one has.
@@ -88,7 +87,7 @@ class LocalConversation:
 
     async def past(self) -> Sequence[ShownMessage]:
         if self._overhearing is None and self._config.session is not None:
-            self._begun = await self._session.left_open()
+            self._begun = await left_open(self._session)
         known = [row for seq, row in self._begun if seq <= self._session.last_seq]
         messages = await self.messages()
         return messages[: len(messages) - sum(isinstance(row, Said) for row in known)]
@@ -96,12 +95,15 @@ class LocalConversation:
     async def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
         self._session.prompt(text, images, dropped=self._dropped)
 
-    async def steer(self, text: str) -> None:
+    async def steer(self, text: str, name: str = "") -> None:
         def dropped(why: AgentError) -> None:
-            if not self._aborting:  # Whoever aborts has it back.
+            if not isinstance(why, RunCancelled):  # Whoever wanted that has it back.
                 self._dropped(why)
 
-        self._session.steer(text, dropped=dropped)
+        self._session.steer(text, prompt_id=name, dropped=dropped)
+
+    async def take_back(self, name: str) -> None:
+        self._session.take_back(name)
 
     async def retry(self) -> None:
         asked = [message for message in self._session.transcript.messages if message.role == "user"]
@@ -113,11 +115,7 @@ class LocalConversation:
         if self._overhearing is not None and self._overhearing.is_elsewhere:
             await self._overhearing.abort()
             return
-        self._aborting = True
-        try:
-            self._session.abort(steers=True)
-        finally:
-            self._aborting = False
+        self._session.abort(steers=True)
 
     async def approve(self, request: str, decision: Decision) -> None:
         self._session.approve(request, decision)

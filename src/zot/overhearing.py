@@ -128,3 +128,12 @@ def _event(row: Row) -> AgentEvent | None:
     if isinstance(row, Spliced) and row.is_clearing:
         return ConversationReplaced(0)
     return None if isinstance(row, Change) else row
+
+
+async def left_open(session: Session) -> Sequence[tuple[int, Row]]:
+    """Return what is on record of the run that another process has begun in a session and not ended, if one has."""
+    if session.busy:
+        return ()
+    rows = await session.newest_rows()
+    events = [row for _, row in rows if not isinstance(row, Change)]
+    return () if not events or any(isinstance(event, Done) for event in events) else rows

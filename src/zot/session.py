@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from zot.abortable import Abortable
 from zot.agent.compaction import undo_compaction
@@ -15,14 +15,14 @@ from zot.agent.hooks import Jobs, NoJobs
 from zot.agent.loop import Agent
 from zot.agent.transcript import Transcript, repaired
 from zot.errors import AgentError, RunCancelled, RuntimeBusy, StoreFailed, UserError
-from zot.events import ApprovalRequest, Done
+from zot.events import ApprovalRequest
 from zot.history import Before, History, Subscriber
 from zot.job import Dropped, Edit, Errand, Job, Started, Wish, Words, begun, checked_prompt, unwanted
 from zot.mending import establish, keep, note
 from zot.messages import Counters, ImageBlock, Message, TextBlock, timestamp
 from zot.past import CONCLUSION, Past, concluded, everything, fork_point
-from zot.session_state import State
-from zot.store import Allowed, Change, Guarded, MemoryStore, Row, Spliced, Store
+from zot.session_state import State, state_of
+from zot.store import Allowed, Guarded, MemoryStore, Row, Spliced, Store
 from zot.worker import Worker
 
 if TYPE_CHECKING:
@@ -103,18 +103,9 @@ class Session:
 
     def state(self) -> State:
         """Return a snapshot."""
-        agent, pending = self.agent, self.pending
-        state: Literal["idle", "running", "waiting_approval"] = "running" if self.busy else "idle"
-        return State(
-            agent.provider.name,
-            agent.model.id,
-            agent.cwd,
-            len(self.transcript),
-            self.busy,
-            self.totals,
-            state if pending is None else "waiting_approval",
-            pending,
-        )
+        agent, count = self.agent, len(self.transcript)
+        doing = state_of(self.pending, busy=self.busy)
+        return State(agent.provider.name, agent.model.id, agent.cwd, count, self.busy, self.totals, doing, self.pending)
 
     @property
     def pending(self) -> ApprovalRequest | None:
@@ -172,13 +163,24 @@ class Session:
         self.agent.check_fit(Message("user", (TextBlock(text),), ""))
 
     def steer(
-        self, text: str, images: Sequence[ImageBlock] = (), *, started: Started = begun, dropped: Dropped = unwanted
+        self,
+        text: str,
+        images: Sequence[ImageBlock] = (),
+        *,
+        prompt_id: str = "",
+        started: Started = begun,
+        dropped: Dropped = unwanted,
     ) -> None:
         """Say something to the running prompt before its next model call; when idle, the same as `prompt`.
 
         If the run ends before it can be said, it becomes a prompt of its own, ahead of the others.
         """
-        self._worker.steer(Job(*checked_prompt(text, images), started=started, dropped=dropped))
+        job = Job(*checked_prompt(text, images), started=started, dropped=dropped, prompt_id=prompt_id)
+        self._worker.steer(job)
+
+    def take_back(self, prompt_id: str) -> None:
+        """Let a prompt, or what was to steer one, never be said. Raise UserError if it has been said, or dropped."""
+        self._worker.take_back(prompt_id)
 
     def compact(self, *, started: Started = begun, dropped: Dropped = unwanted) -> Job:
         """Summarise the conversation, after the prompts that came before."""
@@ -327,13 +329,9 @@ class Session:
         """Return what is on record above a number, whoever wrote it. Raise StoreFailed."""
         return await self._store.read(number, limit)
 
-    async def left_open(self) -> Sequence[tuple[int, Row]]:
-        """Return what is on record of a run without an end that another process has begun, with numbers."""
-        if not self._store.shared or self.busy:
-            return ()
-        rows = await self._store.newest()
-        events = [row for _, row in rows if not isinstance(row, Change)]
-        return () if not events or any(isinstance(event, Done) for event in events) else rows
+    async def newest_rows(self) -> Sequence[tuple[int, Row]]:
+        """Return what is on record of the newest run, whoever wrote it. Raise StoreFailed."""
+        return await self._store.newest()
 
     async def all_messages(self) -> list[Message]:
         """Return every message that ever stood in the transcript, as far as it is kept: also compacted ones."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from zot.events import ApprovalRequest
 from zot.messages import Counters
+
+Doing: TypeAlias = Literal["idle", "running", "waiting_approval"]
 
 
 class State(msgspec.Struct, frozen=True):
@@ -19,5 +21,12 @@ class State(msgspec.Struct, frozen=True):
     message_count: int
     busy: bool
     usage: Counters
-    state: Literal["idle", "running", "waiting_approval"] = "idle"
+    state: Doing = "idle"
     pending: ApprovalRequest | None = None
+
+
+def state_of(pending: ApprovalRequest | None, *, busy: bool) -> Doing:
+    """Return what a session does, in a word."""
+    if pending is not None:
+        return "waiting_approval"
+    return "running" if busy else "idle"

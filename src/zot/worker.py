@@ -17,7 +17,7 @@ from zot.driver import Driver
 from zot.errors import AgentError, ContextExhausted, ContextTooLong, QueueFull, RunCancelled, RuntimeClosed, StoreFailed
 from zot.events import AgentEvent, ApprovalRequest, Done, Error, TurnEnd
 from zot.history import History
-from zot.job import Errand, Job, drop_all, explained, forestall
+from zot.job import Errand, Job, drop_all, explained, forestall, take_out
 from zot.mending import mend, take_up
 from zot.store import Row, Store
 
@@ -142,6 +142,10 @@ class Worker:
         elif job in self._waiting:
             self._waiting.remove(job)
             job.drop(RunCancelled("cancelled before it began"))
+
+    def take_back(self, prompt_id: str) -> None:
+        """Drop what waits, or is to steer, by this name. Raise UserError if nothing does any more."""
+        take_out(prompt_id, self._steering, self._waiting).drop(RunCancelled("it was taken back before it was said"))
 
     def approve(self, request_id: str, decision: str, by: str) -> None:
         """Answer a question about a tool call. Raise UserError if nobody waits for it, or it is no decision."""

@@ -165,6 +165,7 @@ async def test_unknown_sessions_are_not_found(caller: Caller) -> None:
     lenient = {"session/messages", "session/delete", "session/detach"}
     for method, more in {
         "session/prompt": {"prompt": "hi"}, "session/steer": {"prompt": "hi"}, "session/cancel": {},
+        "session/take_back": {"promptId": "p"},
         "session/approve": {"requestId": "r", "decision": "reject"}, "session/attach": {}, "session/close": {},
         "session/kill": {}, "session/state": {}, "session/fork": {}, "session/configure": {}, "session/compact": {},
         "session/clear": {}, "session/rename": {"title": "t"}, "session/commands": {},

@@ -301,6 +301,28 @@ async def test_the_summary_of_a_compaction_is_a_turn(daemon: Running) -> None:
     assert compacted["summary"] != ""
 
 
+async def test_what_waits_to_be_said_can_be_taken_back_until_it_is_said(daemon: Running) -> None:
+    caller, other = await daemon.caller(), await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    asked = caller.call("session/prompt", sessionId="s", prompt="!stall", promptId="first")
+    await caller.until(type="state")
+    steers = caller.call("session/steer", sessionId="s", prompt="to the left", promptId="left")
+    waits = caller.call("session/prompt", sessionId="s", prompt="!echo later", promptId="later")
+    await caller.get("session/state", sessionId="s")
+    taken = await other.get("session/take_back", sessionId="s", promptId="left")
+    assert taken == {"sessionId": "s", "promptId": "left", "takenBack": True}
+    assert (await caller.answer(steers))["error"]["message"] == "it was taken back before it was said"
+    await other.get("session/take_back", sessionId="s", promptId="later")
+    for too_late in ("first", "left", "never heard of", ""):
+        code, why = await other.error("session/take_back", sessionId="s", promptId=too_late)
+        assert (code, "cannot be taken back" in why) == (-32602, True)
+    await other.get("session/cancel", sessionId="s")
+    for number in (asked, waits):
+        assert (await caller.answer(number))["result"]["stopReason"] == "cancelled"
+    prompts = [one["prompt"] for one in caller.updates() if one["type"] == "state"]
+    assert prompts == ["!stall"]
+
+
 async def test_words_reach_a_turn_that_runs(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")

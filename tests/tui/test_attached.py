@@ -133,3 +133,20 @@ async def test_all_follow_who_clears_the_conversation(home: Path) -> None:
             await person.sees("   said afterwards")
             assert person.screen.index("begins anew") < person.screen.index("said afterwards")
             await person.idle()
+
+
+async def test_what_is_to_steer_can_be_taken_back_from_the_daemon(home: Path) -> None:
+    async with two(home) as (one, other):
+        await one.says(HELD % "go")
+        await one.sees("running bash")
+        await one.says("!echo never said", "ctrl+s")
+        await one.sees("steering: !echo never said")
+        await one.pilot.press("up")
+        await one.until(lambda: one.app.editor.text == "!echo never said")
+        assert "steering:" not in one.screen
+        (home / "go").touch()
+        for person in (one, other):
+            await person.sees("   released")
+            await person.idle()
+            assert "❯ !echo never said" not in person.screen
+            assert "error" not in person.screen

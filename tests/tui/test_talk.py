@@ -9,6 +9,7 @@ from textual.drivers import linux_driver
 from textual.events import Key, Paste
 
 from tui.stage import stage
+from zot.messages import text_of
 from zot.tui.completion import Offer, Offers
 from zot.tui.composer import Composer
 
@@ -85,6 +86,45 @@ async def test_steering_reaches_the_running_prompt(tmp_path: Path) -> None:
         await person.sees("   to the left")
         await person.idle()
         assert "steering:" not in person.screen
+
+
+async def test_what_is_to_steer_can_be_changed_and_removed_until_it_is_said(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.says(HELD)
+        await person.sees("running bash")
+        await person.says("!echo to the left", "ctrl+s")
+        await person.says("!echo nowhere", "ctrl+s")
+        await person.sees("steering: !echo nowhere")
+        await person.pilot.press("ctrl+r")
+        await person.misses("!echo nowhere")
+        await person.pilot.press("up")
+        await person.until(lambda: person.app.editor.text == "!echo to the left")
+        assert "steering:" not in person.screen
+        await person.says(" hand", "ctrl+s")
+        await person.sees("steering: !echo to the left hand")
+        (tmp_path / "go").touch()
+        await person.sees("   to the left hand")
+        await person.idle()
+        said = [text_of(one.content) for one in await person.app.conversation.messages() if one.role == "user"]
+        assert said == [HELD, "!echo to the left hand"]
+
+
+async def test_what_has_been_said_already_cannot_be_taken_back(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.says(HELD)
+        await person.sees("running bash")
+        await person.says("!echo to the left", "ctrl+s")
+        await person.sees("steering: !echo to the left")
+        name = person.app.queue.last_steering
+        (tmp_path / "go").touch()
+        await person.sees("❯ !echo to the left")
+        await person.idle()
+        person.app.queue.steer(name, "!echo to the left")  # As if the key had come before the news.
+        await person.pilot.press("up")
+        await person.sees("it cannot be taken back: it has been said already")
+        assert person.app.editor.text == ""
 
 
 async def test_control_c_twice_leaves_and_once_does_not(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ class SessionMethods:
             "session/new": self._new,
             "session/prompt": self._prompt,
             "session/steer": self._steer,
+            "session/take_back": self._take_back,
             "session/cancel": self._cancel,
             "session/approve": self._approve,
             "session/attach": self._attach,
@@ -224,10 +225,16 @@ class SessionMethods:
             session.steer(
                 text,
                 images,
+                prompt_id=asked.prompt_id or "",
                 started=lambda: deferred.resolve(said.Steered(asked.session_id)),
                 dropped=lambda why: deferred.resolve(_undone(why, SESSION_NOT_FOUND)),
             )
         return deferred
+
+    async def _take_back(self, connection: Connection, asked: said.TakeBack) -> said.TakenBack:
+        async with used(self._hub, connection, asked.session_id) as session:
+            session.take_back(asked.prompt_id)
+        return said.TakenBack(asked.session_id, asked.prompt_id)
 
     async def _cancel(self, connection: Connection, asked: said.OfSession) -> said.Cancelled:
         del connection

@@ -237,6 +237,9 @@ class ZotApp(App[int]):
         else:
             await self.submit(message.text)
 
+    def on_composer_withdrawn(self, message: Composer.Withdrawn) -> None:
+        self._do(self.composer.withdraw_steering(message, self.conversation.take_back))
+
     async def submit(self, text: str) -> None:
         if not self.following.is_open or self.runs:
             self.queue.add(text)

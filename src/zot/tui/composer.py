@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Sequence
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.message import Message
 
 from zot.errors import AgentError
 from zot.slash import CommandInfo
@@ -21,12 +23,22 @@ class Composer(Vertical):
 
     DEFAULT_CSS = "Composer { height: auto; border-top: solid ansi_bright_black; }"
 
+    class Withdrawn(Message):
+        """Somebody wants back what is on its way by this name; ``keeps``: to change it."""
+
+        def __init__(self, name: str, *, keeps: bool) -> None:
+            super().__init__()
+            self.name = name
+            self.keeps = keeps
+
     def __init__(self) -> None:
         super().__init__()
         self._offers = Offers()
         self.editor = Editor(self._offers)
         self.queue = Queue()
         self.files: Files | None = None
+        #: The names of what is being taken back.
+        self._withdrawn: set[str] = set()
         #: What extensions offer, as far as it is known.
         self.commands: Sequence[CommandInfo] = ()
 
@@ -36,7 +48,7 @@ class Composer(Vertical):
     async def furnish(self) -> None:
         """Have everything: the first frame must not wait for what nobody needs yet."""
         await self.mount(self.queue, self._offers, before=self.editor)
-        self.editor.take_back = self.queue.last
+        self.editor.take_back = self._take_back
 
     def withdraw(self) -> bool:
         """Offer nothing any more; False if nothing was offered."""
@@ -48,16 +60,37 @@ class Composer(Vertical):
         """Put what waits back into the editor."""
         self.put_back(self.queue.all())
 
-    async def steer(self, text: str, say: Callable[[str], Awaitable[None]]) -> None:
+    async def steer(self, text: str, say: Callable[[str, str], Awaitable[None]]) -> None:
         """Show that something is on its way to the running prompt. What cannot be said is put back into the editor."""
-        self.queue.steer(text)
+        name = os.urandom(8).hex()
+        self.queue.steer(name, text)
         try:
-            await say(text)
+            await say(text, name)
         except AgentError:
-            if not self.queue.said(text):
-                return  # Somebody took it back already.
+            if name not in self._withdrawn and self.queue.withdraw(name):  # Else somebody has it back already.
+                self.put_back([text])
+                raise
+
+    def _take_back(self, keeps: bool) -> bool:
+        """Take back what was written last: what waits here at once, what is on its way if it can be. False if nothing.
+
+        What ``keeps`` is put into the editor.
+        """
+        if text := self.queue.last():
+            self.put_back([text] if keeps else [])
+        elif name := self.queue.last_steering:
+            self.post_message(self.Withdrawn(name, keeps=keeps))
+        return bool(text or name)
+
+    async def withdraw_steering(self, message: Withdrawn, take_back: Callable[[str], Awaitable[None]]) -> None:
+        """Take back what is on its way, unless it has been said."""
+        self._withdrawn.add(message.name)
+        try:
+            await take_back(message.name)
+        finally:
+            self._withdrawn.discard(message.name)
+        if (text := self.queue.withdraw(message.name)) and message.keeps:
             self.put_back([text])
-            raise
 
     def put_back(self, texts: list[str]) -> None:
         """Put what has not been said before what stands in the editor."""

@@ -79,8 +79,8 @@ class Editor(TextArea):
         self._offers = offers
         #: Where something to complete was asked for the last time.
         self._asked: Place | None = None
-        #: Returns what was written, not yet submitted to the model, and can be taken back; "" if nothing.
-        self.take_back: Callable[[], str] = lambda: ""
+        #: Takes back what was written last and has not been said, to keep it here or not; False if nothing can be.
+        self.take_back: Callable[[bool], bool] = lambda keeps: False
         self._history: list[str] = []
         self._at = 0
         self._draft = ""
@@ -120,8 +120,8 @@ class Editor(TextArea):
     def action_cursor_up(self, select: bool = False) -> None:
         if self.offers:
             self._offers.move(-1)
-        elif not self.text and (waiting := self.take_back()):
-            self.put(waiting)
+        elif not self.text and self.take_back(True):
+            return
         elif select or not self.cursor_at_first_line or not self._recall(-1):
             super().action_cursor_up(select)
 
@@ -137,7 +137,7 @@ class Editor(TextArea):
         self.submit(steers=True)
 
     def action_remove_waiting(self) -> None:
-        self.take_back()
+        self.take_back(False)
 
     def action_end_of_input(self) -> None:
         """Leave, if there is nothing to lose; else delete a character, as shells do."""

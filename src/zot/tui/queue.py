@@ -21,7 +21,8 @@ class Queue(Static):
     def __init__(self) -> None:
         super().__init__()
         self.waiting: list[str] = []
-        self._steering: list[str] = []
+        #: By their names.
+        self._steering: dict[str, str] = {}
 
     def add(self, text: str) -> None:
         """Let something wait."""
@@ -42,26 +43,34 @@ class Queue(Static):
 
     def all(self) -> list[str]:
         """Take out everything, with what is on its way."""
-        texts, self.waiting, self._steering = self._steering + self.waiting, [], []
+        texts, self.waiting = [*self._steering.values(), *self.waiting], []
+        self._steering.clear()
         self.draw()
         return texts
 
-    def steer(self, text: str) -> None:
+    def steer(self, name: str, text: str) -> None:
         """Something is on its way to the running prompt."""
-        self._steering.append(text)
+        self._steering[name] = text
         self.draw()
 
-    def said(self, text: str) -> bool:
-        """Something has been said, or never will be: it is no longer on its way. False if it was not."""
-        if text not in self._steering:
-            return False
-        self._steering.remove(text)
+    @property
+    def last_steering(self) -> str:
+        """The name of what has been on its way for the shortest time; "" if nothing is."""
+        return next(reversed(self._steering), "")
+
+    def said(self, text: str) -> None:
+        """Something has been said: it is no longer on its way."""
+        self.withdraw(next((name for name, one in self._steering.items() if one == text), ""))
+
+    def withdraw(self, name: str) -> str:
+        """Take out something that is on its way, and will not arrive; "" if it is not."""
+        text = self._steering.pop(name, "")
         self.draw()
-        return True
+        return text
 
     def draw(self) -> None:
         """Show what waits."""
-        lines = [f"steering: {one_line(safe(text), 200)}" for text in self._steering]
+        lines = [f"steering: {one_line(safe(text), 200)}" for text in self._steering.values()]
         lines += [f"{number}. {one_line(safe(text), 200)}" for number, text in enumerate(self.waiting, 1)]
         hidden = len(lines) - _SHOWN
         text = Text("\n".join(lines[:_SHOWN]), style="dim", no_wrap=True, overflow="ellipsis")

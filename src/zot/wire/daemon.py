@@ -104,6 +104,13 @@ _DECLARED: Final = (
         _BUSY,
     ),
     Method(
+        "session/take_back",
+        session.TakeBack,
+        session.TakenBack,
+        "Lets a prompt that waits, or what was to steer a turn, never be said; refused if it has been.",
+        _GONE,
+    ),
+    Method(
         "session/cancel",
         session.OfSession,
         session.Cancelled,

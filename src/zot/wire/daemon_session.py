@@ -72,16 +72,24 @@ class Attachment(Spelled, frozen=True):
     source: str | None = None
 
 
+#: What a client calls something that it says.
+PromptId: TypeAlias = Annotated[str, msgspec.Meta(max_length=200)]
+
+
 class Steer(Spelled, frozen=True):
     session_id: str
     prompt: str = ""
     attachments: tuple[Attachment, ...] = ()
+    prompt_id: PromptId | None = None
 
 
 class Prompt(Steer, frozen=True):
     """``prompt_id`` is what the client calls it: what begins and ends its turn says it, too."""
 
-    prompt_id: Annotated[str, msgspec.Meta(max_length=200)] | None = None
+
+class TakeBack(Spelled, frozen=True):
+    session_id: str
+    prompt_id: PromptId
 
 
 class Prompted(Spelled, frozen=True):
@@ -105,6 +113,12 @@ class FailedTurn(Spelled, frozen=True):
 class Steered(Spelled, frozen=True):
     session_id: str
     accepted: bool = True
+
+
+class TakenBack(Spelled, frozen=True):
+    session_id: str
+    prompt_id: str
+    taken_back: bool = True
 
 
 class Cancelled(Spelled, frozen=True):
