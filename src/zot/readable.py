@@ -46,6 +46,11 @@ def when(time: str) -> str:
     return one_line(time[:19].replace("T", " "))
 
 
+def duration(milliseconds: int) -> str:
+    """Return so long a time in seconds, with a decimal where that says something."""
+    return f"{milliseconds / 1000:.{0 if milliseconds >= 10_000 else 1}f} s"
+
+
 def counted(count: int, noun: str) -> str:
     """Return how many there are."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from extensions.stage import Extension
+from tui.stage import stage
 from tui.test_extensions import PLAYER
 from zot.config import Config
 from zot.conversation import Conversation, Home
@@ -202,3 +203,19 @@ async def test_control_c_at_a_question_takes_it_back_and_the_next_line_is_a_prom
         person.type("y")
         await person.until("finished.\n> ")
         assert (tmp_path / "it-ran").exists()
+
+
+async def test_an_abort_that_fails_says_so(tmp_path: Path) -> None:
+    async with stage(tmp_path) as other:
+        await other.sees("ready")
+        await other.says("!echo how it began")
+        await other.idle()
+        session = (await other.app.conversation.state()).session
+        async with lines(tmp_path, session=session) as person:
+            await person.until("> ")
+            await other.says("!slow 1000 0.02")
+            await person.until("another process is at work")
+            os.kill(os.getpid(), signal.SIGINT)
+            await person.until("abort it there")
+            await other.pilot.press("escape")
+            await person.until("-- aborted")

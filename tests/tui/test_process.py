@@ -137,8 +137,11 @@ def test_a_terminal_that_can_only_do_lines_has_lines(tmp_path: Path) -> None:
         person.until(b"finished.")
         person.type(b"/cost\n")
         person.until(b"input      200")
+        person.type(b"!retry 1\n")
+        person.until(b"Answered after 1")
         person.type(b"\x04")
         assert person.end() == 0
+        assert person.written.count(b"status 529") == 1
         assert b"\x1b" not in person.written
         assert b"* bash echo from a tool" in person.written
 

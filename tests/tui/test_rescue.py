@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tui.stage import stage
+from zot.tui.log import noted
 
 TWO_MODELS = '{"providers": {"lab": {"models": [{"id": "lab-2", "contextWindow": 100000}]}}}'
 
@@ -52,3 +53,14 @@ async def test_what_is_typed_while_a_model_fails_is_not_taken_for_a_choice(tmp_p
         await person.decides("lab/lab-1, once more", "enter")
         await person.sees("second try")
         assert person.app.editor.text == "oh"
+
+
+async def test_that_it_is_tried_again_is_shown_once(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        with noted(person.app.note):
+            await person.says("!retry 2")
+            await person.sees("again in")
+            assert person.screen.count("status 529") == person.screen.count("again in") == 1
+            await person.idle()
+        assert "status 529" not in person.screen

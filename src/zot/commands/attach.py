@@ -227,6 +227,7 @@ class Attachment:
             await asyncio.wait({moved, *self._turns}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             moved.cancel()
+            await asyncio.wait([moved])
 
     async def _command(self, name: str, args: str) -> None:
         answer = await self._session.run_command(name, args)

@@ -133,9 +133,16 @@ async def _closed(app: ZotApp, *, within_s: float) -> None:
 def _plain(opening: Opening) -> int:
     import asyncio
 
+    from zot.tui.log import noted
     from zot.tui.looks import charset
     from zot.tui.plain import PlainTerminal
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding=charset())
-    return asyncio.run(PlainTerminal(opening.home, opening.session).run())
+
+    async def talk() -> int:
+        terminal = PlainTerminal(opening.home, opening.session)
+        with noted(terminal.note):
+            return await terminal.run()
+
+    return asyncio.run(talk())

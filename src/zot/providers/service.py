@@ -29,6 +29,8 @@ from zot.providers.retry import IN_PASSING, retry_delay
 
 log = logging.getLogger("zot")
 
+#: A record with this is told by an event, too.
+TOLD = {"is_told": True}
 _MAX_REPLY_BYTES = 64 * 1024 * 1024
 _MAX_ERROR_BODY = 64 * 1024
 #: So much of an answer is kept, to be shown if it is none.
@@ -154,7 +156,7 @@ class _Call:
                 if delay_s is None or delay_s >= self._left_s():
                     self._advise(error)
                     raise
-                log.warning("%s (attempt %d; the next one in %.2f s)", error, attempt, delay_s)
+                log.warning("%s (attempt %d; the next one in %.2f s)", error, attempt, delay_s, extra=TOLD)
                 self._on_retry(str(error), attempt=attempt, delay_s=delay_s)
                 await self._sleep(delay_s)
                 attempt += 1

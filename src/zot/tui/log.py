@@ -22,6 +22,10 @@ class NoteHandler(logging.Handler):
         self._note = note
         self._loop = asyncio.get_running_loop()
 
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Leave out what is told by an event, too: the screen shows that."""
+        return not hasattr(record, "is_told") and bool(super().filter(record))
+
     def emit(self, record: logging.LogRecord) -> None:
         level: Level = "error" if record.levelno >= logging.ERROR else "warn"
         self._loop.call_soon_threadsafe(self._note, record.getMessage(), level)

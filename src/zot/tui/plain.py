@@ -6,8 +6,8 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from zot.about import summary
 from zot.conversation import Conversation, Decision, Home
@@ -31,7 +31,7 @@ from zot.events import (
 )
 from zot.messages import text_of
 from zot.printable import printable
-from zot.readable import counted, escaped, one_line
+from zot.readable import counted, duration, escaped, one_line
 from zot.slash import CommandInfo
 from zot.tui import slash
 from zot.tui.asked import Decided, beyond_summary
@@ -82,6 +82,8 @@ class PlainTerminal:
         #: What was typed before the question that waits for an answer.
         self._before: list[str | None] = []
         self._failure = ""
+        #: Who awaits the aborts that somebody wanted.
+        self._aborts = asyncio.TaskGroup()
         self._leaving = False
         self._at_start = True
         self._unread = b""
@@ -104,6 +106,17 @@ class PlainTerminal:
         loop.add_reader(self._incoming, self._read)
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
         try:
+            async with self._aborts:
+                return await self._open_and_talk()
+        finally:
+            loop.remove_reader(self._incoming)
+            loop.remove_signal_handler(signal.SIGINT)
+            self._unfollow()
+            if self._conversation is not None:
+                await self._conversation.close()
+
+    async def _open_and_talk(self) -> int:
+        try:
             self._home = await self._begin()
             await ask_trust(self)
             await self._enter(await self._session(self._home))
@@ -112,12 +125,6 @@ class PlainTerminal:
         except AgentError as problem:
             self._say(f"zot: {problem}")
             return 1
-        finally:
-            loop.remove_reader(self._incoming)
-            loop.remove_signal_handler(signal.SIGINT)
-            self._unfollow()
-            if self._conversation is not None:
-                await self._conversation.close()
         return 0
 
     async def _enter(self, conversation: Conversation) -> None:
@@ -163,7 +170,13 @@ class PlainTerminal:
             self._lines.put_nowait(None)
             return
         self._drop_typed()
-        self._spawn(self._conversation.abort())
+        self._aborts.create_task(self._abort(self._conversation), name="zot abort")
+
+    async def _abort(self, conversation: Conversation) -> None:
+        try:
+            await conversation.abort()
+        except AgentError as problem:
+            self.note(str(problem), "error")
 
     def _drop_typed(self) -> None:
         """What was typed while something ran is not said after an abort. The end of the input stays."""
@@ -177,10 +190,6 @@ class PlainTerminal:
         """Take the lines that were typed and not read yet."""
         before, self._before = self._before, []
         return [*before, *(self._lines.get_nowait() for _ in range(self._lines.qsize()))]
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work, name="zot abort")
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _line(self, prompt: str) -> str | None:
         self._write(prompt)
@@ -226,7 +235,7 @@ class PlainTerminal:
             case Error(message=message):
                 self._say(f"-- failed: {one_line(message)}")
             case Retry(reason=reason, delay_ms=delay_ms):
-                self._say(f"-- again in {delay_ms / 1000:.0f} s: {one_line(reason)}")
+                self._say(f"-- again in {duration(delay_ms)}: {one_line(reason)}")
             case CompactDone():
                 self._say("-- the conversation was made shorter")
             case ConversationReplaced(messages=messages):
@@ -293,6 +302,7 @@ class PlainTerminal:
         finally:
             answering.cancel()
             self._answering = None
+            await asyncio.wait([answering])  # What was typed meanwhile is put back before anybody reads on.
         if answering.cancelled():
             return
         try:

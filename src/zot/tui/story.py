@@ -27,6 +27,7 @@ from zot.events import (
     UserMessage,
 )
 from zot.messages import ShownBlock, ShownCall, ShownImage, ShownMessage, ShownResult, TextBlock, text_of
+from zot.readable import duration
 from zot.tui.calls import CallEntry
 from zot.tui.entries import AnswerEntry, Entry, NoteEntry, ThoughtEntry, UserEntry, image
 
@@ -44,8 +45,6 @@ class Story:
         self.doing = ""
         #: Why the model call of the run that is over failed; "" if it did not.
         self.failure = ""
-        #: What has been retried so far, and will be.
-        self.retry = ""
 
     def recall(self, messages: Iterable[ShownMessage]) -> None:
         """Tell what was said before."""
@@ -88,7 +87,6 @@ class Story:
 
     def _begin_answer(self, event: AssistantStart) -> None:
         self._answer = self._thought = None
-        self.retry = ""
 
     def _begin_call(self, event: ToolUseStart) -> None:
         self._end_thought()
@@ -116,8 +114,8 @@ class Story:
             self._add(NoteEntry(event.message, "error"))
 
     def _try_again(self, event: Retry) -> None:
-        when = f"again in {event.delay_ms / 1000:.0f} s (try {event.attempt + 1})"
-        self.doing = self.retry = f"{when}: {event.reason}"
+        when = f"again in {duration(event.delay_ms)} (try {event.attempt + 1})"
+        self.doing = f"{when}: {event.reason}"
 
     def _wait(self, event: ExtWaiting) -> None:
         if self.doing:
@@ -176,7 +174,7 @@ class Story:
         self._calls.clear()
         self._end_thought()
         self._answer, self._error = None, ""
-        self.doing = self.retry = ""
+        self.doing = ""
 
     def _compacted(self, event: CompactDone) -> None:
         why = "the conversation was made shorter by itself" if event.auto else "the conversation was summarised"
