@@ -14,9 +14,11 @@ from websockets.exceptions import ConnectionClosed
 
 from daemons import running
 from zot.client import Client
+from zot.config import Config
 from zot.errors import ConnectionLost
 from zot.events import Done, TextDelta
 from zot.hub import Wanted
+from zot.runtime import open_recorded
 from zot.web import Limits, listen
 
 from .face import PATIENCE_S, Face, faced, until
@@ -237,3 +239,16 @@ async def test_our_own_client_says_that_its_token_is_wrong(face: Face) -> None:
     with pytest.raises(ConnectionLost, match="refused the token"):
         async with Client.connect(url=face.url, token="wrong"):
             pass
+
+
+async def test_who_follows_a_session_of_an_embedded_daemon_hears_what_other_processes_do_with_it(tmp_path: Path) -> None:
+    async with faced(tmp_path) as face, face.connected() as client:
+        session_id = await client.begin("s")
+        config = Config(provider="lab", session=session_id, journal=str(tmp_path / "data" / "journal.db"))
+        other = await open_recorded(config, {"provider"})
+        other.prompt("!echo there")
+        await other.finish()
+        await other.close()
+        while (told := await client.read())["params"]["type"] != "turn_complete":
+            pass
+        assert told["params"]["content"] == "there"

@@ -19,6 +19,7 @@ from zot.establishment import Establishment, journal_of
 from zot.journal.journal import Journal
 from zot.preloading import preload
 from zot.premises import Premises
+from zot.serve.chores import Chores
 from zot.serve.claim import Claim
 from zot.serve.log_file import LogFile
 from zot.serve.log_handler import LogHandler
@@ -50,42 +51,26 @@ async def serve(
     listens: Sequence[tuple[str, Tls | None]],
 ) -> int:
     """Serve until somebody wants an end; return the exit code. The endpoint is free then, whatever happens."""
-    try:
-        return await _serve(place, agents, claim, given, ephemeral=ephemeral, listens=listens)
-    finally:
-        claim.release()
-
-
-async def _serve(
-    place: Place,
-    agents: Agents,
-    claim: Claim,
-    given: Mapping[str, Any],
-    *,
-    ephemeral: bool,
-    listens: Sequence[tuple[str, Tls | None]],
-) -> int:
     sys.setswitchinterval(_SWITCH_S)
     notifier = Notifier(os.environ)
     handler = _log_to(place, agents)
-    parts = await _furnish(place, agents, given)
-    from zot.serve.daemon import Daemon
-
-    daemon = Daemon(parts, ephemeral=ephemeral)
-    log.addHandler(daemon.log_feed)
-    _heed_signals(daemon, claim, notifier)
-    await _open(daemon, claim)
-    loop = asyncio.get_running_loop()
-    pinging = loop.create_task(_ping(notifier), name="zot watchdog")
-    loading = loop.create_task(preload(given.get("provider", ""), after_s=_LOAD_S), name="zot loading")
     try:
-        is_there = await _attend(daemon, parts, claim, notifier, listens)
+        parts = await _furnish(place, agents, given)
+        from zot.serve.daemon import Daemon
+
+        daemon = Daemon(parts, ephemeral=ephemeral)
+        log.addHandler(daemon.log_feed)
+        _heed_signals(daemon, claim, notifier)
+        await _open(daemon, claim)
+        async with Chores() as chores:
+            chores.start(_ping(notifier), "watchdog")
+            chores.start(preload(given.get("provider", ""), after_s=_LOAD_S), "loading")
+            is_there = await _attend(daemon, parts, claim, notifier, listens)
+        parts.audit.close()
+        handler.close()
+        await _give_up(claim, daemon, notifier)
     finally:
-        loading.cancel()
-        pinging.cancel()
-    parts.audit.close()
-    handler.close()
-    await _give_up(claim, daemon, notifier)
+        claim.release()
     return 0 if is_there else 1
 
 
@@ -93,13 +78,18 @@ async def _furnish(place: Place, agents: Agents, given: Mapping[str, Any]) -> Es
     """Return what the daemon is made of."""
     loop = asyncio.get_running_loop()
     opening = loop.create_task(Journal.open(journal_of(place, agents)), name="zot journal")
-    await asyncio.sleep(0)
-    import zot.serve.daemon  # noqa: F401 — loaded while the disk is at work.
-    from zot.serve.audit import Audit
+    try:
+        await asyncio.sleep(0)
+        import zot.serve.daemon  # noqa: F401 — loaded while the disk is at work.
+        from zot.serve.audit import Audit
 
-    audit = Audit(LogFile(os.path.join(place.logs, "audit.log")), soon=loop.call_soon)
-    premises = Premises(own_process=True)
-    return Establishment(place, agents, journal=await opening, premises=premises, audit=audit, flags=given)
+        audit = Audit(LogFile(os.path.join(place.logs, "audit.log")), soon=loop.call_soon)
+        premises = Premises(own_process=True)
+        return Establishment(place, agents, journal=await opening, premises=premises, audit=audit, flags=given)
+    except BaseException:
+        opening.cancel()
+        await asyncio.wait({opening})
+        raise
 
 
 async def _open(daemon: Daemon, claim: Claim) -> None:
@@ -121,22 +111,20 @@ async def _attend(
     listens: Sequence[tuple[str, Tls | None]],
 ) -> bool:
     """Do what there is to be done until somebody wants an end, and wind down. False if it could not be everywhere."""
-    loop = asyncio.get_running_loop()
-    mending = loop.create_task(daemon.mend(), name="zot mending")
-    watching = loop.create_task(daemon.watch.run(), name="zot watching")
     web: list[Listening] = []
-    is_there = await _listen_elsewhere(daemon, claim, listens, web)
-    if is_there:
-        notifier.ready(f"listening at {claim.path}")
-    await daemon.stopped()
-    notifier.stopping()
-    log.info("the daemon is stopping")
-    for one in web:
-        one.stop()
-    if daemon.heir is None:  # Otherwise those who come wait for it.
-        claim.close_others()
-    mending.cancel()
-    watching.cancel()
+    async with Chores() as chores:
+        chores.start(daemon.mend(), "mending")
+        chores.start(daemon.watch.run(), "watching")
+        is_there = await _listen_elsewhere(daemon, claim, listens, web)
+        if is_there:
+            notifier.ready(f"listening at {claim.path}")
+        await daemon.stopped()
+        notifier.stopping()
+        log.info("the daemon is stopping")
+        for one in web:
+            one.stop()
+        if daemon.heir is None:  # Otherwise those who come wait for it.
+            claim.close_others()
     await _wind_down(daemon, parts, web)
     return is_there
 

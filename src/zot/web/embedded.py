@@ -14,6 +14,7 @@ from zot.establishment import Establishment, journal_of
 from zot.journal.journal import Journal
 from zot.premises import Premises
 from zot.serve.audit import Audit
+from zot.serve.chores import Chores
 from zot.serve.daemon import Daemon
 from zot.serve.log_file import LogFile
 
@@ -32,11 +33,12 @@ async def open_daemon(config_dir: str | os.PathLike[str], **settings: Any) -> As
     audit = Audit(LogFile(os.path.join(place.logs, "audit.log")), soon=asyncio.get_running_loop().call_soon)
     parts = Establishment(place, agents, journal=journal, premises=premises, audit=audit, flags=settings)
     daemon = Daemon(parts)
-    mending = asyncio.get_running_loop().create_task(daemon.mend(), name="zot mending")
     try:
-        yield daemon
+        async with Chores() as chores:
+            chores.start(daemon.mend(), "mending")
+            chores.start(daemon.watch.run(), "watching")
+            yield daemon
     finally:
-        mending.cancel()
         await daemon.close()
         await premises.close()
         await journal.close()
