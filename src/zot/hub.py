@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -74,6 +74,13 @@ class Live:
         return not self.users and not self.session.busy and (self.session.is_resting or self.used < before)
 
 
+class _Leaving(NamedTuple):
+    """A session that is being let go of."""
+
+    session: Session
+    task: asyncio.Task[None]
+
+
 class Hub:
     """The sessions of one process. Whoever needs one `use`s it, and it stays for as long."""
 
@@ -98,7 +105,7 @@ class Hub:
         self._loading: dict[str, asyncio.Task[Live]] = {}
         #: How many are being opened, for which there is room.
         self._opened = 0
-        self._leaving: dict[str, asyncio.Task[None]] = {}
+        self._leaving: dict[str, _Leaving] = {}
         self._looking: asyncio.TimerHandle | None = None
         #: With so many that are loaded, we look for some that can go.
         self._tidy_at = resting + 1
@@ -115,6 +122,11 @@ class Hub:
         """Return a session if it is loaded. Use it at once, or `use` it."""
         live = self._live.get(session_id)
         return None if live is None else live.session
+
+    def ending(self, session_id: str) -> Session | None:
+        """Return a session if it is loaded, or being let go of: what it has running has not ended yet."""
+        leaving = self._leaving.get(session_id)
+        return self.session(session_id) if leaving is None else leaving.session
 
     def is_loading(self, session_id: str) -> bool:
         """True if a session is being loaded at the moment."""
@@ -150,9 +162,10 @@ class Hub:
 
     async def let_go(self, session_id: str, *, parks: bool = False) -> bool:
         """End what a session does and forget it; what it recorded stays. False if it is not loaded."""
-        for others in (self._loading, self._leaving):
-            if (task := others.get(session_id)) is not None:
-                await asyncio.wait({task})
+        if (loading := self._loading.get(session_id)) is not None:
+            await asyncio.wait({loading})
+        if (leaving := self._leaving.get(session_id)) is not None:
+            await asyncio.wait({leaving.task})
         if session_id not in self._live:
             return False
         await asyncio.wait({self._leave(session_id, parks=parks)})
@@ -190,7 +203,7 @@ class Hub:
         for session_id in list(self._live):
             self._leave(session_id, parks=True)
         if self._leaving:
-            await asyncio.wait(list(self._leaving.values()))
+            await asyncio.wait([one.task for one in self._leaving.values()])
 
     async def _get(self, session_id: str, wanted: Wanted | None, looks: bool) -> Live:
         while True:
@@ -201,7 +214,7 @@ class Hub:
                     return live
                 self._leave(session_id)  # What it could not write, such as on a full disk, is not on record.
             if (leaving := self._leaving.get(session_id)) is not None:
-                await asyncio.wait({leaving})
+                await asyncio.wait({leaving.task})
                 continue
             loading = self._loading.get(session_id)
             if loading is None:
@@ -234,7 +247,7 @@ class Hub:
     def _leave(self, session_id: str, *, parks: bool = False) -> asyncio.Task[None]:
         live = self._live.pop(session_id)
         leaving = asyncio.get_running_loop().create_task(self._close(session_id, live, parks), name="zot leaving")
-        self._leaving[session_id] = leaving
+        self._leaving[session_id] = _Leaving(live.session, leaving)
         leaving.add_done_callback(lambda _: self._leaving.pop(session_id, None))
         return leaving
 

@@ -78,6 +78,8 @@ class Errand(Generic[T]):
 class Job:
     """A prompt or compact: waiting, running or over. Whoever asked hears when it starts, or that it never will.
 
+    One that has started and waits for a person may be ``parked``: another process goes on with it.
+
     One with an ``edit`` runs nothing: it changes the conversation, and starts when that is done. Nor does one with an
     ``errand``, which is done instead. When it is over, ``error`` says why it failed and ``aborted`` that somebody
     ended it.
@@ -93,6 +95,7 @@ class Job:
         *,
         started: Callable[[], None],
         dropped: Dropped,
+        parked: Started = begun,
         edit: Edit | None = None,
         errand: Callable[[], Awaitable[None]] | None = None,
         words: Words | None = None,
@@ -106,6 +109,7 @@ class Job:
         self.images = images
         self.started = started
         self.dropped = dropped
+        self.parked = parked
         self.channel = channel
         self.prompt_id = prompt_id
         self.words: Words = words or (lambda messages: text)

@@ -138,14 +138,15 @@ class Session:
         prompt_id: str = "",
         started: Started = begun,
         dropped: Dropped = unwanted,
+        parked: Started = begun,
     ) -> Job:
         """Run a prompt, after those that came before. Raise UserError if it cannot be accepted.
 
-        ``started`` is called right before its first event, which has the ``prompt_id``, and ``dropped`` with the
-        reason if it will never run.
+        ``started`` is called right before its first event, which has the ``prompt_id``, ``dropped`` with the reason if
+        it will never run, and ``parked`` if its end is left to another process, because it waits for a person.
         """
-        job = Job(*checked_prompt(text, images), started=started, dropped=dropped, prompt_id=prompt_id)
-        return self._worker.accept(job)
+        words = checked_prompt(text, images)
+        return self._worker.accept(Job(*words, started=started, dropped=dropped, parked=parked, prompt_id=prompt_id))
 
     def request(self, text: str, words: Words, *, channel: str = "") -> Job:
         """Run a prompt that may have been said before: ``words`` decide what is said when its turn comes.

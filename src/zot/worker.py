@@ -334,13 +334,14 @@ class Worker:
 
     async def _end(self, run: Run) -> None:
         """Wait for a run and say how it ended."""
+        job = self._running
+        assert job is not None
         problem = await self._driver.outcome(run)
         if self._leaving:
+            job.parked()
             return
         if self._ended_by is not None:
             await self._end_jobs(run)
-        job = self._running
-        assert job is not None
         try:
             if self._store_failure is None:
                 self._conclude(job, run, problem)

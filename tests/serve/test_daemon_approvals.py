@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from daemons import Caller, Running, running
+from daemons import PATIENCE_S, Caller, Running, running
 
 ASKS: dict[str, Any] = {"policy": ("bash=ask",)}
 
@@ -41,6 +42,17 @@ async def test_an_allowed_call_runs(tmp_path: Path) -> None:
         assert not result["isError"]
         states = [(one.get("requestId"), one.get("decision")) for one in of_type(caller, "state")]
         assert states == [(None, None), (request_id, "allow_once")]
+
+
+async def test_a_daemon_that_stops_does_not_wait_to_answer_what_waits_for_a_person(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zot.serve.daemon._OWED_S", 2 * PATIENCE_S)
+    async with running(tmp_path, **ASKS) as daemon:
+        caller, _, _ = await asked(daemon)
+        async with asyncio.timeout(PATIENCE_S):
+            await daemon.daemon.close()
+        assert await caller.rest() == []
 
 
 @pytest.mark.parametrize("decision", ["reject", "reject_once"])

@@ -154,7 +154,7 @@ async def test_an_end_of_a_session_ends_its_turns_and_tells_all(daemon: Running,
     await caller.until(type="state")
     await other.get("session/attach", sessionId="s")
     await other.get(method, sessionId="s")
-    answers = [(await caller.answer(number))["result"]["stopReason"] for number in sorted(asked, reverse=True)]
+    answers = [(await caller.answer(number))["result"]["stopReason"] for number in asked]
     assert answers == ["cancelled", "cancelled"]
     ends = [one["outcome"] for one in caller.updates() if one["type"] == "turn_complete"]
     assert ends == ["cancelled", "cancelled"]

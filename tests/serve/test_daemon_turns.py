@@ -171,6 +171,45 @@ async def test_a_daemon_that_stops_begins_nothing_more_and_says_so(daemon: Runni
     ]
 
 
+async def test_what_waits_in_a_session_that_is_closed_is_taken_back_behind_the_turn_that_runs(daemon: Running) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    caller.write(
+        request("session/prompt", "a", {"sessionId": "s", "prompt": "!stall", "promptId": "A"}),
+        request("session/prompt", "b", {"sessionId": "s", "prompt": "!echo b", "promptId": "B"}),
+        request("session/prompt", "c", {"sessionId": "s", "prompt": "!echo c", "promptId": "C"}),
+    )
+    await caller.until(type="state")
+    caller.heard.clear()
+    caller.write(request("session/close", "x", {"sessionId": "s"}))
+    await caller.answer("x")
+    told = [one.get("id") or one["params"].get("promptId") for one in caller.heard]
+    assert told == ["A", "a", "B", "b", "C", "c", "x"]
+    assert {one["params"]["outcome"] for one in caller.heard if "params" in one} == {"cancelled"}
+
+
+async def test_a_daemon_that_stops_answers_before_its_goodbye_also_who_is_still_reading_the_past(
+    daemon: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zot.serve.daemon._OWED_S", PATIENCE_S)
+    caller, late = await daemon.caller(), await daemon.stranger(limit=1 << 14)
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    await caller.get("session/prompt", sessionId="s", prompt="!say 9000 " + 9000 * "x")
+    await late.get("initialize")
+    await late.get("session/attach", sessionId="s", after=0)
+    runs = late.call("session/prompt", sessionId="s", prompt="!stall")
+    await caller.until(type="state", prompt="!stall")
+    daemon.daemon.stop(grace_s=0)
+    closing = asyncio.create_task(daemon.daemon.close())
+    await caller.until(type="turn_complete", outcome="cancelled")
+    async with asyncio.timeout(PATIENCE_S):
+        while daemon.daemon.hub.ending("s") is not None:
+            await asyncio.sleep(0)
+    assert (await late.answer(runs))["result"]["stopReason"] == "cancelled"
+    assert_in_order(late)
+    await closing
+
+
 @contextmanager
 def busy_disk(daemon: Running) -> Iterator[None]:
     """Let the disk take as long as this: what is prompted meanwhile does not begin."""

@@ -241,7 +241,9 @@ async def test_our_own_client_says_that_its_token_is_wrong(face: Face) -> None:
             pass
 
 
-async def test_who_follows_a_session_of_an_embedded_daemon_hears_what_other_processes_do_with_it(tmp_path: Path) -> None:
+async def test_who_follows_a_session_of_an_embedded_daemon_hears_what_other_processes_do_with_it(
+    tmp_path: Path,
+) -> None:
     async with faced(tmp_path) as face, face.connected() as client:
         session_id = await client.begin("s")
         config = Config(provider="lab", session=session_id, journal=str(tmp_path / "data" / "journal.db"))

@@ -231,7 +231,7 @@ class Daemon:
 
     def behind_turn(self, session_id: str, call: Callable[[], None]) -> None:
         """Do something when the turn that runs in a session is over; at once, if none does."""
-        session = self.hub.session(session_id)
+        session = self.hub.ending(session_id)
         if session is None or not session.has_begun or session.pending is not None:
             call()
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from zot.errors import AgentError, RunCancelled, UserError
 from zot.hub import Hub, Wanted
@@ -19,7 +19,7 @@ from zot.wire.turn import TurnSummary
 from zot.wire.updates import pending_of
 
 if TYPE_CHECKING:
-    from zot.job import Dropped, Job
+    from zot.job import Dropped, Job, Started
     from zot.session import Session
 
 
@@ -34,6 +34,14 @@ class Shelf(Protocol):
 
     async def is_left_behind(self, session_id: str) -> bool:
         """True if the newest run of a session has no end because its process is gone."""
+
+
+class _Fate(NamedTuple):
+    """What is to be done when a run starts, or never will, or is left to another process."""
+
+    started: Started
+    dropped: Dropped
+    parked: Started
 
 
 class SessionMethods:
@@ -172,8 +180,15 @@ class SessionMethods:
         words, images = await read_attachments(asked.attachments, is_local=connection.is_local)
         text = "\n\n".join(part for part in (asked.prompt, *words) if part)
 
-        def run(session: Session, reply: Reply, dropped: Dropped) -> Job:
-            return session.prompt(text, images, prompt_id=asked.prompt_id or "", started=reply.started, dropped=dropped)
+        def run(session: Session, fate: _Fate) -> Job:
+            return session.prompt(
+                text,
+                images,
+                prompt_id=asked.prompt_id or "",
+                started=fate.started,
+                dropped=fate.dropped,
+                parked=fate.parked,
+            )
 
         return await self._run(connection, asked.session_id, run, lambda turn: turn.reply(asked.session_id))
 
@@ -184,8 +199,8 @@ class SessionMethods:
             prompted = turn.reply(session_id)
             return said.Compacted(session_id, prompted.content, prompted.usage)
 
-        def run(session: Session, reply: Reply, dropped: Dropped) -> Job:
-            return session.compact(started=reply.started, dropped=dropped)
+        def run(session: Session, fate: _Fate) -> Job:
+            return session.compact(started=fate.started, dropped=fate.dropped)
 
         return await self._run(connection, session_id, run, compacted)
 
@@ -193,7 +208,7 @@ class SessionMethods:
         self,
         connection: Connection,
         session_id: str,
-        run: Callable[[Session, Reply, Dropped], Job],
+        run: Callable[[Session, _Fate], Job],
         result: Callable[[TurnSummary], Any],
     ) -> Deferred:
         """Begin a run, let the client hear it, and answer with its ``result`` right behind its last update."""
@@ -213,7 +228,9 @@ class SessionMethods:
                     problem = as_rpc_error(why)
                     connection.lament(session_id, str(why), job.prompt_id, then=lambda: deferred.resolve(problem))
 
-            job = run(session, Reply(session, ended), dropped)
+            # The connection ends before there is an answer to what is parked: it is awaited no longer, and not given.
+            fate = _Fate(Reply(session, ended).started, dropped, parked=lambda: deferred.resolve(None))
+            job = run(session, fate)
         return deferred
 
     async def _steer(self, connection: Connection, asked: said.Steer) -> Deferred:
