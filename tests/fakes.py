@@ -211,15 +211,16 @@ class Listener:
 
     def __init__(self, points: Points | None = None) -> None:
         self.events: list[AgentEvent] = []
+        self.batches: list[Batch] = []
         self.full = points is not None
         self.can_approve = False
         self.on_event: Callable[[AgentEvent], None] = lambda event: None
         self._points = points or Points()
 
     def deliver(self, batch: Batch) -> None:
-        events = batch.events
-        self.events.extend(events)
-        for event in events:
+        self.batches.append(batch)
+        self.events.extend(batch.events)
+        for event in batch.events:
             self.on_event(event)
 
     async def room(self) -> None:
@@ -237,13 +238,13 @@ class ListStore(MemoryStore):
         self._error = error
         self._for_good = for_good
 
-    def append(self, rows: Sequence[Row], *, run: int) -> int:
+    def append(self, rows: Sequence[Row], *, run: int, ends: bool = False) -> int:
         self.appends += 1
         is_broken = self.appends == self._fails_at or (self._for_good and self.appends > self._fails_at)
         if self._error is not None and is_broken:
             raise self._error
         self.rows.extend(rows)
-        return super().append(rows, run=run)
+        return super().append(rows, run=run, ends=ends)
 
     def mend(self) -> None:
         """Take everything from now on."""
@@ -275,7 +276,7 @@ class SlowStore:
     def end(self, *, parked: bool = False) -> None:
         pass
 
-    def append(self, rows: Sequence[Row], *, run: int) -> int:
+    def append(self, rows: Sequence[Row], *, run: int, ends: bool = False) -> int:
         self.last_seq += len(rows)
         self.runs.append(run)
         return self.last_seq - len(rows) + 1

@@ -58,6 +58,30 @@ async def test_what_is_safe_is_shown_in_order_and_no_more() -> None:
     await finish(session)
 
 
+async def test_what_became_safe_together_is_shown_together_and_nothing_behind_the_end_of_a_run() -> None:
+    session, store, listener = slow_session(
+        FakeTransport([claude.reply(claude.text("one")), claude.reply(claude.text("two"))])
+    )
+    session.prompt("first")
+    session.prompt("second")
+    await until_quiet()
+    store.commit()
+    await until_quiet()
+    store.commit()
+    await finish(session)
+    ends = [at for at, batch in enumerate(listener.batches) if isinstance(batch.events[-1], Done)]
+    assert len(ends) == 2
+    assert not any(isinstance(event, Done) for batch in listener.batches for event in batch.events[:-1])
+    # What was asked; the answer's words; what is recorded of it and how it ended.
+    assert [kinds(batch.events) for batch in listener.batches[: ends[0] + 1]] == [
+        ["user_message", "turn_start", "assistant_start", "text_delta"],
+        ["usage", "assistant_message", "turn_end end_turn", "done"],
+    ]
+    numbers = [seq for batch in listener.batches for seq in range(batch.seq, batch.last + 1)]
+    assert numbers == sorted({*numbers})
+    assert len(numbers) == len(listener.events)
+
+
 async def test_a_run_is_not_over_before_its_end_is_safe() -> None:
     session, store, listener = slow_session(
         FakeTransport([claude.reply(claude.text("a")), claude.reply(claude.text("b"))])

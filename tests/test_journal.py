@@ -254,6 +254,27 @@ async def test_ending_early_writes_what_is_on_its_way_first(journal: Journal) ->
     other.end()
 
 
+async def test_the_mark_of_a_run_goes_with_its_end_and_not_before(journal: Journal) -> None:
+    async def marked() -> list[str]:
+        return [one.id for one in await journal.sessions() if one.owner is not None]
+
+    record = await journal.record("a")
+    await record.begin()
+    record.append([HI, Done()], run=1)  # What another process had left without an end.
+    await record.settled()
+    assert await marked() == ["a"]
+    record.append([HELLO, Done()], run=2, ends=True)
+    await record.settled()
+    assert await marked() == []  # Whoever dies now has left nothing behind.
+    record.end()
+    await record.begin()
+    assert await marked() == ["a"]
+    record.append([Done()], run=3, ends=True)
+    record.end()  # Before it is safe.
+    await journal.writing(lambda connection: None)
+    assert (await marked(), record.is_free) == ([], True)
+
+
 async def test_nothing_is_taken_before_it_is_begun_or_after_its_end(journal: Journal) -> None:
     record = await journal.record("a")
     with pytest.raises(StoreFailed, match="was not begun"):

@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -141,7 +141,7 @@ async def test_a_file_that_others_keep_locked_is_an_error_in_time(
 
 
 async def test_the_end_of_the_writer_ends_every_wait(tmp_path: Path) -> None:
-    def stumble(number: int, seq: int) -> None:
+    def stumble(safe: Mapping[int, int]) -> None:
         raise ZeroDivisionError("a bug")
 
     journal = await Journal.open(tmp_path / "journal.db")
@@ -186,8 +186,8 @@ async def test_who_cannot_bear_to_hear_that_its_rows_are_safe_costs_nobody_else(
     await journal.close()
 
 
-@pytest.mark.parametrize("single", [False, True])
-async def test_a_task_that_costs_the_transaction_costs_all_that_were_in_it(tmp_path: Path, single: bool) -> None:
+@pytest.mark.parametrize("plain", [False, True])
+async def test_a_task_that_costs_the_transaction_costs_all_that_were_in_it(tmp_path: Path, plain: bool) -> None:
     def spoil(connection: sqlite3.Connection) -> None:
         connection.execute("INSERT OR ROLLBACK INTO said VALUES ('before')")  # As after an error of the disk.
 
@@ -200,8 +200,8 @@ async def test_a_task_that_costs_the_transaction_costs_all_that_were_in_it(tmp_p
     journal.writer.run(lambda _: is_queued.wait(PATIENCE_S))
     group = [
         journal.writer.run(partial(say, "before")),
-        journal.writer.run(spoil, single=single),
-        journal.writer.run(partial(say, "after"), single=True),
+        journal.writer.run(spoil, plain=plain),
+        journal.writer.run(partial(say, "after"), plain=True),
     ]
     is_queued.set()
     async with asyncio.timeout(PATIENCE_S):

@@ -159,8 +159,8 @@ def test_a_removed_lock_file_is_noticed(path: Path) -> None:
 def test_what_was_safe_is_remembered(path: Path) -> None:
     with closing(Leases(str(path))) as leases:
         assert (leases.marked(1), leases.marked(900)) == (0, 0)
-        leases.mark(900, 1 << 40)
-        leases.mark(1, 5)
+        leases.mark({900: 1 << 40})
+        leases.mark({1: 5})
     with closing(Leases(str(path))) as leases:
         assert [leases.marked(number) for number in (1, 2, 899, 900, 901)] == [5, 0, 0, 1 << 40, 0]
 

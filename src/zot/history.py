@@ -26,13 +26,22 @@ from zot.events import (
 from zot.messages import ZERO, Counters, Message
 from zot.store import Allowed, Change, Configured, Guarded, Row, Said, Spliced, Store
 
+#: The events behind which a turn goes on, or does not.
+_BOUNDS: dict[type, bool] = {TurnStart: True, TurnEnd: False, Error: False, Done: False}
+
 
 class Batch(msgspec.Struct, frozen=True):
-    """What happened together: ``events`` of one ``run``, the first of which has the number ``seq``."""
+    """What happened together: ``events`` of one ``run``, the first of which has the number ``seq``; 0 if they are not
+    recorded. Nothing follows the end of a run in its batch."""
 
     seq: int
     run: int
     events: Sequence[AgentEvent]
+
+    @property
+    def last(self) -> int:
+        """The number of the last event; 0 if they are not recorded."""
+        return self.seq and self.seq + len(self.events) - 1
 
 
 class Before(msgspec.Struct, frozen=True):
@@ -128,12 +137,15 @@ class History:
 
         Together or not at all. Raise StoreFailed if the store refuses.
         """
-        first = self._store.append([*changes, *events] if changes else events, run=self.run)
+        ends = bool(events) and type(events[-1]) is Done
+        first = self._store.append([*changes, *events] if changes else events, run=self.run, ends=ends)
         for change in changes:
             self.transcript.apply(change)
         if events:
-            self._unshown.append(Batch(first + len(changes), self.run, events))
-            self._show_safe()
+            batch = Batch(first + len(changes), self.run, events)
+            self._unshown.append(batch)
+            if batch.last <= self._safe_seq:
+                self._show_safe()
 
     def replace(self, *changes: Change) -> None:
         """Store changes that make another conversation of it, outside of any run, and show that when they are safe.
@@ -224,17 +236,32 @@ class History:
             return  # Somebody answers what they are being shown: the others hear that after it.
         self._showing = True
         try:
-            while self._unshown and self._unshown[0].seq + len(self._unshown[0].events) - 1 <= self._safe_seq:
-                self._show(self._unshown.popleft())
+            while self._unshown and self._unshown[0].last <= self._safe_seq:
+                self._show(self._next_safe())
         finally:
             self._showing = False
 
+    def _next_safe(self) -> Batch:
+        """Take what is shown next: all that became safe together, for each batch costs everybody who listens."""
+        batch = newest = self._unshown.popleft()
+        if not self._goes_on(newest):
+            return batch
+        events = [*batch.events]
+        while self._goes_on(newest):
+            newest = self._unshown.popleft()
+            events += newest.events
+        return Batch(batch.seq, batch.run, events)
+
+    def _goes_on(self, batch: Batch) -> bool:
+        """True if what follows ``batch`` can be shown with it."""
+        if not self._unshown or type(batch.events[-1]) is Done:
+            return False
+        following = self._unshown[0]
+        return following.seq == batch.last + 1 and following.run == batch.run and following.last <= self._safe_seq
+
     def _show(self, batch: Batch) -> None:
-        for event in (batch.events[0], batch.events[-1]):
-            if isinstance(event, TurnStart):
-                self.in_turn = True
-            elif isinstance(event, TurnEnd | Error | Done):
-                self.in_turn = False
+        if not _BOUNDS.keys().isdisjoint(map(type, batch.events)):
+            self.in_turn = [_BOUNDS[type(event)] for event in batch.events if type(event) in _BOUNDS][-1]
         if isinstance(batch.events[-1], Done):
             self.before = None
         for subscriber in self.subscribers:

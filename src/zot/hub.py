@@ -118,6 +118,10 @@ class Hub:
         """The sessions that are loaded."""
         return tuple(self._live)
 
+    @property
+    def _is_full(self) -> bool:
+        return 0 < self.limit <= len(self._live) + self._opened
+
     def session(self, session_id: str) -> Session | None:
         """Return a session if it is loaded. Use it at once, or `use` it."""
         live = self._live.get(session_id)
@@ -228,8 +232,9 @@ class Hub:
                 await asyncio.wait({loading})  # If that fails we try for ourselves: we may want something else.
 
     async def _load(self, session_id: str, wanted: Wanted | None, looks: bool) -> Live:
-        self._tidy(more=1)
-        if self.limit and not looks and len(self._live) + self._opened >= self.limit:
+        if len(self._live) >= self._tidy_at or self._is_full:
+            self._tidy(more=1)
+        if self._is_full and not looks:
             raise TooManySessions(f"{self.limit} sessions are in use already; close one, or wait")
         self._opened += 1
         try:

@@ -146,10 +146,11 @@ class Store(Protocol):
     def left_behind(self) -> bool:
         """True if it was found without the end of its newest run, which somebody had begun here."""
 
-    def append(self, rows: Sequence[Row], *, run: int) -> int:
+    def append(self, rows: Sequence[Row], *, run: int, ends: bool = False) -> int:
         """Number ``rows``, in order, and take them, all or none; return the number of the first. Never blocks.
 
-        Between `begin` and `end` only. Raise StoreFailed if they are refused at once.
+        Between `begin` and `end` only; if they are what ``ends`` the run, nothing follows. Raise StoreFailed if they
+        are refused at once.
         """
 
     def watch(self, safe: Callable[[int], None], failed: Callable[[StoreFailed], None]) -> None:
@@ -223,7 +224,7 @@ class MemoryStore:
     def end(self, *, parked: bool = False) -> None:
         """There are no others."""
 
-    def append(self, rows: Sequence[Row], *, run: int) -> int:
+    def append(self, rows: Sequence[Row], *, run: int, ends: bool = False) -> int:
         """Take ``rows`` and say that they are safe."""
         if run != self.last_run:
             self.last_run, self._run_began = run, self.last_seq

@@ -53,8 +53,8 @@ class Moments(ListStore):
         super().__init__()
         self.lengths: list[int] = []
 
-    def append(self, rows: Sequence[Row], *, run: int) -> int:
-        first = super().append(rows, run=run)
+    def append(self, rows: Sequence[Row], *, run: int, ends: bool = False) -> int:
+        first = super().append(rows, run=run, ends=ends)
         self.lengths.append(len(self.rows))
         return first
 

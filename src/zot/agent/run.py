@@ -176,8 +176,7 @@ class Run:
         """The model has answered. The calls it made are open now, each of which needs a result."""
         content, stop = _settled(reply)
         calls = tuple(block for block in content if isinstance(block, CallBlock))
-        self._say(reply, content, decision)
-        self.recorder.say([*(ToolCall(call.id, call.name, call.args) for call in calls), TurnEnd(stop)])
+        self._say(reply, content, decision, *(ToolCall(call.id, call.name, call.args) for call in calls), TurnEnd(stop))
         self._phase = Phase.USING_TOOLS if calls else Phase.BETWEEN
         self.answered = not calls
 
@@ -258,8 +257,14 @@ class Run:
         held = MessageDecision("", refusal="") if self._holding else None
         self._say(reply, content, held)
 
-    def _say(self, reply: Reply, content: tuple[TranscriptBlock, ...], decision: MessageDecision | None) -> None:
-        """Record ``content``, what is kept of a reply, and show it, together with what the reply cost."""
+    def _say(
+        self,
+        reply: Reply,
+        content: tuple[TranscriptBlock, ...],
+        decision: MessageDecision | None,
+        *then: AgentEvent,
+    ) -> None:
+        """Record ``content``, what is kept of a reply, and show it, together with what it cost and what follows."""
         shown_text = None if decision is None else "" if decision.refusal is not None else decision.text
         message = Message("assistant", content, self.now(), shown_text=shown_text, origin=reply.origin)
         events: list[AgentEvent] = [TextDelta(shown_text)] if shown_text else []
@@ -268,7 +273,7 @@ class Run:
             events += [Error(decision.refusal)] if decision.refusal else []
         elif content:
             events.append(AssistantMessage(show(message).content, message.time))
-        self.recorder.say(events, *([Said(message)] if content else []))
+        self.recorder.say([*events, *then], *([Said(message)] if content else []))
 
     def _usage(self, counters: Counters, *, auto: bool = False) -> Usage:
         priced = self.recorder.count(counters)

@@ -198,7 +198,7 @@ class Journal(Look):
     def suspect(self, problem: BaseException) -> None:
         """If that is damage, see to it that the file is salvaged when it is next opened, or a session resumed."""
         if isinstance(problem, JournalDamaged):
-            self.leases.mark(SUSPECTED, 1)
+            self.leases.mark({SUSPECTED: 1})
 
     def _check_unsuspected(self) -> None:
         """Raise JournalDamaged if damage was met, and the file is ours alone: until then, what is whole can be used."""
@@ -268,7 +268,7 @@ class Journal(Look):
             from zot.journal.salvage import salvage
 
             notices = salvage(self.path)
-            self.leases.mark(SUSPECTED, 0)
+            self.leases.mark({SUSPECTED: 0})
         finally:
             self.leases.share()
         for notice in notices:

@@ -13,6 +13,7 @@ import os
 import struct
 import threading
 import weakref
+from collections.abc import Mapping
 
 from zot.errors import StoreFailed
 
@@ -82,11 +83,12 @@ class Leases:
         with self._guard:
             return self._lock(fcntl.F_WRLCK, 0)
 
-    def mark(self, number: int, seq: int) -> None:
-        """Remember that the rows of a session are safe up to ``seq``. Raise StoreFailed if others lock another file."""
+    def mark(self, safe: Mapping[int, int]) -> None:
+        """Remember up to which row sessions are ``safe``, by number. Raise StoreFailed if others lock another file."""
         if os.fstat(self._descriptor).st_nlink == 0:
             raise StoreFailed(f"the lock file {self.path} was removed while a session runs: nothing more is recorded")
-        os.pwrite(self._descriptor, _MARK.pack(seq), _MARK.size * number)
+        for number, seq in safe.items():
+            os.pwrite(self._descriptor, _MARK.pack(seq), _MARK.size * number)
 
     def marked(self, number: int) -> int:
         """Return up to which row a session was once safe; 0 if nobody knows."""
@@ -164,7 +166,7 @@ def suspect(journal: str) -> bool:
     except StoreFailed:
         return False
     try:
-        leases.mark(SUSPECTED, 1)
+        leases.mark({SUSPECTED: 1})
     except OSError:
         return False
     finally:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from itertools import count
 
 import msgspec
 
 from zot.messages import timestamp
+
+_runs = count(1)
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -26,7 +29,15 @@ class Owner(msgspec.Struct, frozen=True):
 
 def ourselves() -> Owner:
     """Return who we are, for one run."""
-    return Owner(os.getpid(), host_name(), timestamp(), boot_id(), os.urandom(8).hex())
+    pid = os.getpid()
+    # Not anew for each run: whoever asks the kernel lets go of the interpreter, and may wait for it afterwards.
+    return Owner(pid, host_name(), timestamp(), boot_id(), f"{_life(pid)}-{next(_runs)}")
+
+
+@cache
+def _life(pid: int) -> str:
+    """Return what differs between two processes, also if they have the same number, one after the other."""
+    return os.urandom(8).hex()
 
 
 @cache

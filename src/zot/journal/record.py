@@ -15,11 +15,11 @@ from zot.journal.answers import disown
 from zot.journal.chunks import pack
 from zot.journal.lease import Leases
 from zot.journal.owner import Owner, boot_id, host_name, ourselves
-from zot.journal.summary import added, summarise
+from zot.journal.parcel import Parcel
+from zot.journal.summary import Summary, added, summarise
 from zot.journal.tables import SessionRecord, all_changes, find, last_run, newest_count, rows_after, standing
 from zot.journal.ticket import Ticket
-from zot.journal.writer import Parcel, Writer
-from zot.messages import timestamp
+from zot.journal.writer import Writer
 from zot.store import Allowed, Change, Row
 
 T = TypeVar("T")
@@ -88,9 +88,11 @@ class Record:
         self._safe_seq = last
         self._unsafe_bytes = 0
         self._owner: Owner | None = None
+        #: Whether the run has come to its end, with which our mark goes.
+        self._has_ended = False
         #: Called in the writer's thread with the number of the newest run when we are about to become the writer:
         #: what it writes is written with that, and what it raises is raised by `begin`, which then has not begun.
-        self.admit: Callable[[sqlite3.Connection, int], None] = lambda connection, run: None
+        self.admit: Callable[[sqlite3.Connection, int], None] | None = None
         self._failure: StoreFailed | None = None
         self._waiting: set[asyncio.Future[None]] = set()
         self._safe: Callable[[int], None] = lambda seq: None
@@ -106,7 +108,11 @@ class Record:
             raise SessionBusy(f"session {self.id!r} is running here already", pid=owner.pid, host=owner.host)
         taken: list[Owner] = []
         taking = self._files.writer.run(
-            lambda connection: self._take(connection, owner, taken), durable=True, session=self.number
+            lambda connection: self._take(connection, owner, taken),
+            durable=True,
+            session=self.number,
+            plain=self.admit is None,
+            loop=self.loop,
         )
         try:
             async with asyncio.timeout(self._patience_s):
@@ -119,7 +125,7 @@ class Record:
             if isinstance(problem, TimeoutError):
                 raise StoreFailed(f"{self._files.path} has not answered for {self._patience_s:g} s") from None
             raise
-        self._owner = owner
+        self._owner, self._has_ended = owner, False
         self._messages = self._counted(last, rows)
         self.last_seq = self._safe_seq = last
         return rows
@@ -137,10 +143,11 @@ class Record:
             raise busy(session)
         taken.append(owner)
         last, run = standing(connection, self.number)
+        rows = rows_after(connection, self.number, self._safe_seq, _ALL) if last > self._safe_seq else []
         epoch = checked_epoch(connection, session, self._files, last)
         disown(connection, self.number, run + 1)
-        self.admit(connection, run)
-        rows = rows_after(connection, self.number, self._safe_seq, _ALL) if last > self._safe_seq else []
+        if self.admit is not None:
+            self.admit(connection, run)
         # Another zot may have counted otherwise: from here on, it is right.
         query = "UPDATE sessions SET owner = ?, updated = ?, messages = coalesce(?, messages) WHERE number = ?"
         mark = msgspec.json.encode(owner)
@@ -163,6 +170,8 @@ class Record:
         is_settled = self._safe_seq == self.last_seq or self.broken is not None
         if is_settled:
             leases.let_go(number)
+            if self._has_ended and self.broken is None:
+                return
 
         def leave(connection: sqlite3.Connection) -> None:
             # Somebody else may own it by now: only our own mark is changed.
@@ -171,7 +180,7 @@ class Record:
             connection.execute(query, (mark, number, msgspec.json.encode(owner)))
 
         try:
-            leaving = self._files.writer.run(leave, durable=parked, session=number, single=True)
+            leaving = self._files.writer.run(leave, durable=parked, session=number, plain=True, loop=self.loop)
         except StoreFailed:
             leases.let_go(number)  # nothing is on its way any more
         else:
@@ -189,7 +198,7 @@ class Record:
 
     # What is written.
 
-    def append(self, rows: Sequence[Row], *, run: int) -> int:
+    def append(self, rows: Sequence[Row], *, run: int, ends: bool = False) -> int:
         """Number ``rows`` and take them; they are written with whatever else comes in this tick."""
         self._check()
         if self._owner is None:
@@ -202,13 +211,15 @@ class Record:
         except (TypeError, OverflowError, RecursionError, msgspec.MsgspecError) as problem:
             raise StoreFailed(f"what happened cannot be written down: {problem}") from problem
         summary = summarise(rows)
+        if ends:
+            summary = summary or Summary()
+            summary.left = msgspec.json.encode(self._owner)
         last = self.last_seq + len(rows)
         size = sum([len(chunk.body) for chunk in chunks]) + sum(map(len, blobs.values()))
-        change = None if summary is None else summary.assignments(timestamp())
-        self._files.writer.post(Parcel(self, chunks, blobs, change, last, size))
+        self._files.writer.post(Parcel(self, chunks, blobs, summary, last, size))
         if summary is not None and self._messages is not None:
             self._messages += summary.messages
-        self.last_seq, self.last_run = last, run
+        self.last_seq, self.last_run, self._has_ended = last, run, ends
         self._unsafe_bytes += size
         return first
 
@@ -258,6 +269,8 @@ class Record:
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
         self._check()
+        if is_so():
+            return
         try:
             async with asyncio.timeout(self._patience_s):
                 while not is_so():
@@ -352,7 +365,7 @@ def checked_epoch(connection: sqlite3.Connection, session: SessionRecord, files:
         return session.epoch
     query = "UPDATE sessions SET owner = x'', epoch = epoch + 1 WHERE number = ?"
     connection.execute(query, (session.number,))
-    files.leases.mark(session.number, last)
+    files.leases.mark({session.number: last})
     return session.epoch + 1
 
 

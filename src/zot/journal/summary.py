@@ -18,12 +18,13 @@ _TELLING = frozenset({Said, Spliced, Configured, Usage})
 
 class Summary(msgspec.Struct):
     """What rows add to what is known: messages of the conversation (less than none, if some were taken out), the newest
-    totals, the first words, and the directory that the session works in by now."""
+    totals, the first words, the directory that the session works in by now, and the mark of an owner who has left."""
 
     messages: int = 0
     totals: Counters | None = None
     words: str = ""
     cwd: str = ""
+    left: bytes = b""
 
     def add(self, rows: Iterable[Row]) -> None:
         """Take more rows into account."""
@@ -42,6 +43,14 @@ class Summary(msgspec.Struct):
                 case _:
                     pass
 
+    def extend(self, other: Summary) -> None:
+        """Take into account what rows behind these add."""
+        self.messages += other.messages
+        self.totals = other.totals if other.totals is not None else self.totals
+        self.words = self.words or other.words
+        self.cwd = other.cwd or self.cwd
+        self.left = other.left or self.left
+
     def assignments(self, now: str) -> tuple[str, tuple[Any, ...]]:
         """Return how a row of the table of sessions changes, as SQL and its values. A title is never overwritten."""
         sql = "updated = ?, messages = messages + ?, title = CASE title WHEN '' THEN ? ELSE title END"
@@ -50,6 +59,8 @@ class Summary(msgspec.Struct):
             sql, values = f"{sql}, totals = ?", (*values, msgspec.json.encode(self.totals))
         if self.cwd:
             sql, values = f"{sql}, cwd = ?", (*values, key_of(self.cwd))
+        if self.left:
+            sql, values = f"{sql}, owner = CASE owner WHEN ? THEN x'' ELSE owner END", (*values, self.left)
         return sql, values
 
 

@@ -8,20 +8,19 @@ import os
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import groupby
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from zot.errors import StoreFailed
-from zot.journal.chunks import Chunk, join
 from zot.journal.database import explained
 from zot.journal.mailbox import Mailboxes
-from zot.journal.tables import summed_up, used
+from zot.journal.parcel import Parcel, Sender, insert, insert_chunks
 
 log = logging.getLogger("zot")
 
@@ -29,33 +28,6 @@ T = TypeVar("T")
 
 #: More than this is left for the next transaction, so that what waits is not kept waiting by what came after it.
 _MAX_GROUP = 4096
-_INSERT = "INSERT INTO chunks (session, kind, first, count, run, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
-
-
-class Sender(Protocol):
-    """A store, as the writer sees it. Its methods are called in the thread of its loop."""
-
-    loop: asyncio.AbstractEventLoop
-    number: int
-    #: Set and read by the writer only: rows behind a hole are never written.
-    broken: StoreFailed | None
-
-    def on_safe(self, seq: int, size: int) -> None:
-        """Rows are safe, up to ``seq``; they took ``size`` bytes."""
-
-    def on_failed(self, problem: StoreFailed) -> None:
-        """Rows could not be made safe."""
-
-
-class Parcel(msgspec.Struct):
-    """One append, on its way. ``summary`` changes what is known of the session: SQL assignments and their values."""
-
-    sender: Sender
-    chunks: list[Chunk]
-    blobs: dict[bytes, bytes]
-    summary: tuple[str, tuple[Any, ...]] | None
-    last: int
-    size: int
 
 
 class Task(msgspec.Struct):
@@ -63,8 +35,8 @@ class Task(msgspec.Struct):
 
     ``durable``: it is not done before the disk has it, whatever happens to the machine. ``bare``: it must not be in a
     transaction. Of two about the same ``session``,
-    whoever waits for the one hears that it is done before the other is begun. ``single``: it is one statement, which is
-    all or nothing by itself.
+    whoever waits for the one hears that it is done before the other is begun. ``plain``: what it cannot do it says
+    before it changes anything, or leaves nothing wrong behind.
     """
 
     action: Callable[[sqlite3.Connection], Any]
@@ -72,16 +44,16 @@ class Task(msgspec.Struct):
     durable: bool = False
     bare: bool = False
     session: int = 0
-    single: bool = False
+    plain: bool = False
 
 
 class Writer:
     """Writes to one file, from one thread, in the order in which things were given to it."""
 
-    def __init__(self, path: str, connection: sqlite3.Connection, *, mark: Callable[[int, int], None]) -> None:
+    def __init__(self, path: str, connection: sqlite3.Connection, *, mark: Callable[[Mapping[int, int]], None]) -> None:
         """``connection`` is the writer's from now on.
 
-        ``mark`` is told, in this thread, up to which row a session is safe, before anybody else is.
+        ``mark`` is told, in this thread, up to which row sessions are safe, by number, before anybody else is.
         """
         self._path = path
         self._mark = mark
@@ -107,10 +79,7 @@ class Writer:
         with self._guard:
             self._check()
             self._queue.append(parcel)
-        loop = parcel.sender.loop
-        if loop not in self._waking:
-            self._waking.add(loop)
-            loop.call_soon(self._wake_up, loop)
+        self._rouse_soon(parcel.sender.loop)
 
     def run(
         self,
@@ -119,14 +88,21 @@ class Writer:
         durable: bool = False,
         bare: bool = False,
         session: int = 0,
-        single: bool = False,
+        plain: bool = False,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> Future[T]:
-        """Do something in the writer's thread, behind what was given before. The future has what it returns."""
+        """Do something in the writer's thread, behind what was given before. The future has what it returns.
+
+        In the thread of a ``loop``, what comes in the same tick may go in the same transaction.
+        """
         future: Future[T] = Future()
         with self._guard:
             self._check()
-            self._queue.append(Task(action, future, durable, bare, session, single))
-            self._rouse()
+            self._queue.append(Task(action, future, durable, bare, session, plain))
+            if loop is None:
+                self._rouse()
+        if loop is not None:
+            self._rouse_soon(loop)
         return future
 
     def close(self, *, within_s: float) -> bool:
@@ -145,6 +121,12 @@ class Writer:
             raise self._dead
         if self._closing:
             raise StoreFailed(f"the journal {self._path} is closed")
+
+    def _rouse_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let the thread look at what there is when this tick of the ``loop``, whose thread this is, is over."""
+        if loop not in self._waking:
+            self._waking.add(loop)
+            loop.call_soon(self._wake_up, loop)
 
     def _wake_up(self, loop: asyncio.AbstractEventLoop) -> None:
         self._waking.discard(loop)
@@ -224,7 +206,7 @@ class Writer:
                     else:
                         parcels = [one for one in some if isinstance(one, Parcel) and one.sender.broken is None]
                         written += parcels
-                        self._insert(parcels)
+                        insert(self._connection, parcels)
             self._written(written)
         except (sqlite3.Error, StoreFailed) as problem:
             failure = problem if isinstance(problem, StoreFailed) else explained(problem, self._path)
@@ -242,18 +224,18 @@ class Writer:
 
     def _attempt(self, task: Task) -> tuple[Task, Any, Exception | None]:
         """Do a task inside a transaction: all of it, or nothing. Raise sqlite3.Error if the transaction is lost."""
-        if not task.single:
+        if not task.plain:
             self._connection.execute("SAVEPOINT task")
         try:
             outcome: tuple[Task, Any, Exception | None] = task, task.action(self._connection), None
         except Exception as problem:  # whoever asked for it hears it
             if isinstance(problem, sqlite3.Error) and not self._connection.in_transaction:
                 raise  # SQLite has rolled back everything, and what follows would be written on its own.
-            if not task.single:
+            if not task.plain:
                 self._connection.execute("ROLLBACK TO task")
             refusal = explained(problem, self._path) if isinstance(problem, sqlite3.Error) else problem
             outcome = task, None, refusal
-        if not task.single:
+        if not task.plain:
             self._connection.execute("RELEASE task")
         return outcome
 
@@ -273,13 +255,12 @@ class Writer:
         if not parcels:
             return
         try:
-            chunk = parcels[0].chunks[0] if len(parcels) == 1 else None
-            if chunk is not None and len(parcels[0].chunks) == 1 and not parcels[0].blobs and not parcels[0].summary:
+            if len(parcels) == 1 and parcels[0].is_plain:
                 # The usual case, in one call: each one that lets go of the interpreter may wait for it afterwards.
-                self._connection.execute(_INSERT, _row(chunk))
+                insert_chunks(self._connection, parcels[0].chunks)
             else:
                 with _Transaction(self._connection):
-                    self._insert(parcels)
+                    insert(self._connection, parcels)
             self._written(parcels)
         except (sqlite3.Error, StoreFailed) as problem:
             self._fail(parcels, problem if isinstance(problem, StoreFailed) else explained(problem, self._path))
@@ -291,22 +272,13 @@ class Writer:
             parcel.sender.broken = failure
         self._tell(parcels, lambda sender, _: sender.on_failed(failure))
 
-    def _insert(self, parcels: Sequence[Parcel]) -> None:
-        """Write rows, inside a transaction."""
-        chunks = join([chunk for parcel in parcels for chunk in parcel.chunks])
-        self._connection.executemany(_INSERT, map(_row, chunks))
-        for parcel in parcels:
-            if parcel.blobs or parcel.summary:
-                _write_extra(self._connection, parcel)
-
     def _written(self, parcels: Sequence[Parcel]) -> None:
         """What was written is safe, if it is where it can be found. Raise StoreFailed."""
         self.check_file()
-        for number, last in {parcel.sender.number: parcel.last for parcel in parcels}.items():
-            try:
-                self._mark(number, last)
-            except OSError as problem:  # the rows are safe; only a loss of them could go unnoticed
-                log.warning("the lock file of %s cannot be written: %s", self._path, problem)
+        try:
+            self._mark({parcel.sender.number: parcel.last for parcel in parcels})
+        except OSError as problem:  # the rows are safe; only a loss of them could go unnoticed
+            log.warning("the lock file of %s cannot be written: %s", self._path, problem)
 
     def check_file(self) -> None:
         """Raise StoreFailed if what was written is in a file that nobody will find any more."""
@@ -374,16 +346,3 @@ def _joins(work: Parcel | Task, about: set[int]) -> bool:
 def _starts(task: Task) -> bool:
     """False if nobody wants it any more."""
     return task.future.set_running_or_notify_cancel()
-
-
-def _row(chunk: Chunk) -> tuple[Any, ...]:
-    return chunk.session, chunk.kind, chunk.first, chunk.count, chunk.run, chunk.crc, chunk.body
-
-
-def _write_extra(connection: sqlite3.Connection, parcel: Parcel) -> None:
-    number = parcel.sender.number
-    if parcel.blobs:
-        connection.executemany("INSERT OR IGNORE INTO blobs (hash, data) VALUES (?, ?)", parcel.blobs.items())
-        used(connection, number, parcel.chunks[0].first, parcel.blobs)
-    if parcel.summary is not None:
-        summed_up(connection, number, parcel.summary)

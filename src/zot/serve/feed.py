@@ -228,7 +228,7 @@ class Feed:
     def deliver(self, batch: Batch) -> None:
         """Tell what happened to everybody who has seen what was before."""
         if batch.seq:
-            self.seq = batch.seq + len(batch.events) - 1
+            self.seq = batch.last
         if batch.seq and not isinstance(batch.events[-1], ConversationReplaced):
             self._in_run = not isinstance(batch.events[-1], Done)
             self.metrics.runs += not self._in_run

@@ -34,15 +34,11 @@ class Reply:
 
     def deliver(self, batch: Batch) -> None:
         """Take what happened."""
-        if PIECES.issuperset(map(type, batch.events)):
-            return  # This is what most events are.
-        for at, event in enumerate(batch.events):
-            if type(event) in PIECES:
-                continue
+        for event in [event for event in batch.events if type(event) not in PIECES]:  # Pieces are what most are.
             self._turn.take(event)
-            if isinstance(event, Done):
-                self._leave()
-                self._ended(self._turn.summary(), batch.seq + at if batch.seq else 0)
+        if isinstance(batch.events[-1], Done):
+            self._leave()
+            self._ended(self._turn.summary(), batch.last)
 
     async def room(self) -> None:
         """There always is."""

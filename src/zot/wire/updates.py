@@ -6,6 +6,7 @@ import enum
 import math
 import time
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any, Final, Literal, assert_never, cast
 
 import msgspec
@@ -138,7 +139,6 @@ _HEAD: Final = b'{"jsonrpc":"2.0","method":"session/update","params":{"%s":%s,'
 _TEXT: Final = b'"type":"agent_message_chunk","text":'
 _THOUGHT: Final = b'"type":"agent_thought_chunk","text":'
 _EVENT: Final = b'"type":"event","event":'
-_ONLY_TEXT: Final = {TextDelta}
 
 
 class Updates:
@@ -154,9 +154,11 @@ class Updates:
         self._now = now
         key = b"session_id" if dialect is Dialect.SNAKE else b"sessionId"
         self._head = _HEAD % (key, encode(session_id))
-        self._text = self._head + _TEXT
-        self._text_line = self._text.replace(b"%", b"%%") + b'%b,"seq":%d}}\n'
-        self._thought = self._head + _THOUGHT
+        head = self._head.replace(b"%", b"%%")
+        self._chunks: dict[type, bytes] = {
+            TextDelta: head + _TEXT + b'%b,"seq":%d}}\n',
+            ThinkingDelta: head + _THOUGHT + b'%b,"seq":%d}}\n',
+        }
         self._event = self._head + _EVENT
         #: The names of the tools that were called in this run, by call.
         self._names: dict[str, str] = {}
@@ -167,24 +169,30 @@ class Updates:
         """Return the lines for ``events``, the first of which has the number ``seq``; 0: they are not recorded."""
         if self._native:
             return self._native_lines(seq, events)
-        if seq and {*map(type, events)} == _ONLY_TEXT:
-            return self._text_lines(seq, cast(Sequence[TextDelta], events))
         lines: list[bytes] = []
-        for number, event in enumerate(events, seq):
-            if type(event) is TextDelta and seq:
-                lines.append(b'%s%s,"seq":%d}}\n' % (self._text, encode(event.delta), number))
-            elif type(event) is ThinkingDelta and seq:
-                lines.append(b'%s%s,"seq":%d}}\n' % (self._thought, encode(event.delta), number))
-            elif type(event) not in PIECES:
-                update = self._take(event)
-                if update is not None and (seq or isinstance(update, TurnComplete)):
-                    lines.append(self._line(update, number if seq else 0))
+        number = seq
+        for kind, group in groupby(events, type):
+            same = list(group)
+            if kind not in PIECES:
+                lines += self._lines(number, same)
+            elif seq and kind in self._chunks:
+                lines += self._chunk_lines(number, cast(Sequence[TextDelta | ThinkingDelta], same))
+            number += len(same) if seq else 0
         return b"".join(lines)
 
-    def _text_lines(self, seq: int, deltas: Sequence[TextDelta]) -> bytes:
-        """The same for text alone, which is what most events are. No JSON has a line end in it."""
+    def _lines(self, seq: int, events: Sequence[AgentEvent]) -> list[bytes]:
+        lines: list[bytes] = []
+        for at, event in enumerate(events):
+            update = self._take(event)
+            if update is not None and (seq or isinstance(update, TurnComplete)):
+                lines.append(self._line(update, seq and seq + at))
+        return lines
+
+    def _chunk_lines(self, seq: int, deltas: Sequence[TextDelta | ThinkingDelta]) -> list[bytes]:
+        """The same for words of one kind, which is what most events are. No JSON has a line end in it."""
+        line = self._chunks[type(deltas[0])]
         texts = encode_lines([event.delta for event in deltas]).split(b"\n")
-        return b"".join([self._text_line % pair for pair in zip(texts, range(seq, seq + len(deltas)), strict=False)])
+        return [line % pair for pair in zip(texts, range(seq, seq + len(deltas)), strict=False)]
 
     def skip(self, events: Sequence[AgentEvent]) -> None:
         """Take ``events`` in without a word."""
