@@ -232,7 +232,7 @@ class Hub:
                 await asyncio.wait({loading})  # If that fails we try for ourselves: we may want something else.
 
     async def _load(self, session_id: str, wanted: Wanted | None, looks: bool) -> Live:
-        if len(self._live) >= self._tidy_at or self._is_full:
+        if len(self._live) >= self._resting or self._is_full:
             self._tidy(more=1)
         if self._is_full and not looks:
             raise TooManySessions(f"{self.limit} sessions are in use already; close one, or wait")
