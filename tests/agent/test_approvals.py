@@ -25,11 +25,11 @@ from fakes import (
     talk,
 )
 from zot.agent.approvals import Approvals
-from zot.agent.hooks import CallDecision
+from zot.agent.hooks import CallDecision, Question
 from zot.agent.policy import Policy
 from zot.errors import StoreFailed, UserError
 from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest, ToolResult
-from zot.messages import TextBlock
+from zot.messages import CallBlock, TextBlock
 from zot.session import Session
 from zot.tools.base import Output, ToolContext
 
@@ -108,6 +108,40 @@ async def test_what_is_allowed_always_is_the_very_command_and_no_other() -> None
     refused = "not run: the user refused this call"
     assert await house.results() == ["ran", refused, "ran", refused]
     assert [request.args["command"] for request in requests] == ["make", "make install", "make install"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "first", "same", "others"),
+    [
+        ("bash", {"command": "make"}, {"command": "make", "timeout": 9}, [{"command": "make install"}]),
+        (
+            "deploy",
+            {"command": "push", "target": "test"},
+            {"target": "test", "command": "push"},
+            [
+                {"command": "push", "target": "live"},
+                {"command": "push"},
+                {"command": '{"command": "push", "target": "test"}'},
+            ],
+        ),
+        ("patch", {"path": "a", "by": 1}, {"path": "./a", "by": 2}, [{"path": "b", "by": 1}]),
+        ("fetch", {"url": "a"}, {"url": "b"}, []),
+    ],
+)
+def test_what_always_covers_depends_on_what_the_tool_is_told(
+    tool: str, first: dict[str, Any], same: dict[str, Any], others: list[dict[str, Any]]
+) -> None:
+    approvals = Approvals(Policy.parse(["*=ask"]), cwd="/somewhere")
+    question = approvals.judge(CallBlock("1", tool, first), first)
+    assert isinstance(question, Question)
+    kept = approvals.remember(question)
+    assert kept is not None
+    later = Approvals(Policy.parse(["*=ask"]), cwd="/somewhere")
+    later.recall(kept)
+    for judge in (approvals, later):
+        assert judge.judge(CallBlock("2", tool, same), same) is None
+        for other in others:
+            assert isinstance(judge.judge(CallBlock("3", tool, other), other), Question)
 
 
 async def test_calls_that_need_no_approval_run_before_the_question_and_after_the_answer() -> None:

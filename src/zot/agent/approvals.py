@@ -48,7 +48,7 @@ class Approvals:
                 reason = "the policy of this session wants a person's approval, and there is nobody to ask"
                 return self._denial(call, args, subject, reason)
             case "ask":
-                if _exactly(call.name, subject) in self._always:
+                if _exactly(call.name, args, subject) in self._always:
                     return None
                 return Question(call, args, summarise(call.name, args, subject), subject)
 
@@ -62,7 +62,7 @@ class Approvals:
 
     def remember(self, question: Question) -> Allowed | None:
         """Let the same call run from now on: the very command, or the tool on the path that it led to when asked."""
-        allowed = _exactly(question.call.name, question.subject)
+        allowed = _exactly(question.call.name, question.args, question.subject)
         self._always.add(allowed)
         # What cannot be written down as it is must not come back as something else.
         return None if has_half(f"{allowed.command}{allowed.path}") else allowed
@@ -115,12 +115,24 @@ def _place(target: Target) -> str:
     return target.real.removeprefix(inside)
 
 
-def _exactly(tool: str, subject: Subject) -> Allowed:
-    """Return what "always" goes by: of a path where it leads, however it was written."""
+def _exactly(tool: str, args: dict[str, Any], subject: Subject) -> Allowed:
+    """Return what "always" goes by: of a path where it leads, however it was written.
+
+    A command says everything only to the shell. What another tool does with one may depend on all its arguments.
+    """
     match subject:
-        case Command(text=text):
+        case Command(text=text) if tool == "bash":
             return Allowed(tool, command=text)
+        case Command():
+            return Allowed(tool, command=_written(args))
         case Target(real=path) | Nowhere(written=path):
             return Allowed(tool, path=path)
         case Nothing():
             return Allowed(tool)
+
+
+def _written(args: dict[str, Any]) -> str:
+    """Return arguments as one text, the same for the same ones."""
+    import json  # Few sessions ever need it; msgspec would not write halves of characters.
+
+    return json.dumps(args, sort_keys=True, ensure_ascii=False)
