@@ -15,6 +15,8 @@ log = logging.getLogger("zot")
 
 #: Whoever replays goes on when less than this is unread.
 _ROOM_BYTES = 256 << 10
+#: What is sent in one tick goes out in one piece, but for so much: the client reads the first while we make the next.
+_TOGETHER_BYTES = 64 << 10
 #: With so much unread, not even requests are read.
 _CHOKED_BYTES = 16 << 20
 
@@ -102,6 +104,8 @@ class LocalWire(asyncio.Protocol):
         self._pieces.append(data)
         self._size += len(data)
         self._sent += len(data)
+        if self._size > _TOGETHER_BYTES:
+            self._flush()
 
     @property
     def unread(self) -> int:
