@@ -6,10 +6,13 @@ import asyncio
 import re
 from pathlib import Path
 
+import pytest
+
 from extensions.stage import Extension
 from tui.stage import Stage, stage
-from zot.tui.asking import DEAD_S
+from zot.tui.order import DEAD_S
 from zot.tui.panel import Panel
+from zot.tui.question import Question
 
 #: Answers each command with the action that it is named after, and writes down its keys.
 PLAYER = """
@@ -285,3 +288,28 @@ async def test_what_a_project_brings_along_runs_only_if_somebody_trusts_it(tmp_p
         await person.sees("ready")
         await person.says("/skills ")
         await person.sees("how to sweep")
+
+
+@pytest.mark.parametrize("size", [(40, 10), (40, 14), (80, 24)], ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_a_question_has_room_although_panels_are_open(tmp_path: Path, size: tuple[int, int]) -> None:
+    player = Extension(tmp_path, "player", PLAYER)
+    async with stage(tmp_path, ext=(str(player.directory),), size=size, policy=("bash=ask",)) as person:
+        await _known(person)
+        await person.says("/long")
+        await person.sees("> row 0.")
+        await person.says("/open2")
+        await person.until(lambda: isinstance(person.app.focused, Panel), "a panel has the keys")
+        entered = person.app.focused
+        await person.app.submit("!bash touch it-ran; echo " + " ".join(f"word{number}" for number in range(20)))
+        await person.until(lambda: isinstance(person.app.focused, Question), "the question has the keys")
+        texts = ("bash wants to run; may it?", "touch it-ran", "y  allow it", "a  allow it", "n  do not", "y, a or n")
+        await person.until(lambda: all(text in person.screen for text in (*texts, "waiting for you")), "all of it")
+        await person.pilot.press("pagedown", "pagedown", "pagedown", "pagedown", "pagedown", "pagedown")
+        await person.sees("word19")
+        await person.sees("y  allow it this time")
+        await person.pilot.press("y")
+        await person.idle()
+        assert (tmp_path / "it-ran").exists()
+        assert person.app.focused is entered
+        await person.sees("> row 0.")
+        await person.sees("Shift+Tab")

@@ -63,7 +63,7 @@ class ZotApp(App[int]):
     """A face of one conversation. ``begin`` gives the home, ``session`` says which session to open in it."""
 
     CSS = """
-    Screen { layout: vertical; background: transparent; }
+    Screen { layout: vertical; background: transparent; overflow: hidden; }
     ZotApp.ascii Composer, ZotApp.ascii Question, ZotApp.ascii Form { border-top: ascii ansi_bright_black; }
     ZotApp.ascii Panel { border: ascii ansi_bright_black; }
     ZotApp.ascii Transcript, ZotApp.ascii Panel { scrollbar-size-vertical: 0; }

@@ -7,13 +7,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from zot.tui.composer import Composer
+from zot.tui.order import DEAD_S
 from zot.tui.question import Question
 
 if TYPE_CHECKING:
     from zot.tui.form import Form
 
-#: A question that nobody asked for has the keys only after this time, and when nobody has typed for the other one.
-DEAD_S = 0.6
+#: A question that nobody asked for has the keys only when nobody has typed for so long.
 _PAUSE_S = 0.4
 
 
@@ -47,25 +47,24 @@ class Asking:
     async def _put(self, question: Question | Form) -> Any:
         async with self._turn:
             if not question.answer.done():
-                self._shown = question
-                await self._composer.screen.mount(question, before=self._composer)
+                screen, self._shown = self._composer.screen, question
+                before = screen.focused  # It may have to make room, and then Textual gives the focus to others.
+                await screen.mount(question, before=self._composer)
                 if isinstance(question, Question) and question.is_sudden:
                     await self._pause(question)
                 if not question.answer.done():
                     await self._listen(question)
                 self._shown = None
                 await question.remove()
+                screen.set_focus(before if before is not None and before.is_attached else self._composer.editor)
             return question.answer.result()
 
     async def _listen(self, question: Question | Form) -> None:
         """Let a question have the keys until it is answered."""
-        screen = self._composer.screen
-        before = screen.focused
         self._composer.display = False  # Small screens have no room for both.
         question.listen()
         await question.answer
         self._composer.display = True
-        screen.set_focus(before if before is not None and before.is_attached else self._composer.editor)
 
     def overtake(self) -> None:
         """It goes on, here or elsewhere: nobody needs to say how."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from textual.events import Key
 from textual.widget import Widget
 
+#: What nobody at this terminal has opened has the keys only after this time: they may be meant for something else.
+DEAD_S = 0.6
+
 
 async def obey(widget: Widget, event: Key) -> None:
     """Do at once what ``widget`` has bound to a key.

@@ -9,8 +9,8 @@ from typing import TypeAlias
 from textual.containers import Vertical
 
 from zot.events import PanelClosed, PanelOpened, PanelRendered
-from zot.tui.asking import DEAD_S
 from zot.tui.editor import Editor
+from zot.tui.order import DEAD_S
 from zot.tui.panel import Panel
 
 #: The frame, and one line.
@@ -34,6 +34,13 @@ class Panels(Vertical):
         self._wanted: dict[str, float] = {}
         #: The one that has the focus, or had it last.
         self._entered: Panel | None = None
+        #: How many lines a question leaves to them; None if none is asked.
+        self._left: int | None = None
+
+    def leave(self, lines: int | None) -> None:
+        """Have no more than so many lines while something must be answered, and as many as usual behind that: None."""
+        self._left = lines
+        self._fit()
 
     def on_descendant_focus(self) -> None:
         self._entered = next((panel for panel in self._open.values() if panel.has_focus), self._entered)
@@ -44,8 +51,11 @@ class Panels(Vertical):
 
     def _fit(self) -> None:
         """Share the room: where it is scarce, others have one line, and the one that was entered last the rest."""
-        panels, room = list(self._open.values()), self.app.size.height * 3 // 5
-        most = self.app.size.height // 2
+        panels, usual = list(self._open.values()), self.app.size.height * 3 // 5
+        room = usual if self._left is None else min(usual, self._left)
+        most = min(self.app.size.height // 2, max(_SMALL, room))
+        self.display = room >= _SMALL
+        self.styles.max_height = max(_SMALL, room)
         is_crowded = sum(min(panel.wants, most) for panel in panels) > room
         large = self._entered if self._entered in panels else next(reversed(panels), None)
         for panel in panels:

@@ -15,6 +15,7 @@ from textual.widgets import Static
 
 from zot.readable import counted
 from zot.tui.looks import frank, safe
+from zot.tui.panels import Panels
 from zot.tui.terminal import Option
 
 _SHOWN = 8
@@ -84,13 +85,21 @@ class Question(Vertical, can_focus=True):
         self.focus()
 
     def _fit(self) -> None:
-        """Give what it is about the room that everything else leaves."""
-        screen = self.app.size
-        title = -(-cell_len(self._title) // max(1, screen.width - 2))
+        """Give what it is about the room that everything else leaves, and panels what is left then."""
+        screen, width = self.app.size, max(1, self.app.size.width - 2)
+        title = -(-cell_len(self._title) // width)
         left = screen.height - _AROUND - title - min(self._shown, len(self._options))
+        most = max(1, min(left, screen.height * 2 // 5)) if self._body.plain else 0
         for body in self.query(".body"):
-            body.styles.max_height = max(1, min(left, screen.height * 2 // 5))
+            body.styles.max_height = most
+        rows = sum(1 + cell_len(line) // width for line in self._body.plain.split("\n"))
+        for panels in self.screen.query(Panels):
+            panels.leave(left - min(most, rows))
         self._draw()
+
+    def on_unmount(self) -> None:
+        for panels in self.screen.query(Panels):
+            panels.leave(None)
 
     def close(self, value: Any = None) -> None:
         """Have the answer."""
