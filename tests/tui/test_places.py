@@ -8,7 +8,7 @@ import pytest
 
 from tui.stage import stage
 from zot.commands.terminal import has_screen
-from zot.tui.looks import look_for
+from zot.tui.looks import Look, look_for
 
 SCRIPT = r"""
 think "Look first."
@@ -63,6 +63,13 @@ async def test_where_colours_are_not_wanted_there_are_none(tmp_path: Path, monke
 )
 def test_code_is_readable_on_dark_and_on_light(colours: str, theme: str) -> None:
     assert look_for({"COLORFGBG": colours}, "utf-8").code_theme == theme
+
+
+@pytest.mark.parametrize(("code", "theme"), [("ansi_dark", "ansi-dark"), ("ansi_light", "ansi-light")])
+async def test_the_theme_fits_the_background(tmp_path: Path, code: str, theme: str) -> None:
+    async with stage(tmp_path, look=Look(code_theme=code)) as person:
+        await person.sees("ready")
+        assert person.app.theme == theme
 
 
 @pytest.mark.parametrize(("encoding", "unicode"), [("utf-8", True), ("ascii", False), ("iso8859-1", False)])

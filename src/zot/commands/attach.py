@@ -106,6 +106,9 @@ def _has_screen(settings: dict[str, Any]) -> bool:
 
 async def _on_screen(client: Client, session: ClientSession) -> int:
     """Open the session in the terminal that `zot` alone has."""
+    from zot.tui.pauses import put_off
+
+    put_off()
     from zot.client_home import ClientHome
     from zot.commands.terminal import run_app
     from zot.tui.app import ZotApp

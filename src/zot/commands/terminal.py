@@ -85,6 +85,9 @@ def has_screen(env: Mapping[str, str]) -> bool:
 
 
 def _screen(opening: Opening) -> int:
+    from zot.tui.pauses import put_off
+
+    put_off()
     import asyncio
     from shlex import quote as quoted
 
@@ -101,11 +104,10 @@ async def run_app(app: ZotApp) -> int:
     import asyncio
 
     from zot.serve.stdio import SIGNALS
-    from zot.tui.charset import read_anything, write_only_known
+    from zot.tui.charset import write_only_known
     from zot.tui.log import noted
 
     write_only_known(sys.__stderr__)  # It is what the screen is drawn with.
-    read_anything()
     loop, code = asyncio.get_running_loop(), None
     for number in SIGNALS:
         loop.add_signal_handler(number, app.exit, 128 + number)

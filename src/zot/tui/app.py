@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from rich.text import Text
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.events import Event, Key
 
@@ -32,11 +31,11 @@ from zot.tui.approval import Approvals
 from zot.tui.asking import Asking
 from zot.tui.completion import Files
 from zot.tui.composer import Composer
-from zot.tui.driver import Driver
 from zot.tui.editor import Editor
 from zot.tui.entries import DisplayEntry, Entry, NoteEntry
 from zot.tui.flow import warm
 from zot.tui.following import Following
+from zot.tui.inside import Ground
 from zot.tui.jump import jump
 from zot.tui.keys import KEYS
 from zot.tui.level import Level
@@ -59,7 +58,7 @@ T = TypeVar("T")
 _TWICE_S = 2.0
 
 
-class ZotApp(App[int]):
+class ZotApp(Ground):
     """A face of one conversation. ``begin`` gives the home, ``session`` says which session to open in it."""
 
     CSS = """
@@ -84,10 +83,11 @@ class ZotApp(App[int]):
         *,
         look: Look | None = None,
     ) -> None:
-        super().__init__(Driver, ansi_color=True)
+        super().__init__()
         self.look = look or look_for()
         self.set_class(not self.look.unicode, "ascii")
-        self.theme = "ansi-light" if self.look.code_theme == "ansi_light" else "ansi-dark"
+        if self.look.code_theme == "ansi_light":
+            self.theme = "ansi-light"
         self._begin, self._session = begin, session
         self._home: Home | None = None
         self._approvals = Approvals(self)
@@ -179,7 +179,7 @@ class ZotApp(App[int]):
 
     def _show_heard(self) -> None:
         """Show what was heard since the last time."""
-        events = self.following.take()[: 0 if self._exit else None]  # Who leaves begins nothing any more.
+        events = self.following.take()[: 0 if self.is_leaving else None]  # Who leaves begins nothing any more.
         for event in events:
             self.story.tell((event,))
             self._react(event)
@@ -382,11 +382,6 @@ class ZotApp(App[int]):
             with suppress(AgentError):  # What cannot be reached any more cannot be asked, either.
                 self.left = await self.conversation.state()
             await self.conversation.close()
-
-    def _fatal_error(self) -> None:
-        """Say what broke us, when the terminal is as it was: without the values of variables, which may be secret."""
-        self._exit_renderables.append(Text(f"{traceback.format_exc()}zot: internal error; this is a bug"))
-        self._close_messages_no_wait()
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something that takes a while; what goes wrong is said."""

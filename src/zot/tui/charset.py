@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import partial
 
 from rich.cells import cell_len
-from textual.drivers import linux_driver
 
 from zot.tui.looks import charset
 
@@ -22,16 +21,12 @@ def write_only_known(file: object) -> None:
         file.reconfigure(encoding=charset(), errors=_AS_WIDE)
 
 
-def read_anything() -> None:
-    """Have every terminal from now on read bytes that are no characters as such, where it would give up."""
-    linux_driver.getincrementaldecoder = _patient  # type: ignore[attr-defined,assignment]  # no other place
-
-
 def _as_wide(problem: UnicodeError) -> tuple[str, int]:
     assert isinstance(problem, UnicodeEncodeError)
     return "?" * cell_len(problem.object[problem.start : problem.end]), problem.end
 
 
-def _patient(_: str) -> Callable[[], codecs.IncrementalDecoder]:
+def decoder(_: str) -> Callable[[], codecs.IncrementalDecoder]:
+    """Return what reads bytes that are no characters as such, where others give up."""
     name = charset()
     return partial(codecs.getincrementaldecoder("utf-8" if name == "ascii" else name), "replace")

@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
 
-from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
 
@@ -32,18 +31,15 @@ class Composer(Vertical):
             self.keeps = keeps
 
     def __init__(self) -> None:
-        super().__init__()
         self._offers = Offers()
         self.editor = Editor(self._offers)
+        super().__init__(self.editor)
         self.queue = Queue()
         self.files: Files | None = None
         #: The names of what is being taken back.
         self._withdrawn: set[str] = set()
         #: What extensions offer, as far as it is known.
         self.commands: Sequence[CommandInfo] = ()
-
-    def compose(self) -> ComposeResult:
-        yield self.editor
 
     async def furnish(self) -> None:
         """Have everything: the first frame must not wait for what nobody needs yet."""

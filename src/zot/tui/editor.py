@@ -6,9 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from textual import events
-from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 from textual.binding import Binding
-from textual.keys import Keys
 from textual.message import Message
 from textual.widgets import TextArea
 from textual.widgets.text_area import Edit, EditResult
@@ -16,7 +14,6 @@ from textual.widgets.text_area import Edit, EditResult
 from zot.readable import escaped
 from zot.tui.completion import Offers, Place
 from zot.tui.order import obey
-from zot.tui.pasting import take_pastes_whole
 
 #: What is pasted and longer than this is shown as one word.
 _FOLD_LINES = 6
@@ -25,11 +22,6 @@ _FOLDED = re.compile(r"\[pasted #(\d+): [^\]]*\]")
 #: What can be completed: a command, or a file, which is in quotes if it has a blank.
 _WORD = re.compile(r'(?:^|(?<=\s))(@"[^"]*|[@/]\S*)$')
 _NEWLINE_KEYS = ("ctrl+j", "shift+enter", "alt+enter", "ctrl+enter")
-
-# Most terminals send this for Alt+Enter, of which Textual would make other keys.
-if isinstance(ANSI_SEQUENCES_KEYS, dict):
-    ANSI_SEQUENCES_KEYS.setdefault("\x1b\r", (Keys.ControlJ,))
-take_pastes_whole()
 
 
 class Editor(TextArea):

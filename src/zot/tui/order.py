@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+
+from textual.binding import Binding
 from textual.events import Key
 from textual.widget import Widget
 
@@ -15,9 +18,18 @@ async def obey(widget: Widget, event: Key) -> None:
     Textual asks everybody around the widget first, and what is typed meanwhile is there before it is done: of `x`,
     backspace and `y` that come together, `x` would be left.
     """
-    for key in event.aliases:
-        for binding in widget._bindings.key_to_bindings.get(key, ()):
-            event.stop()
-            event.prevent_default()
-            await widget.run_action(binding.action)
-            return
+    action = next(filter(None, map(_bound(type(widget)).get, event.aliases)), None)
+    if action is not None:
+        event.stop()
+        event.prevent_default()
+        await widget.run_action(action)
+
+
+@cache
+def _bound(kind: type[Widget]) -> dict[str, str]:
+    """Return what a kind of widget does for keys."""
+    actions: dict[str, str] = {}
+    for one in kind.__mro__:
+        for binding in Binding.make_bindings(vars(one).get("BINDINGS", ())):
+            actions.setdefault(binding.key, binding.action)
+    return actions

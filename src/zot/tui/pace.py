@@ -5,16 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from textual import screen
 from textual.message_pump import MessagePump
 
 #: Something is shown so often at most, and less often if showing it takes long: so many times as long is rested.
 _FRAME_S = 1 / 20
 _REST = 4
-#: What has changed is drawn so often at most: a key waits half as long for it as Textual would have it.
-_DRAW_S = 1 / 120
-
-screen.UPDATE_PERIOD = _DRAW_S  # type: ignore[misc]  # it has no other place for it
 
 
 class Pace:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from textual._xterm_parser import BRACKETED_PASTE_END, BRACKETED_PASTE_START, XTermParser
-from textual.drivers import linux_driver
 from textual.message import Message
 
 _ESC = "\x1b"
@@ -58,8 +57,3 @@ def _beginning(text: str) -> str:
     """Return the end of a text that may be the beginning of the end of a paste."""
     at = text.rfind(_ESC)
     return text[at:] if at >= 0 and BRACKETED_PASTE_END.startswith(text[at:]) else ""
-
-
-def take_pastes_whole() -> None:
-    """Have every terminal from now on read so."""
-    linux_driver.XTermParser = WholePastes  # type: ignore[attr-defined]  # it has no other place for it

@@ -16,9 +16,9 @@ from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
-from textual.widget import Widget
 
 from zot.tui.entries import Entry
+from zot.tui.inside import reach
 from zot.tui.looks import Look
 from zot.tui.pace import Pace
 
@@ -134,18 +134,12 @@ class Transcript(ScrollView, can_focus=True):
                 if not self._measure(top, top + height):
                     break
                 self._lay_out()
-            self._reach(Size(self._width + 2, self._offsets[-1]))
+            reach(self, Size(self._width + 2, self._offsets[-1]))
             self.scroll_to(y=top, animate=False, immediate=True, force=True)
         finally:
             self._settling = False
         self.refresh()
         self._look_ahead()
-
-    def _reach(self, size: Size) -> None:
-        """Be so large. The screen needs no new layout for that: where there is no scrollbar, its place is kept."""
-        if size != self.virtual_size:
-            self.set_reactive(Widget.virtual_size, size)
-            self._scroll_update(size)
 
     def _lay_out(self) -> None:
         self._offsets = [0, *accumulate(self._heights)]

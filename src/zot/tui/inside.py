@@ -1,0 +1,61 @@
+"""What we need of Textual that it does not offer. Nobody else looks inside of it but `driver.py` and `pasting.py`."""
+
+from __future__ import annotations
+
+import traceback
+
+from rich.text import Text
+from textual import screen
+from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
+from textual.app import App
+from textual.drivers import linux_driver
+from textual.geometry import Size
+from textual.keys import Keys
+from textual.reactive import Reactive
+from textual.widget import Widget
+
+from zot.tui.charset import decoder
+from zot.tui.driver import Driver
+from zot.tui.pasting import WholePastes
+
+#: What has changed is drawn so often at most: a key waits half as long for it as Textual would have it.
+_DRAW_S = 1 / 120
+#: Most terminals send this for Alt+Enter, of which Textual would make other keys.
+_ALT_ENTER = "\x1b\r"
+
+
+class Ground(App[int]):
+    """An app as Textual has it, where it must be another."""
+
+    #: Not one that is replaced at once: every style would be read twice.
+    theme = Reactive("ansi-dark")
+
+    def __init__(self) -> None:
+        prepare()
+        super().__init__(Driver, ansi_color=True)
+
+    @property
+    def is_leaving(self) -> bool:
+        """True if it is about to end."""
+        return self._exit
+
+    def _fatal_error(self) -> None:
+        """Say what broke us, when the terminal is as it was: without the values of variables, which may be secret."""
+        self._exit_renderables.append(Text(f"{traceback.format_exc()}zot: internal error; this is a bug"))
+        self._close_messages_no_wait()
+
+
+def prepare() -> None:
+    """Have every app from now on draw soon, and take what terminals send as it is meant."""
+    screen.UPDATE_PERIOD = _DRAW_S  # type: ignore[misc]  # it has no other place for it
+    linux_driver.XTermParser = WholePastes  # type: ignore[attr-defined]  # the same
+    linux_driver.getincrementaldecoder = decoder  # type: ignore[attr-defined,assignment]  # the same
+    if isinstance(ANSI_SEQUENCES_KEYS, dict):
+        ANSI_SEQUENCES_KEYS.setdefault(_ALT_ENTER, (Keys.ControlJ,))
+
+
+def reach(widget: Widget, size: Size) -> None:
+    """Have a widget scroll over so much. The screen needs no new layout for that, if its scrollbar has its place."""
+    if size != widget.virtual_size:
+        widget.set_reactive(Widget.virtual_size, size)
+        widget._scroll_update(size)
