@@ -21,6 +21,7 @@ from zot.journal.record import Record
 from zot.journal.summary import key_of
 from zot.journal.tables import rows_of
 from zot.journal.ticket import Ticket
+from zot.learned import learned
 from zot.messages import Message, text_of
 from zot.outcome import Outcome
 from zot.printable import printable_line
@@ -212,7 +213,7 @@ class Once:
         lost = kept.delivered is None
         since, ttl_s = (kept.answered, max(LOST_TTL_S, self._ttl_s)) if lost else (kept.delivered, self._ttl_s)
         assert since is not None
-        return msgspec.json.decode(kept.answer, type=Answer) if self._age_s(since) < ttl_s else None
+        return msgspec.json.decode(kept.answer, type=learned(Answer)) if self._age_s(since) < ttl_s else None
 
     def _age_s(self, since: float) -> float:
         """Return how long ago something was. After a clock was set back, what seems to come is as old as it is far."""

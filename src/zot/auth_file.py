@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import msgspec
 
 from zot.errors import ConfigError
+from zot.learned import learned
 
 FILE_NAME = "auth.json"
 _OTHERS = 0o077
@@ -98,7 +99,7 @@ def _read(path: str) -> dict[str, msgspec.Raw]:
 
 def _entry(home: str, provider: str, raw: msgspec.Raw) -> Entry:
     try:
-        entry = msgspec.json.decode(raw, type=Entry)
+        entry = msgspec.json.decode(raw, type=learned(Entry))
     except (msgspec.MsgspecError, UnicodeDecodeError):
         entry = Entry()
     if not (entry.key or entry.command):

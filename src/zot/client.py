@@ -16,6 +16,7 @@ from zot.client_line import Line, LocalLine, WebLine
 from zot.client_session import SETTLE_S, ClientSession
 from zot.endpoint import find_socket
 from zot.errors import AgentError, ConfigError, ConnectionLost, Unforeseen
+from zot.learned import learned
 from zot.version import __version__
 from zot.wire import daemon_server as server
 from zot.wire import daemon_session as session
@@ -227,7 +228,7 @@ class Client:
             self._peer.forget(number)
         if isinstance(answer, AgentError):
             raise answer
-        return msgspec.json.decode(answer, type=kind)
+        return msgspec.json.decode(answer, type=learned(kind))
 
     async def _keep(self, line: Line) -> None:
         """Converse on one connection after the other, until there is none."""

@@ -11,6 +11,7 @@ import msgspec
 
 from zot.errors import ConfigError, NoSuchAgent, UsageError
 from zot.flags import DeadlineName, Flag, Seconds, choice, dollars, positive, seconds, switch
+from zot.learned import learned
 from zot.providers.vendors import KEY_NAMES, VENDORS, ApiName
 
 #: Names that never reach a tool or an extension: our token, and the keys of all providers.
@@ -322,6 +323,6 @@ def checked(settings: Mapping[str, Any], base: Config | None = None) -> Config:
     fields = {} if base is None else msgspec.structs.asdict(base)
     paths = {name: os.fspath(value) for name, value in settings.items() if isinstance(value, os.PathLike)}
     try:
-        return msgspec.convert({**fields, **settings, **paths}, Config)
+        return msgspec.convert({**fields, **settings, **paths}, learned(Config))
     except msgspec.ValidationError as problem:
         raise ConfigError(str(problem)) from None

@@ -12,6 +12,7 @@ import msgspec
 from zot.daemon_settings import DaemonSettings
 from zot.errors import ConfigError, InvalidConfigFile
 from zot.flags import DeadlineName, Seconds
+from zot.learned import learned
 from zot.printable import printable
 from zot.providers.vendors import ApiName
 
@@ -129,7 +130,7 @@ def _misplaced(found: Mapping[str, Any]) -> list[str]:
 def _table(label: str, found: object, kind: type[T], problems: list[str]) -> T:
     """Return a table as ``kind``. What is wrong with it is added to ``problems``; then the table is an empty one."""
     try:
-        return msgspec.convert(found, kind)
+        return msgspec.convert(found, learned(kind))
     except msgspec.ValidationError:
         pass
     if not isinstance(found, dict):
@@ -139,7 +140,7 @@ def _table(label: str, found: object, kind: type[T], problems: list[str]) -> T:
         # One by one, for msgspec stops at the first that is wrong.
         try:
             if name in kind.__struct_fields__:
-                msgspec.convert({name: value}, kind)
+                msgspec.convert({name: value}, learned(kind))
             else:
                 problems.append(f"{label} {name}: {_unknown(name, kind.__struct_fields__)}")
         except msgspec.ValidationError as problem:

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from zot.learned import decoder
 from zot.messages import Counters, ShownBlock, ShownImage, Stop, TextBlock
 from zot.surrogates import without_halves
 
@@ -285,7 +286,7 @@ def text(events: Iterable[AgentEvent]) -> str:
 @cache
 def _decoder() -> msgspec.json.Decoder[AgentEvent]:
     # Made when it is first needed: whoever only writes events must not wait for it.
-    return msgspec.json.Decoder(AgentEvent)
+    return decoder(AgentEvent)
 
 
 def _without_surrogates(value: Any) -> Any:

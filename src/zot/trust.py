@@ -12,6 +12,7 @@ import msgspec
 
 from zot.errors import ConfigError, UserError
 from zot.fingerprint import fingerprint
+from zot.learned import learned
 from zot.messages import timestamp
 from zot.private import make_directory
 
@@ -83,7 +84,7 @@ class TrustStore:
             _check_owner(self._home, os.stat(self._home))
             with open(self._path, "rb") as file:
                 _check_owner(self._path, os.fstat(file.fileno()))
-                found = msgspec.json.decode(file.read(), type=_File)
+                found = msgspec.json.decode(file.read(), type=learned(_File))
         except FileNotFoundError:
             return {}
         except OSError as problem:

@@ -198,7 +198,7 @@ def test_hello_is_answered_before_the_heavy_parts_are_loaded() -> None:
     assert loaded & HEAVY == set()
     needed = {
         "zot.cli", "zot.commands", "zot.commands.rpc", "zot.config", "zot.credentials", "zot.errors", "zot.events",
-        "zot.flags", "zot.messages", "zot.providers", "zot.providers.models", "zot.providers.vendors",
+        "zot.flags", "zot.learned", "zot.messages", "zot.providers", "zot.providers.models", "zot.providers.vendors",
         "zot.provision", "zot.runtime", "zot.serve", "zot.serve.early", "zot.serve.stdio", "zot.surrogates",
         "zot.version", "zot.wire", "zot.wire.lines", "zot.wire.rpc",
     }  # fmt: skip

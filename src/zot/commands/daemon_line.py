@@ -10,6 +10,7 @@ from typing import Any, Self
 import msgspec
 
 from zot.errors import UserError
+from zot.learned import learned
 from zot.serve.dial import dial
 from zot.wire.lines import LineSplitter
 
@@ -60,7 +61,7 @@ class DaemonLine:
         self._lines = LineSplitter(max_line_bytes=_MAX_LINE_BYTES)
         self._socket = dial(path, within_s)
         try:
-            self.greeting = msgspec.convert(self.ask("initialize", {"protocolVersion": 1}), Greeting)
+            self.greeting = msgspec.convert(self.ask("initialize", {"protocolVersion": 1}), learned(Greeting))
         except BaseException:
             self.close()
             raise

@@ -13,6 +13,7 @@ from zot.commands.asked import Request, aligned, write, write_json
 from zot.commands.daemon_line import DaemonLine, Refused
 from zot.endpoint import Place, locate
 from zot.errors import UserError
+from zot.learned import learned
 from zot.printable import printable
 from zot.serve.lock_file import is_alive, owned_since, owner
 
@@ -71,7 +72,7 @@ def look(place: Place, *, within_s: float = _ANSWER_S) -> Status:
     pid = _owner(place)
     try:
         with DaemonLine(place.socket, within_s=within_s) as line:
-            said = msgspec.convert(line.ask("status", {}), _Said)
+            said = msgspec.convert(line.ask("status", {}), learned(_Said))
             greeting = line.greeting
     except PermissionError as problem:
         raise UserError(f"{place.socket}: {problem.strerror}") from None

@@ -12,6 +12,7 @@ import msgspec
 from zot.commands.daemon_line import DaemonLine, Refused
 from zot.endpoint import Place
 from zot.errors import ConfigError
+from zot.learned import learned
 from zot.wire.host import Request, Response
 
 #: How long a daemon may take to greet us. One that takes longer is none.
@@ -73,7 +74,7 @@ class Relay:
             self.request = _keyed(self.request)
             given = {name: value for name, value in msgspec.to_builtins(self.request).items() if value is not None}
             given["ageMs"] = max(0.0, time.monotonic() - self._began) * 1000
-            return msgspec.convert(self._line.ask("host/respond", given, within_s=math.inf), Answered)
+            return msgspec.convert(self._line.ask("host/respond", given, within_s=math.inf), learned(Answered))
         except (OSError, Refused, msgspec.ValidationError):
             return None
 

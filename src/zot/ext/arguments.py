@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 import msgspec
 
 from zot.ext.docstring import Documented
+from zot.learned import learned
 
 _VARIABLE = 0x04 | 0x08  # What the code of a function says if it takes *args or **kwargs.
 
@@ -24,7 +25,7 @@ class Arguments:
     def read(self, args: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments as their types want them; raise ValueError with what is wrong."""
         # Models write "5" for 5 now and then: what can be meant by it is taken.
-        values = msgspec.convert(args, self._kind, strict=False)
+        values = msgspec.convert(args, learned(self._kind), strict=False)
         return {name: getattr(values, name) for name in self._kind.__struct_fields__}
 
 

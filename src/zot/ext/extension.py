@@ -10,6 +10,7 @@ import msgspec
 from zot.ext.arguments import Arguments
 from zot.ext.declared import Command, Declared, Handler, Tool
 from zot.ext.panel import Draw, Panel
+from zot.learned import learned
 from zot.wire import extension as wire
 
 if TYPE_CHECKING:
@@ -169,6 +170,6 @@ class Extension:
 def _checked(frame: _Frame) -> _Frame:
     """Return a frame that zot will take; raise ValueError if it would not."""
     try:
-        return msgspec.convert(msgspec.to_builtins(frame), type(frame))
+        return msgspec.convert(msgspec.to_builtins(frame), learned(type(frame)))
     except msgspec.ValidationError as problem:
         raise ValueError(f"{frame.__struct_config__.tag}: {problem}") from None

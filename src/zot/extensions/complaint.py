@@ -8,6 +8,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
+from zot.learned import learned
 from zot.printable import printable
 from zot.wire.extension import EVENTS, INTERCEPTED, OnFailure
 
@@ -78,7 +79,9 @@ def _wrong_scope(scopes: dict[str, Any], permissions: type[msgspec.Struct]) -> s
         return f"permissions: {wrong}"
     fields = {field.encode_name: field for field in msgspec.structs.fields(permissions)}
     try:
-        permissions(**{fields[name].name: msgspec.convert(value, fields[name].type) for name, value in scopes.items()})
+        permissions(
+            **{fields[name].name: msgspec.convert(value, learned(fields[name].type)) for name, value in scopes.items()}
+        )
     except ValueError as problem:
         return f"permissions: {problem}"
     return ""
@@ -93,7 +96,7 @@ def _wrong_field(found: dict[str, Any], kind: type[msgspec.Struct], right: Mappi
                 return f"`{name}` is missing; it must be {right[name]}"
         elif name != "permissions":  # Which has its own.
             try:
-                msgspec.convert(found[name], field.type)
+                msgspec.convert(found[name], learned(field.type))
             except msgspec.ValidationError:
                 return f"`{name}` must be {right[name]}; but it is {_shown(found[name])}"
     return ""

@@ -11,6 +11,7 @@ import msgspec
 from zot.errors import ConfigError, UserError
 from zot.extensions.permissions import Permissions
 from zot.fingerprint import DEFAULT_DATA
+from zot.learned import learned
 from zot.regular import content
 from zot.wire.extension import ExtensionName, Intercepted, OnFailure
 
@@ -57,7 +58,7 @@ def parse(data: bytes, path: str) -> Manifest:
     """Return the manifest that ``data`` is, which was found at ``path``. Raise ConfigError."""
     data = data.removeprefix(b"\xef\xbb\xbf")
     try:
-        manifest = msgspec.json.decode(data, type=Manifest)
+        manifest = msgspec.json.decode(data, type=learned(Manifest))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
         raise ConfigError(f"{path}: {_explained(data) or problem}") from None
     for word in (manifest.exec, *manifest.args):

@@ -8,6 +8,7 @@ import msgspec
 
 from zot.errors import ProtocolError
 from zot.extensions.quotes import QUOTED_BYTES, clipped
+from zot.learned import learned
 from zot.wire import extension as wire
 from zot.wire.lines import TooLong, has_more_values
 
@@ -56,7 +57,7 @@ def read(line: bytes | TooLong) -> Said:
 def _id_in(line: bytes) -> bytes:
     """Return the id in a line, as JSON, without looking at anything else; b"" if there is none."""
     try:
-        found = msgspec.json.decode(line, type=_Identified).id
+        found = msgspec.json.decode(line, type=learned(_Identified)).id
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return b""
     return msgspec.json.encode(found) if found else b""

@@ -11,6 +11,7 @@ import msgspec
 
 from zot.errors import UserError
 from zot.extensions.manifest import Manifest
+from zot.learned import learned
 from zot.printable import printable
 
 _TEMPLATES = os.path.join(os.path.dirname(__file__), "templates")
@@ -37,7 +38,7 @@ def scaffold(name: str, language: str, directory: str) -> list[str]:
     The directory may exist if it is empty.
     """
     try:
-        msgspec.convert({"name": name, "exec": "x"}, Manifest)
+        msgspec.convert({"name": name, "exec": "x"}, learned(Manifest))
     except msgspec.ValidationError:
         raise UserError(
             f"{printable(name)!r} cannot be a name: letters, digits, dots, dashes and underscores can, at most 64"

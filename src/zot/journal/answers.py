@@ -10,6 +10,7 @@ import sqlite3
 import msgspec
 
 from zot.errors import JournalDamaged
+from zot.learned import learned
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -39,7 +40,7 @@ def find(connection: sqlite3.Connection, asked: Asked) -> Kept | None:
     names = Kept.__struct_fields__
     row = connection.execute(f"SELECT {', '.join(names)} FROM answers WHERE {_SAME}", _place(asked)).fetchone()
     try:
-        return None if row is None else msgspec.convert(dict(zip(names, row, strict=True)), Kept)
+        return None if row is None else msgspec.convert(dict(zip(names, row, strict=True)), learned(Kept))
     except msgspec.ValidationError as problem:  # a damaged page may hold anything
         raise JournalDamaged(f"the entry of a request cannot be read: {problem}") from problem
 

@@ -18,6 +18,7 @@ import msgspec
 
 from zot.errors import JournalDamaged, StoreFailed
 from zot.events import AgentEvent, encode_lines
+from zot.learned import decoder
 from zot.messages import ImageBlock, Message, ResultBlock, TextBlock, TranscriptBlock
 from zot.store import Allowed, Began, Change, Configured, Guarded, Row, Said, Spliced, Wrote
 
@@ -267,9 +268,9 @@ def _named(chunk: Chunk) -> str:
 
 @cache
 def _changes() -> msgspec.json.Decoder[Row]:
-    return msgspec.json.Decoder(Change)
+    return decoder(Change)
 
 
 @cache
 def _events() -> msgspec.json.Decoder[Row]:
-    return msgspec.json.Decoder(AgentEvent)
+    return decoder(AgentEvent)

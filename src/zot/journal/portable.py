@@ -19,6 +19,7 @@ from msgspec import Meta
 from zot.errors import UserError
 from zot.events import AgentEvent
 from zot.journal.chunks import images
+from zot.learned import decoder, learned
 from zot.store import Allowed, Began, Change, Configured, Guarded, Row, Said, Spliced, Wrote
 
 VERSION = 1
@@ -217,7 +218,7 @@ class _Reading:
 
 def _check_version(data: bytes) -> None:
     try:
-        claim = msgspec.json.decode(data, type=_Claim)
+        claim = msgspec.json.decode(data, type=learned(_Claim))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise Wrong("this is not a session that zot exported") from None
     if claim.type != "zot_session":
@@ -245,4 +246,4 @@ def _decoded_below(calls: int, data: bytes) -> Line:
 
 @cache
 def _decoder() -> msgspec.json.Decoder[Line]:
-    return msgspec.json.Decoder(Line)
+    return decoder(Line)

@@ -26,6 +26,7 @@ from zot.journal.chunks import (
 )
 from zot.journal.owner import Owner
 from zot.journal.summary import Summary, key_of, titled
+from zot.learned import learned
 from zot.messages import ZERO, Counters, timestamp
 from zot.store import Row
 
@@ -360,7 +361,7 @@ def record_of(row: tuple[Any, ...]) -> SessionRecord:
             "messages": max(messages, 0), "totals": msgspec.json.decode(totals) if totals else ZERO, "epoch": epoch,
             "owner": msgspec.json.decode(owner) if owner else None,
         }  # fmt: skip
-        return msgspec.convert(found, SessionRecord)
+        return msgspec.convert(found, learned(SessionRecord))
     except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError, TypeError) as problem:
         # A damaged page may hold anything.
         raise JournalDamaged(f"the entry of a session cannot be read: {problem}") from problem

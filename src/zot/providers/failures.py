@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from zot.errors import BadRequest, NotFound, ProviderError, ServiceFailed, StreamBroken
+from zot.learned import learned
 from zot.providers.codes import BY_CODE, BY_STATUS, VAGUE
 
 _MAX_MESSAGE = 2000
@@ -36,7 +37,7 @@ class _Detail(msgspec.Struct):
     @property
     def hints(self) -> list[_Hint]:
         try:
-            return msgspec.convert(self.details, list[_Hint])
+            return msgspec.convert(self.details, learned(list[_Hint]))
         except msgspec.ValidationError:
             return []  # Others have a field of that name, too.
 
@@ -108,7 +109,7 @@ def sign(error: ProviderError, *, provider: str, mask: Callable[[str], str]) -> 
 def not_a_stream(kind: str, opening: bytes, mask: Callable[[str], str]) -> ProviderError:
     """Return the error for an answer that should have been a stream of events and is ``kind``, beginning so."""
     try:
-        told = msgspec.json.decode(opening, type=_Body)
+        told = msgspec.json.decode(opening, type=learned(_Body))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         told = _Body()
     if told.error is not None:
@@ -154,7 +155,7 @@ def _read(body: bytes) -> _Told:
     """Return what an error body says, whatever its shape."""
     try:
         # Google wraps the object in an array where it would have streamed one.
-        parsed: _Body | list[_Body] = msgspec.json.decode(body, type=_Body | list[_Body])
+        parsed: _Body | list[_Body] = msgspec.json.decode(body, type=learned(_Body | list[_Body]))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _Told(_words(body))
     if isinstance(parsed, list):

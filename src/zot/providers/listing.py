@@ -11,6 +11,7 @@ from urllib.parse import quote
 import msgspec
 
 from zot.errors import AuthFailed, ConnectionFailed, NoCredit, NotFound, ProviderError, Stalled, StreamBroken
+from zot.learned import learned
 from zot.providers.address import api_base
 from zot.providers.advice import advice
 from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
@@ -201,7 +202,7 @@ class _Page(msgspec.Struct):
 def _read(dialect: Dialect, body: bytes) -> tuple[list[Served], str | None]:
     """Return the models of one page, and the mark of the next one. Raise StreamBroken if it is none."""
     try:
-        page = msgspec.json.decode(body, type=_Page)
+        page = msgspec.json.decode(body, type=learned(_Page))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
         raise StreamBroken(f"the list of models is not what the API promises: {problem}") from None
     items = page.models if dialect in ("gemini", "ollama") else page.data

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from zot.errors import UserError
+from zot.learned import learned
 from zot.providers.vendors import VENDORS
 
 if TYPE_CHECKING:
@@ -144,8 +145,8 @@ class _Row(msgspec.Struct):
 @cache
 def _listed(provider: str) -> tuple[Model, ...]:
     with open(_PATH, "rb") as file:
-        snapshot = msgspec.json.decode(file.read(), type=_Snapshot)
-    rows = msgspec.json.decode(snapshot.providers[provider], type=list[_Row])
+        snapshot = msgspec.json.decode(file.read(), type=learned(_Snapshot))
+    rows = msgspec.json.decode(snapshot.providers[provider], type=learned(list[_Row]))
     return tuple(
         Model(
             row.id,

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 from zot.errors import ConfigError
+from zot.learned import learned
 from zot.providers.models import Catalogue, Model, Price, unknown_model
 from zot.regular import content
 
@@ -65,7 +66,7 @@ def load(path: str) -> dict[str, tuple[OwnModel, ...]]:
     Raise ConfigError, with the file and the field, for what is wrong.
     """
     try:
-        parsed = msgspec.json.decode(content(path), type=_File)
+        parsed = msgspec.json.decode(content(path), type=learned(_File))
     except FileNotFoundError:
         return {}
     except OSError as problem:

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from zot.errors import StreamBroken
+from zot.learned import learned
 from zot.surrogates import without_half_escapes
 
 T = TypeVar("T")
@@ -44,7 +45,7 @@ class EventReader(Generic[T]):
 
     def _is_unknown(self, payload: bytes) -> bool:
         try:
-            tags = msgspec.json.decode(payload, type=_Tags)
+            tags = msgspec.json.decode(payload, type=learned(_Tags))
         except _UNREADABLE:
             return False
         inner = tags.delta.get("type") if isinstance(tags.delta, dict) else None

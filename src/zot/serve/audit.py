@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
+from zot.learned import learned
 from zot.messages import timestamp
 from zot.printable import printable_line
 from zot.serve.log_file import LogFile
@@ -170,7 +171,7 @@ def _read(line: bytes) -> Entry | None:
     if end != _HASH + _hash(body).encode() + b'"}':
         return None
     try:
-        return msgspec.json.decode(line, type=Entry)
+        return msgspec.json.decode(line, type=learned(Entry))
     except msgspec.MsgspecError:
         return None
 

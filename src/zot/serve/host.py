@@ -22,6 +22,7 @@ from zot.errors import (
     Unforeseen,
 )
 from zot.events import AgentEvent
+from zot.learned import learned
 from zot.outcome import Outcome
 from zot.serve.host_line import Place
 from zot.serve.notices import show_notices
@@ -198,7 +199,7 @@ class Answering:
                 self._is_running = False
             match job.error:
                 case AlreadyAnswered(answer=data):
-                    answer = msgspec.json.decode(data, type=Answer)
+                    answer = msgspec.json.decode(data, type=learned(Answer))
                     await self._keep(once, answer)  # Whoever ran it may have died before that.
                     return answer, True
                 case SessionBusy() if not self._is_cancelled:

@@ -14,6 +14,7 @@ from zot.errors import AgentError, ProtocolError, UserError
 from zot.events import Done, Error
 from zot.history import Batch
 from zot.job import Dropped, Started, Wish
+from zot.learned import learned
 from zot.messages import ImageBlock, show
 from zot.session import Session
 from zot.slash import CommandAnswer
@@ -175,7 +176,7 @@ class RpcServer:
                 self._succeed(command)
                 session.abort(queue=bool(queue))
             case rpc.GetState():
-                self._succeed(command, msgspec.convert(session.state(), rpc.StateData, from_attributes=True))
+                self._succeed(command, msgspec.convert(session.state(), learned(rpc.StateData), from_attributes=True))
             case rpc.GetMessages(view="full"):
                 self._later(command, self._all_messages())
             case rpc.Fork(session=new_id, messages=count):
@@ -198,7 +199,9 @@ class RpcServer:
                 session.use_model(model)
                 self._succeed(command, {"model": model})
             case rpc.GetModels():
-                models = msgspec.convert(session.agent.catalogue.models, list[rpc.ModelData], from_attributes=True)
+                models = msgspec.convert(
+                    session.agent.catalogue.models, learned(list[rpc.ModelData]), from_attributes=True
+                )
                 self._succeed(command, {"models": models})
             case rpc.GetCommands() | rpc.RunCommand() | rpc.PanelKey() | rpc.PanelClose():
                 self._extend(command)

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from zot.errors import ToolFailed
+from zot.learned import learned
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -14,7 +15,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 def decode_args(args: dict[str, Any], kind: type[T]) -> T:
     """Return ``args`` as a ``kind``. Raise ToolFailed that names the field and what was expected."""
     try:
-        return msgspec.convert(args, kind, strict=True)
+        return msgspec.convert(args, learned(kind), strict=True)
     except msgspec.ValidationError as exc:
         raise ToolFailed(f"invalid arguments: {exc}") from exc
 

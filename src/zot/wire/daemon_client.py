@@ -14,6 +14,7 @@ import msgspec
 
 from zot.errors import AgentError, ConnectionLost
 from zot.events import AgentEvent
+from zot.learned import learned
 from zot.wire.daemon import FEATURES, LOOKS, PROMPT_IDS
 from zot.wire.daemon_listening import Following, Listener
 from zot.wire.daemon_server import Initialized
@@ -100,7 +101,7 @@ class DaemonPeer:
 
         def attached(answer: Answer) -> None:
             if isinstance(answer, msgspec.Raw):
-                following.attached(msgspec.json.decode(answer, type=Attached))
+                following.attached(msgspec.json.decode(answer, type=learned(Attached)))
             answered(answer)
 
         params = {"sessionId": session_id} if after is None else {"sessionId": session_id, "after": after}
@@ -186,7 +187,7 @@ class DaemonPeer:
 
     def _hear(self, params: msgspec.Raw) -> None:
         try:
-            update = msgspec.json.decode(params, type=_Update)
+            update = msgspec.json.decode(params, type=learned(_Update))
         except msgspec.ValidationError:
             return  # An event that a newer daemon knows.
         following = self._followed.get(update.session_id)
@@ -201,7 +202,7 @@ class DaemonPeer:
         if isinstance(answer, AgentError):
             self.refused(answer)
             return
-        self.greeting = msgspec.json.decode(answer, type=Initialized)
+        self.greeting = msgspec.json.decode(answer, type=learned(Initialized))
         for following in list(self._followed.values()):
             if following.cursor is not None:
                 self._attach_again(following)

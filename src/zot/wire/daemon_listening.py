@@ -14,6 +14,7 @@ import msgspec
 
 from zot.errors import AgentError, ConnectionLost, EpochChanged, PromptLost
 from zot.events import AgentEvent, Done, UserMessage
+from zot.learned import learned
 from zot.messages import text_of
 from zot.surrogates import without_halves
 from zot.wire.daemon_session import Attached, FailedTurn, Prompted
@@ -103,12 +104,12 @@ class Asked(Listener):
                 self.is_doubtful = True
                 self.wake()
             case RpcError(data={"stopReason": "error"} as data) if self.phase is not Phase.OVER:
-                told = msgspec.convert(data, FailedTurn)
+                told = msgspec.convert(data, learned(FailedTurn))
                 self._end(TurnSummary("failed", "error", told.content, told.usage.counters, answer.message))
             case AgentError() if self.phase is not Phase.OVER:
                 self.fail(answer)
             case msgspec.Raw() if self.phase is not Phase.OVER:
-                said = msgspec.json.decode(answer, type=Prompted)
+                said = msgspec.json.decode(answer, type=learned(Prompted))
                 how: OutcomeName = "cancelled" if said.stop_reason == "cancelled" else "completed"
                 self._end(TurnSummary(how, said.stop_reason, said.content, said.usage.counters))
             case _:

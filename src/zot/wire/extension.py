@@ -14,6 +14,7 @@ import msgspec
 
 from zot.errors import ProtocolError
 from zot.events import encode
+from zot.learned import decoder
 from zot.wire.lines import may_repeat_type, not_an_object, refuse_repeated_type
 
 PROTOCOL_VERSION: Final = 1
@@ -306,12 +307,12 @@ def decode_to_extension(line: bytes) -> AnyToExtension:
 @cache
 def _from_extension() -> msgspec.json.Decoder[AnyFromExtension]:
     # Made when they are first needed: each side reads only one of the two.
-    return msgspec.json.Decoder(AnyFromExtension)
+    return decoder(AnyFromExtension)
 
 
 @cache
 def _to_extension() -> msgspec.json.Decoder[AnyToExtension]:
-    return msgspec.json.Decoder(AnyToExtension)
+    return decoder(AnyToExtension)
 
 
 def _decode(line: bytes, decoder: msgspec.json.Decoder[Any], names: frozenset[str]) -> Any:

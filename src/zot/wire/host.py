@@ -20,6 +20,7 @@ from zot.errors import (
     Stalled,
     StreamBroken,
 )
+from zot.learned import learned
 from zot.surrogates import without_half_escapes
 from zot.wire.lines import may_repeat_type, refuse_repeated_type
 
@@ -270,7 +271,7 @@ class _Loose(msgspec.Struct, frozen=True):
 def _ids_in(line: bytes) -> Ids:
     """Return the ids of what is not a request, as far as they can be read."""
     try:
-        found = msgspec.json.decode(without_half_escapes(line), type=_Loose)
+        found = msgspec.json.decode(without_half_escapes(line), type=learned(_Loose))
     except _UNREADABLE:
         return Ids()
     request_id = _text(found.request_id)

@@ -10,6 +10,7 @@ import msgspec
 
 from zot.errors import ProtocolError
 from zot.events import encode
+from zot.learned import decoder
 from zot.messages import Counters
 from zot.surrogates import without_half_escapes
 from zot.wire.lines import may_repeat_type, not_an_object, refuse_repeated_type
@@ -214,7 +215,7 @@ def decode_greeting(line: bytes) -> Hello | Ping | None:
 @cache
 def _commands() -> msgspec.json.Decoder[AnyCommand]:
     # Made when it is first needed: hello and ping are answered in the time it takes.
-    return msgspec.json.Decoder(AnyCommand)
+    return decoder(AnyCommand)
 
 
 def _decode_leniently(line: bytes, problem: Exception) -> AnyCommand:

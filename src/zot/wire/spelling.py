@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
+from zot.learned import learned
 from zot.wire.jsonrpc import INVALID_PARAMS, RpcError
 
 
@@ -40,7 +41,7 @@ def read(kind: type[S], raw: msgspec.Raw) -> S:
         value = msgspec.json.decode(raw)
         if not isinstance(value, dict):
             raise RpcError(INVALID_PARAMS, "params must be an object")
-        return msgspec.convert(_named(kind, value, ""), kind)
+        return msgspec.convert(_named(kind, value, ""), learned(kind))
     except RecursionError:
         raise RpcError(INVALID_PARAMS, "params are nested too deeply") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
