@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tui.stage import stage
-from zot.commands.terminal import has_screen
+from zot.commands.terminal import finds_screen
 from zot.tui.looks import Look, look_for
 
 SCRIPT = r"""
@@ -79,4 +79,4 @@ def test_what_a_locale_cannot_show_is_not_drawn(encoding: str, *, unicode: bool)
 
 @pytest.mark.parametrize(("name", "screen"), [("xterm-256color", True), ("dumb", False), ("", False)])
 def test_a_terminal_that_can_do_nothing_but_lines_has_no_screen(name: str, *, screen: bool) -> None:
-    assert has_screen({"TERM": name}) is screen
+    assert finds_screen({"TERM": name}) is screen

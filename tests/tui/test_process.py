@@ -35,6 +35,14 @@ async def main():
 
 raise SystemExit(asyncio.run(main()))
 """
+#: As it is where only the core is installed.
+BARE = """
+import sys
+sys.modules.update(dict.fromkeys(("textual", "rich", "markdown_it", "pygments")))
+from zot.cli import main
+main()
+"""
+HINT = b"zot: without its extra 'tui' there is no screen, only lines; pip install 'zot[tui]' brings it\r\n"
 #: What makes a terminal as it was: the usual screen, the cursor, no mouse, no bracketed paste.
 RESTORED = (b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[?1003l", b"\x1b[?2004l")
 
@@ -144,6 +152,43 @@ def test_a_terminal_that_can_only_do_lines_has_lines(tmp_path: Path) -> None:
         assert person.written.count(b"status 529") == 1
         assert b"\x1b" not in person.written
         assert b"* bash echo from a tool" in person.written
+
+
+def test_without_the_extra_there_are_lines_and_a_hint(tmp_path: Path) -> None:
+    with seat(tmp_path, "-c", BARE, "--provider", "lab", "--policy", "bash=ask") as person:
+        person.until(HINT)
+        person.until(b"> ")
+        person.type(b"!bash echo from a tool\n")
+        person.until(b"allow it?")
+        person.type(b"y\n")
+        person.until(b"finished.")
+        for said, answered in (
+            (b"/help", b"/reload-ext"),
+            (b"/session", b"messages"),
+            (b"/skills", b"zot"),
+            (b"/btw !echo beside it", b"beside it"),
+            (b"/export page.html", b"the conversation is in"),
+            (b"/cost", b"input      "),
+        ):
+            person.written = b""
+            person.type(said + b"\n")
+            person.until(answered)
+        person.type(b"/exit\n")
+        assert person.end() == 0
+        assert b"\x1b" not in person.written
+    assert "from a tool" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(("words", "term"), [((), "dumb"), ((), ""), (("--plain",), "xterm-256color")])
+def test_who_wants_lines_or_can_have_nothing_else_gets_no_hint(
+    tmp_path: Path, words: tuple[str, ...], term: str
+) -> None:
+    with seat(tmp_path, "-c", BARE, "--provider", "lab", *words, TERM=term) as person:
+        person.until(b"> ")
+        person.type(b"\x04")
+        assert person.end() == 0
+        assert HINT not in person.written
+        assert b"\x1b" not in person.written
 
 
 def test_control_z_gives_the_terminal_back_until_somebody_goes_on(tmp_path: Path) -> None:

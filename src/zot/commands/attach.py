@@ -99,9 +99,9 @@ def _has_screen(settings: dict[str, Any]) -> bool:
     """True if there is a terminal that can show more than lines. What happened before some number is told in lines."""
     if settings.get("plain") or "after" in settings or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return False
-    from zot.commands.terminal import has_screen
+    from zot.commands.terminal import finds_screen
 
-    return has_screen(os.environ)
+    return finds_screen(os.environ)
 
 
 async def _on_screen(client: Client, session: ClientSession) -> int:

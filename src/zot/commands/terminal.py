@@ -26,6 +26,7 @@ _FLAGS = (
 )
 _SUMMARY = "Talk to the agent in a terminal. /help tells what can be done there."
 _NO_SCREEN = ("", "dumb", "unknown")
+_HINT = "zot: without its extra 'tui' there is no screen, only lines; pip install 'zot[tui]' brings it\n"
 #: How long it may take to let go of a session: when somebody leaves, and when a signal ends us.
 _OWN_TIME_S = 8.0
 _SIGNAL_S = 2.0
@@ -46,9 +47,7 @@ def main(argv: Sequence[str]) -> int:
     if config.session is None and earlier is None:
         check(config)  # What one that is there works with is known only when it has been opened.
     opening = Opening(config, settings, earlier, keep=keep)
-    if is_plain or not has_screen(os.environ):
-        return _plain(opening)
-    return _screen(opening)
+    return _screen(opening) if not is_plain and finds_screen(os.environ) else _plain(opening)
 
 
 class Opening:
@@ -75,13 +74,16 @@ class Opening:
         return await self._home.open(name)
 
 
-def has_screen(env: Mapping[str, str]) -> bool:
-    """True if the terminal can show more than lines, and we have what is needed for that."""
+def finds_screen(env: Mapping[str, str]) -> bool:
+    """True if the terminal can show more than lines, and we have what is needed for that; if only we lack, say so."""
     if env.get("TERM", "") in _NO_SCREEN:
         return False
     from importlib.util import find_spec
 
-    return find_spec("textual") is not None
+    if find_spec("textual") is None:
+        sys.stderr.write(_HINT)
+        return False
+    return True
 
 
 def _screen(opening: Opening) -> int:
