@@ -125,7 +125,13 @@ class History:
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Let ``subscriber`` hear everything from now on; call what is returned to stop."""
         self.subscribers = (*self.subscribers, subscriber)
-        return lambda: self._unsubscribe(subscriber)
+        leaving = [subscriber]
+
+        def leave() -> None:
+            while leaving:  # Whoever has left is not held by how it left, which it may hold itself.
+                self._unsubscribe(leaving.pop())
+
+        return leave
 
     def begin_run(self) -> None:
         """What is said from now on belongs to another run."""

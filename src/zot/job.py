@@ -133,6 +133,10 @@ class Job:
         """True if it runs nothing, so that there is nothing to hear of it."""
         return self.edit is not None or self.errand is not None
 
+    def forget(self) -> None:
+        """It is over, and nobody hears more of it: whoever asked may hold it, and is not held by it."""
+        self.started, self.dropped = begun, unwanted
+
     def drop(self, why: AgentError) -> None:
         """It will never run: RunCancelled if somebody wanted that, else what keeps it from running."""
         if isinstance(why, RunCancelled):

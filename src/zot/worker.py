@@ -331,6 +331,7 @@ class Worker:
             job.drop(explained(problem))
         finally:
             self._store.end(parked=self._leaving)
+            job.forget()
 
     async def _end(self, run: Run) -> None:
         """Wait for a run and say how it ended."""
@@ -387,8 +388,7 @@ class Worker:
         while self._steering:
             job = self._steering.popleft()
             job.started()
-            assert job.text is not None
-            run.prompt(job.text, job.images)
+            run.prompt(job.text or "", job.images)
         return spoke
 
 

@@ -14,6 +14,7 @@ import pytest
 
 import zot
 from fakes import PATIENCE_S, PNG, kinds
+from garbage import left_over
 from grammar import Grammar
 from zot import events
 from zot.errors import AgentError, BudgetExhausted, ConfigError, Overloaded, ProviderError, UserError
@@ -45,6 +46,15 @@ async def until(true: Callable[[], bool]) -> None:
 
 async def everything(stream: zot.Events) -> list[AgentEvent]:
     return [event async for event in stream]
+
+
+@pytest.mark.parametrize("text", ["!echo x", "!think", "!bash true", "!tools", "!refusal", "!cut"])
+async def test_a_run_leaves_nothing_for_the_garbage_collector(runtime: zot.Runtime, text: str) -> None:
+    await everything(runtime.prompt(text))  # What is made once may stay.
+    with left_over() as found:
+        await everything(runtime.prompt(text))
+        await asyncio.sleep(0)  # Whatever ends behind the last event.
+    assert found == []
 
 
 async def test_a_prompt_is_an_iterator_of_events(runtime: zot.Runtime) -> None:

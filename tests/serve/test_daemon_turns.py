@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from daemons import PATIENCE_S, Caller, Frame, Running, order, request, running
+from garbage import left_over
 
 USED = {"input": 100, "output": 20, "cacheRead": 0, "cacheWrite": 0, "costUsd": 0.0, "reasoning": 0}
 
@@ -48,6 +49,15 @@ async def test_a_turn_is_told_in_order_and_answered_right_behind_its_end(daemon:
         {"type": "usage", **USED, "cumulative": USED},
         {"type": "turn_complete", "outcome": "completed", "content": "Hello", "stopReason": "end_turn"},
     ]
+
+
+async def test_a_turn_leaves_nothing_for_the_garbage_collector(daemon: Running) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    await caller.get("session/prompt", sessionId="s", prompt="!bash true")  # What is made once may stay.
+    with left_over() as found:
+        await caller.get("session/prompt", sessionId="s", prompt="!bash true")
+    assert found == []
 
 
 async def test_tools_are_called_and_their_results_told(daemon: Running) -> None:

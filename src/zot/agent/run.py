@@ -177,7 +177,7 @@ class Run:
         content, stop = _settled(reply)
         calls = tuple(block for block in content if isinstance(block, CallBlock))
         self._say(reply, content, decision, *(ToolCall(call.id, call.name, call.args) for call in calls), TurnEnd(stop))
-        self._phase = Phase.USING_TOOLS if calls else Phase.BETWEEN
+        self._phase, self._partial = Phase.USING_TOOLS if calls else Phase.BETWEEN, None
         self.answered = not calls
 
     def open_calls(self) -> list[CallBlock]:
@@ -252,7 +252,7 @@ class Run:
     def _say_partial(self) -> None:
         """Keep and show what the model said before it was interrupted; a call it had begun is dropped."""
         assert self._partial is not None
-        reply = self._partial()
+        reply, self._partial = self._partial(), None
         content = tuple(block for block in reply.content if not isinstance(block, CallBlock))
         held = MessageDecision("", refusal="") if self._holding else None
         self._say(reply, content, held)
