@@ -68,8 +68,12 @@ class ClientConversation:
             return [ShownMessage(one.role, one.blocks, one.time) for one in await self._session.messages()]
 
     async def past(self) -> Sequence[ShownMessage]:
-        async with _plainly():
+        try:
             page = await self._session.past()
+        except RpcError:  # A daemon of before this one tells all that was said, and then what happens.
+            return await self.messages()
+        except TimeoutError:
+            raise UserError("the daemon did not answer in time") from None
         if page.last_seq:  # A question that waits since before the daemon began is in no run of its own.
             self._after = page.last_seq if self._after is None else min(self._after, page.last_seq)
         return [ShownMessage(one.role, one.blocks, one.time) for one in page.messages]
@@ -97,7 +101,7 @@ class ClientConversation:
         if not asked:
             raise UserError("nothing has been asked yet")
         if any(isinstance(block, ShownImage) for block in asked[-1].content):
-            self._refuse("a prompt with images must be said again")
+            self._refuse("a prompt is asked again by its words alone", "say this one again, with its images")
         await self.prompt(text_of(asked[-1].content))
 
     async def abort(self) -> None:
@@ -143,7 +147,8 @@ class ClientConversation:
             await self._session.close_panel(panel_id)
 
     async def reload_extensions(self) -> Sequence[str]:
-        self._refuse("extensions are not reloaded there")
+        closing = f"""zot call session/close '{{"sessionId":"{self._session.id}"}}'"""
+        self._refuse("its extensions are started when it is opened", f"`{closing}`, and the next prompt opens it again")
 
     async def models(self) -> Sequence[ModelInfo]:
         async with _plainly():
@@ -156,7 +161,10 @@ class ClientConversation:
             await self._client.ask("session/configure", wanted, Configured)
 
     async def lock(self, *, locked: bool) -> None:
-        self._refuse("its agent says whether it is locked")
+        self._refuse(
+            "its agent says whether it is locked",
+            "`lock` in config.toml does, for sessions that are opened from then on",
+        )
 
     async def compact(self) -> None:
         async def compact() -> None:
@@ -173,7 +181,7 @@ class ClientConversation:
             return (await self._session.fork(messages=messages)).id
 
     async def aside(self, question: str) -> Aside:
-        self._refuse("questions beside the conversation are not answered there")
+        self._refuse("it answers nothing beside the conversation", "/session fork makes a copy, in which you can ask")
 
     async def close(self) -> None:
         tasks = {*self._followers.values(), *self._tasks}
@@ -208,8 +216,8 @@ class ClientConversation:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _refuse(self, why: str) -> NoReturn:
-        raise UserError(f"this session runs in the daemon: {why}")
+    def _refuse(self, why: str, instead: str) -> NoReturn:
+        raise UserError(f"this session runs in the daemon: {why}; {instead}")
 
 
 @asynccontextmanager

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Callable, Sequence
 
 from zot.client import Client
 from zot.client_conversation import ClientConversation
 from zot.client_session import ClientSession
-from zot.conversation import SessionInfo, SkillInfo, Untrusted
+from zot.conversation import Home, SessionInfo, SkillInfo, Untrusted
 from zot.errors import UserError
 
 
 class ClientHome:
-    """A `Home` whose sessions run in the daemon. Keys, skills and trust are the daemon's own affair."""
+    """A `Home` whose sessions run in the daemon.
 
-    def __init__(self, client: Client, *, cwd: str, agent: str = "default") -> None:
+    Keys, skills and files of sessions are those of the user, if the daemon has the same: then ``own`` is the home of a
+    session that works in a directory.
+    """
+
+    def __init__(
+        self, client: Client, *, cwd: str, agent: str = "default", own: Callable[[str], Home] | None = None
+    ) -> None:
         self._client = client
         self._cwd = cwd
         self._agent = agent
+        self._make_own = own
+        self._newest: ClientConversation | None = None
 
     def conversation(self, session: ClientSession) -> ClientConversation:
         """Return a session as a face sees it."""
-        return ClientConversation(self._client, session)
+        self._newest = ClientConversation(self._client, session)
+        return self._newest
 
     async def open(self, session: str | None = None) -> ClientConversation:
         if session is None:
@@ -36,29 +44,34 @@ class ClientHome:
         ]
 
     async def export(self, session: str, path: str) -> None:
-        _refuse("zot sessions export writes a session to a file")
+        own = await self._own("has its own files; where it runs, `zot sessions --config-dir DIR export` does it")
+        await own.export(session, path)
 
     async def import_(self, path: str) -> str:
-        _refuse("zot sessions import reads a session from a file")
+        own = await self._own("has its own files; where it runs, `zot sessions --config-dir DIR import` does it")
+        return await own.import_(path)
 
     async def skills(self) -> Sequence[SkillInfo]:
-        _refuse("which skills it has is not known here; zot skills lists those of a directory")
+        return await (await self._own("has its own home; where it runs, `zot skills` lists them")).skills()
 
     async def untrusted(self) -> Sequence[Untrusted]:
         return ()
 
     async def trust(self, one: Untrusted) -> None:
-        _refuse("zot ext trust and zot skills trust are for that")
+        raise UserError("in a session of the daemon nothing is asked; `zot ext trust` and `zot skills trust` do it")
 
     async def providers(self) -> Sequence[str]:
-        return ()
+        own = await self._own("has its own keys; where it runs, `zot login` and `zot logout` do it")
+        return await own.providers()
 
     async def login(self, provider: str, key: str) -> str:
-        _refuse("zot login stores a key")
+        return await (await self._own("has its own keys; where it runs, `zot login` does it")).login(provider, key)
 
     async def logout(self, provider: str) -> str:
-        _refuse("zot logout forgets a key")
+        return await (await self._own("has its own keys; where it runs, `zot logout` does it")).logout(provider)
 
-
-def _refuse(hint: str) -> NoReturn:
-    raise UserError(f"not in a session of the daemon; {hint}")
+    async def _own(self, otherwise: str) -> Home:
+        """Return the home of the user, seen from where the session works. Raise UserError if the daemon has another."""
+        if self._make_own is None:
+            raise UserError(f"this cannot be done from here: the daemon {otherwise}")
+        return self._make_own(self._cwd if self._newest is None else (await self._newest.state()).cwd)

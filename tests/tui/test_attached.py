@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -13,7 +14,9 @@ from restarting import Restarting
 from tui.stage import PATIENCE_S, Stage
 from zot.client import Client
 from zot.client_home import ClientHome
+from zot.config import Config
 from zot.conversation import Conversation, Home
+from zot.local_home import LocalHome
 from zot.tui.app import ZotApp
 
 HELD = """!script call bash {"command": "while ! [ -e %s ]; do sleep 0.02; done"} ;; --- ;; say "released" """
@@ -27,10 +30,10 @@ def home(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def attached(
-    client: Client, home: Path, session: str | None = None, state: str = "ready"
+    client: Client, home: Path, session: str | None = None, state: str = "ready", own: Home | None = None
 ) -> AsyncIterator[Stage]:
-    """A terminal at a session, or at a new one, when it shows that state."""
-    there = ClientHome(client, cwd=str(home), agent="careful")
+    """A terminal at a session, or at a new one, when it shows that state; ``own`` is a home that the daemon has, too."""
+    there = ClientHome(client, cwd=str(home), agent="careful", own=None if own is None else lambda cwd: own)
     talk = await there.open(session)
 
     async def begin() -> Home:
@@ -150,3 +153,46 @@ async def test_what_is_to_steer_can_be_taken_back_from_the_daemon(home: Path) ->
             await person.idle()
             assert "❯ !echo never said" not in person.screen
             assert "error" not in person.screen
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("/login", "the daemon has its own keys; where it runs, `zot login`"),
+        ("/login anthropic", "the daemon has its own keys; where it runs, `zot login`"),
+        ("/logout anthropic", "has its own keys; where it runs, `zot logout` does it"),
+        ("/skills", "where it runs, `zot skills` lists them"),
+        ("/session export", "`zot sessions --config-dir DIR export` does it"),
+        ("/session import a.jsonl", "`zot sessions --config-dir DIR import` does it"),
+        ("/lock", "`lock` in config.toml does"),
+        ("/unlock", "`lock` in config.toml does"),
+        ("/btw why?", "/session fork makes a copy, in which you can ask"),
+        ("/reload-ext", "`zot call session/close"),
+    ],
+)
+async def test_what_cannot_be_done_from_afar_says_what_to_do_instead(home: Path, command: str, said: str) -> None:
+    async with asyncio.timeout(2 * PATIENCE_S), Restarting(home) as daemon, daemon.client() as client:
+        async with attached(client, home) as person:
+            await person.says(command)
+            await person.until(lambda: said in " ".join(person.screen.replace("│", " ").split()), said)
+            await person.idle()
+
+
+async def test_at_a_daemon_with_the_same_home_sessions_are_exported_imported_and_skills_listed(home: Path) -> None:
+    env = {"PATH": os.environ["PATH"], "HOME": str(home), "ZOT_HOME": str(home)}
+    own = LocalHome(Config(provider="lab", cwd=str(home), env=env))
+    async with asyncio.timeout(2 * PATIENCE_S), Restarting(home) as daemon, daemon.client() as client:
+        async with attached(client, home, own=own) as person:
+            await person.says("!echo carried over")
+            await person.idle()
+            first = (await person.app.conversation.state()).session
+            await person.says(f"/session export {home}/a.jsonl")
+            await person.sees("the session is in")
+            await person.says(f"/session import {home}/a.jsonl")
+            await person.sees("this is session")
+            assert "   carried over" in person.screen
+            assert (await person.app.conversation.state()).session != first
+            await person.says("/skills")
+            await person.sees("write-zot-extension")
+            await person.says("/logout anthropic")
+            await person.sees("nothing is stored for anthropic")

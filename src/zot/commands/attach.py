@@ -70,7 +70,7 @@ async def _attach(name: str | None, settings: dict[str, Any]) -> int:
     try:
         session = await _chosen(client, name, settings)
         if _has_screen(settings):
-            return await _on_screen(client, session)
+            return await _on_screen(client, session, settings)
         return await Attachment(session, patient=not sys.stdin.isatty()).serve(settings.get("after"))
     except ConnectionLost as problem:
         remark(str(problem))
@@ -104,7 +104,7 @@ def _has_screen(settings: dict[str, Any]) -> bool:
     return finds_screen(os.environ)
 
 
-async def _on_screen(client: Client, session: ClientSession) -> int:
+async def _on_screen(client: Client, session: ClientSession, settings: dict[str, Any]) -> int:
     """Open the session in the terminal that `zot` alone has."""
     from zot.tui.pauses import put_off
 
@@ -113,7 +113,8 @@ async def _on_screen(client: Client, session: ClientSession) -> int:
     from zot.commands.terminal import run_app
     from zot.tui.app import ZotApp
 
-    home = ClientHome(client, cwd=directory(None))
+    own = _own_home if _shares_home(settings) else None
+    home = ClientHome(client, cwd=directory(None), agent=settings.get("agent", "default"), own=own)
 
     async def begin() -> Home:
         return home
@@ -122,6 +123,23 @@ async def _on_screen(client: Client, session: ClientSession) -> int:
         return home.conversation(session)
 
     return await run_app(ZotApp(begin, first))
+
+
+def _shares_home(settings: dict[str, Any]) -> bool:
+    """True if the daemon has the home of this user: nobody has said that it is another one."""
+    from zot.endpoint import locate
+
+    if "socket" in settings or os.environ.get("ZEROCLAW_SOCKET"):
+        return False
+    place = locate(os.environ, config_dir=settings.get("config_dir"))
+    return place.config_dir is None and place.journal is None
+
+
+def _own_home(cwd: str) -> Home:
+    from zot.config import Config
+    from zot.local_home import LocalHome
+
+    return LocalHome(Config(cwd=cwd))
 
 
 class Attachment:
