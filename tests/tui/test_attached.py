@@ -32,7 +32,7 @@ def home(tmp_path: Path) -> Path:
 async def attached(
     client: Client, home: Path, session: str | None = None, state: str = "ready", own: Home | None = None
 ) -> AsyncIterator[Stage]:
-    """A terminal at a session, or at a new one, when it shows that state; ``own`` is a home that the daemon has, too."""
+    """A terminal at a session, or at a new one, when it shows that state. The daemon has the home ``own``, if any."""
     there = ClientHome(client, cwd=str(home), agent="careful", own=None if own is None else lambda cwd: own)
     talk = await there.open(session)
 
