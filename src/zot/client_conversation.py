@@ -13,7 +13,7 @@ from zot.conversation import Aside, Decision, ModelInfo, Remembered, Snapshot
 from zot.errors import AgentError, ConnectionLost, PromptLost, UserError
 from zot.events import AgentEvent, Done, Error
 from zot.history import Batch, Subscriber
-from zot.messages import ImageBlock, ShownImage, ShownMessage, text_of
+from zot.messages import ImageBlock, PastMessage, ShownImage, ShownMessage, text_of
 from zot.slash import CommandAnswer, CommandInfo
 from zot.wire.daemon_session import AllowedCalls, Configured, Forgotten, Models
 from zot.wire.jsonrpc import SESSION_NOT_FOUND, RpcError
@@ -67,16 +67,16 @@ class ClientConversation:
         async with _plainly():
             return [ShownMessage(one.role, one.blocks, one.time) for one in await self._session.messages()]
 
-    async def past(self) -> Sequence[ShownMessage]:
+    async def past(self) -> Sequence[PastMessage]:
         try:
             page = await self._session.past()
         except RpcError:  # A daemon of before this one tells all that was said, and then what happens.
-            return await self.messages()
+            return [PastMessage(one.role, one.content, one.time) for one in await self.messages()]
         except TimeoutError:
             raise UserError("the daemon did not answer in time") from None
         if page.last_seq:  # A question that waits since before the daemon began is in no run of its own.
             self._after = page.last_seq if self._after is None else min(self._after, page.last_seq)
-        return [ShownMessage(one.role, one.blocks, one.time) for one in page.messages]
+        return [PastMessage(one.role, one.blocks, one.time, one.thinking or "") for one in page.messages]
 
     async def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
         turn = self._session.prompt(text, images)

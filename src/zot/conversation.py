@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 import msgspec
 
 from zot.events import ApprovalRequest
-from zot.messages import ZERO, Counters, ImageBlock, ShownMessage
+from zot.messages import ZERO, Counters, ImageBlock, PastMessage, ShownMessage
 from zot.slash import CommandAnswer, CommandInfo
 
 if TYPE_CHECKING:  # A face shows its first frame before there is a session.
@@ -82,7 +82,7 @@ class Conversation(Protocol):
     async def messages(self) -> Sequence[ShownMessage]:
         """Return what was said."""
 
-    async def past(self) -> Sequence[ShownMessage]:
+    async def past(self) -> Sequence[PastMessage]:
         """Return what was said before the run that goes on, if one does, else everything: `follow` tells the rest."""
 
     async def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> None:

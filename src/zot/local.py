@@ -15,7 +15,7 @@ from zot.errors import AgentError, ConfigError, RunCancelled, RuntimeBusy, UserE
 from zot.events import Done, Error, PanelClosed, PanelOpened
 from zot.history import Batch, Subscriber
 from zot.left_providers import LeftProviders
-from zot.messages import ImageBlock, ShownMessage, show, text_of
+from zot.messages import ImageBlock, PastMessage, ShownMessage, show, text_of, thought_of
 from zot.outcome import Outcome
 from zot.overhearing import Overhearing, left_open
 from zot.past import Past
@@ -85,12 +85,16 @@ class LocalConversation:
     async def messages(self) -> Sequence[ShownMessage]:
         return [show(message) for message in self._session.transcript.messages]
 
-    async def past(self) -> Sequence[ShownMessage]:
+    async def past(self) -> Sequence[PastMessage]:
         if self._overhearing is None and self._config.session is not None:
             self._begun = await left_open(self._session)
         known = [row for seq, row in self._begun if seq <= self._session.last_seq]
-        messages = await self.messages()
-        return messages[: len(messages) - sum(isinstance(row, Said) for row in known)]
+        messages = self._session.transcript.messages
+        before = messages[: len(messages) - sum(isinstance(row, Said) for row in known)]
+        return [
+            PastMessage(shown.role, shown.content, shown.time, thought_of(message))
+            for message, shown in ((message, show(message)) for message in before)
+        ]
 
     async def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
         self._session.prompt(text, images, dropped=self._dropped)

@@ -107,6 +107,12 @@ class ShownMessage(msgspec.Struct, frozen=True, gc=False):
     time: str
 
 
+class PastMessage(ShownMessage, frozen=True):
+    """One as a face shows it that was not there: with what the model thought, as far as clients may know that."""
+
+    thought: str = ""
+
+
 class ToolSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the model is told about a tool. ``schema`` is the JSON Schema of its arguments.
 
@@ -160,6 +166,13 @@ def show(message: Message) -> ShownMessage:
         others = tuple(block for block in blocks if not isinstance(block, TextBlock))
         blocks = (TextBlock(message.shown_text), *others) if message.shown_text else others
     return ShownMessage(message.role, blocks, message.time)
+
+
+def thought_of(message: Message) -> str:
+    """Return what the model thought; "" if something else is shown than what it said: then that was held back, too."""
+    if message.shown_text is not None:
+        return ""
+    return "".join(block.text for block in message.content if isinstance(block, ThinkingBlock))
 
 
 def show_result_content(content: Iterable[TextBlock | ImageBlock]) -> tuple[TextBlock | ShownImage, ...]:

@@ -78,6 +78,18 @@ async def test_what_one_says_the_other_shows_and_can_answer_and_abort(home: Path
         await one.idle()
 
 
+async def test_who_comes_later_sees_what_was_thought_folded_too(home: Path) -> None:
+    async with asyncio.timeout(2 * PATIENCE_S), Restarting(home) as daemon, daemon.client() as client:
+        async with attached(client, home) as one:
+            await one.says('!script think "Look at the sky." ;; say "It is blue."')
+            await one.sees("   It is blue.")
+            await one.idle()
+            session = (await one.app.conversation.state()).session
+        async with attached(client, home, session) as later:
+            await later.sees("   It is blue.")
+            assert "▸ thought, 4 words" in later.screen
+
+
 async def test_how_many_prompts_wait_at_the_session_is_shown_to_all(home: Path) -> None:
     async with two(home) as (one, other):
         for name in ("go1", "go2", "go3"):

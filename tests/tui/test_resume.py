@@ -23,6 +23,32 @@ async def test_a_question_waits_for_whoever_opens_the_session_next(tmp_path: Pat
     assert (tmp_path / "log").read_text() == "decided\n"
 
 
+async def test_what_was_thought_is_folded_as_it_was_when_it_was_thought(tmp_path: Path) -> None:
+    script = tmp_path / "thinks.lab"
+    script.write_text('think "Look at the sky."\nsay "It is blue."\n---\nsay "At once."\n')
+    async with stage(tmp_path, script=str(script)) as person:
+        await person.sees("ready")
+        session = (await person.app.conversation.state()).session
+        for said, answered in (("why?", "It is blue."), ("and?", "At once.")):
+            await person.says(said)
+            await person.sees(answered)
+            await person.idle()
+        live = person.screen
+        assert "▸ thought, 4 words" in live
+    async with stage(tmp_path, session=session) as person:
+        await person.sees("At once.")
+        await person.idle()
+        assert _above(person.screen) == _above(live)
+        assert person.screen.count("thought, ") == 1
+        await person.pilot.press("ctrl+o")
+        await person.sees("Look at the sky.")
+
+
+def _above(screen: str) -> str:
+    """Return what stands above the editor."""
+    return screen.partition("───")[0]
+
+
 async def test_a_session_in_which_nothing_was_said_is_not_kept(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")

@@ -12,7 +12,7 @@ import msgspec
 from zot.errors import NoSuchSession
 from zot.events import encode
 from zot.hub import Hub
-from zot.messages import Message, show
+from zot.messages import Message, show, thought_of
 from zot.serve.connection import Connection, Handler
 from zot.serve.shelf import Entry, Shelf
 from zot.wire import daemon_session as said
@@ -102,7 +102,7 @@ class KeptMethods:
             messages = []
         stop = len(messages) if asked.before_index is None else min(asked.before_index, len(messages))
         start = 0 if asked.limit is None else max(0, stop - asked.limit)
-        page = await _encoded(messages[start:stop], connection.spelling)
+        page = await _encoded(messages[start:stop], connection.spelling, thinking=asked.view == "past")
         return _EncodedPage(asked.session_id, tuple(page), len(messages), start, last_seq)
 
     async def _delete(self, connection: Connection, asked: said.OfSession) -> said.Deleted:
@@ -125,12 +125,13 @@ class KeptMethods:
         return said.GitBranch(asked.session_id, branch or msgspec.UNSET, commit or msgspec.UNSET)
 
 
-async def _encoded(messages: Sequence[Message], spelling: Spelling) -> list[msgspec.Raw]:
+async def _encoded(messages: Sequence[Message], spelling: Spelling, *, thinking: bool) -> list[msgspec.Raw]:
     """Return messages as clients see them, encoded. If that takes a while, others go on meanwhile."""
     found: list[msgspec.Raw] = []
     size = 0
     for message in messages:
-        data = encode(spelled(spelling, said.MessageEntry.of(show(message))))
+        entry = said.MessageEntry.of(show(message), thought_of(message) if thinking else "")
+        data = encode(spelled(spelling, entry))
         found.append(msgspec.Raw(data))
         size += len(data)
         if size >= _PIECE_BYTES:

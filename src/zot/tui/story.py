@@ -26,7 +26,7 @@ from zot.events import (
     TurnStart,
     UserMessage,
 )
-from zot.messages import ShownBlock, ShownCall, ShownImage, ShownMessage, ShownResult, TextBlock, text_of
+from zot.messages import PastMessage, ShownBlock, ShownCall, ShownImage, ShownResult, TextBlock, text_of
 from zot.readable import duration
 from zot.tui.calls import CallEntry
 from zot.tui.entries import AnswerEntry, Entry, NoteEntry, ThoughtEntry, UserEntry, image
@@ -46,12 +46,14 @@ class Story:
         #: Why the model call of the run that is over failed; "" if it did not.
         self.failure = ""
 
-    def recall(self, messages: Iterable[ShownMessage]) -> None:
+    def recall(self, messages: Iterable[PastMessage]) -> None:
         """Tell what was said before."""
         for message in messages:
             if message.role == "user":
                 self._add(_user(message.content))
             elif message.role == "assistant":
+                if message.thought.strip():
+                    self._add(ThoughtEntry(message.thought))
                 self._recall(message.content)
             else:
                 for block in message.content:

@@ -221,19 +221,23 @@ class Messages(Spelled, frozen=True):
 
 
 class MessageEntry(Spelled, frozen=True):
-    """A message. ``content`` is its text; ``blocks`` all of it, spelled as in zot RPC on every connection."""
+    """A message. ``content`` is its text; ``blocks`` all of it, spelled as in zot RPC on every connection.
+
+    With the view ``past``, ``thinking`` is what the model thought.
+    """
 
     role: Literal["user", "assistant", "tool"]
     content: str
     time: str
     blocks: tuple[ShownBlock, ...]
+    thinking: str | Absent = ABSENT
 
     @staticmethod
-    def of(message: ShownMessage) -> MessageEntry:
+    def of(message: ShownMessage, thinking: str = "") -> MessageEntry:
         """Return a message as this dialect shows it."""
         blocks = message.content
         said = text_of(blocks) or "".join(text_of(getattr(block, "content", ())) for block in blocks)
-        return MessageEntry(message.role, said, message.time, blocks)
+        return MessageEntry(message.role, said, message.time, blocks, thinking or ABSENT)
 
 
 class MessagePage(Spelled, frozen=True):
