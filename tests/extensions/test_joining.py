@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from harness import PATIENCE_S
+from pace import Stopwatch
 from zot.agent.hooks import Extensions, NoExtensions
 from zot.config import Config
 from zot.errors import AgentError, UserError
@@ -289,7 +290,7 @@ async def test_the_end_of_one_that_has_said_much_is_noticed_at_once(tmp_path: Pa
         await remote.says(hello(), LOOKUP, READY)
         await extension.settled()
         (tool,) = extensions.tools()
-        began = asyncio.get_running_loop().time()
+        watch = Stopwatch()
         asked = asyncio.ensure_future(tool.run({"q": "it"}, ToolContext(str(tmp_path), {}, progress=_unshown)))
         await remote.hears("tool_call")
         await remote.says(*[{"type": "notify", "message": "hey"}] * 5000)
@@ -298,7 +299,7 @@ async def test_the_end_of_one_that_has_said_much_is_noticed_at_once(tmp_path: Pa
             await asked
         await extension.over()
     # To hear all of them would take 50 seconds.
-    assert asyncio.get_running_loop().time() - began < 25
+    assert watch.read_s() < 5
     told = shown.count(encode(ExtNotify("afar", "info", "hey")))
     assert MAX_LATE_NOTICES <= told < 2000
     assert shown[-1] == encode(ExtNotify("afar", "error", "disconnected"))
@@ -311,10 +312,10 @@ async def test_one_that_talks_without_end_is_let_go_of_when_the_session_ends(tmp
         extension = join(extensions, "afar", remote.link)
         await remote.says(hello(), READY, *[{"type": "notify", "message": "hey"}] * 20_000)
         await extension.settled()
-        began = asyncio.get_running_loop().time()
+        watch = Stopwatch()
         await extensions.close()
         # To hear all of them would take 200 seconds.
-        assert asyncio.get_running_loop().time() - began < 20
+        assert watch.read_s() < 2
     assert remote.hung_up_on
     assert len(shown) < 2000
 

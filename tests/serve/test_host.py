@@ -18,6 +18,7 @@ import pytest
 from extensions.stage import Extension
 from harness import PATIENCE_S, environment, eventually, living
 from hosts import NOTHING, Hosts, Json, checked, failure, request, told
+from pace import Stopwatch, slowness
 from zot.events import UserMessage, encode
 
 
@@ -363,10 +364,10 @@ def test_trouble_with_the_model_has_its_code(hosts: Hosts) -> None:
 
 
 def test_a_service_that_wants_to_be_left_alone_beyond_the_deadline_is_said_to_at_once(hosts: Hosts) -> None:
-    before = time.monotonic()
+    watch = Stopwatch()
     got = hosts.say("!limit 30", timeout_ms=20_000)
     assert (failure(got.answer)[0], got.code) == ("PROVIDER_RATE_LIMIT", 0)
-    assert time.monotonic() - before < 10
+    assert watch.read_s() < 5
 
 
 def test_a_prompt_that_no_window_holds_is_refused_and_not_kept(hosts: Hosts) -> None:
@@ -400,15 +401,15 @@ def test_tokens_are_estimated_where_nobody_counted_them(hosts: Hosts) -> None:
 
 
 def test_a_deadline_ends_a_tool_that_does_not(hosts: Hosts) -> None:
-    before = time.monotonic()
     mark = f"ZOT_HOST_MARK_{os.getpid()}_{time.monotonic_ns()}"
     command = f"touch begun; export {mark}=1; setsid sleep 600 & trap '' TERM; while :; do sleep 600; done"
+    watch, before = Stopwatch(), time.monotonic()
     got = hosts.say(f"!bash {command}", "--policy", "*=allow", timeout_ms=2500)
-    took = time.monotonic() - before
+    assert watch.read_s() < 5
+    assert time.monotonic() - before > 2.4
     assert (failure(got.answer), got.code) == (("TIMEOUT", "request exceeded timeout_ms"), 0)
     assert got.answer["usage"] == {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
-    assert 2.4 < took < 10
-    assert eventually(lambda: not living(mark))
+    assert eventually(lambda: not living(mark), within_s=3.0 * slowness())
 
 
 def test_a_deadline_needs_no_event_loop(hosts: Hosts, tmp_path: Path) -> None:
@@ -484,7 +485,7 @@ def test_a_signal_while_it_runs_is_an_answer_and_leaves_nothing_running(hosts: H
     process.send_signal(signal.SIGTERM)
     got = told(process, b"")
     assert (failure(got.answer), got.code) == (("INTERNAL", "zot was ended by SIGTERM"), 0)
-    assert eventually(lambda: not living(mark))
+    assert eventually(lambda: not living(mark), within_s=3.0 * slowness())
 
 
 def test_it_stops_when_nobody_reads_the_answer(hosts: Hosts) -> None:
@@ -557,7 +558,7 @@ def test_nobody_who_has_stopped_to_read_can_keep_it_from_its_end(hosts: Hosts, g
     process = hosts.start("--policy", "*=allow", "--exit-zero", stdout=writing, stderr=writing, env={mark: "1"})
     process.communicate(json.dumps(given).encode(), timeout=PATIENCE_S)
     assert process.returncode == 4
-    assert eventually(lambda: not living(mark))
+    assert eventually(lambda: not living(mark), within_s=3.0 * slowness())
     os.close(reading)
     os.close(writing)
 

@@ -16,6 +16,7 @@ import pytest
 from forked import Forked
 from harness import PATIENCE_S, eventually, living, read_some
 from hosts import Hosts, Json, checked, failure, request
+from pace import slowness
 
 MANY = ("--single-request", "false")
 FREE = ("--policy", "*=allow")
@@ -185,7 +186,7 @@ def test_a_deadline_ends_a_tool_also_when_the_event_loop_hangs(hosts: Hosts) -> 
     many.send(run("b", "hi"))
     assert failure(many.answer())[0] == "TIMEOUT"
     tool = Path("/proc") / (hosts.directory / "pid").read_text().strip()
-    assert eventually(lambda: not tool.exists())
+    assert eventually(lambda: not tool.exists(), within_s=3.0 * slowness())
     many.close()
 
 
@@ -217,7 +218,7 @@ def test_a_signal_answers_everything(hosts: Hosts) -> None:
     answers = many.answers(2)
     assert {failure(answer) for answer in answers.values()} == {("INTERNAL", "zot was ended by SIGTERM")}
     assert many.process.wait(PATIENCE_S) == 0
-    assert eventually(lambda: living(f"MARK_OF_MANY={hosts.directory}") == [])
+    assert eventually(lambda: living(f"MARK_OF_MANY={hosts.directory}") == [], within_s=3.0 * slowness())
     many.close()
 
 

@@ -32,14 +32,6 @@ async def refusal(tool: Tool, args: dict[str, Any], context: ToolContext) -> str
     return str(failed.value)
 
 
-def slowness() -> float:
-    """How many times as long as on an idle machine something takes just now."""
-    begun, used = time.monotonic(), time.thread_time()
-    while time.thread_time() - used < 0.02:
-        pass
-    return max(1.0, (time.monotonic() - begun) / 0.02)
-
-
 def eventually(holds: Callable[[], bool]) -> bool:
     """True once ``holds``: for what other processes do without telling us."""
     deadline = time.monotonic() + PATIENCE_S

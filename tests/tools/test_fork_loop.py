@@ -13,8 +13,9 @@ import uuid
 from pathlib import Path
 
 from harness import read_some
+from pace import slowness
 
-from .calls import PATIENCE_S, slowness
+from .calls import PATIENCE_S
 from .shells import Shell, children, is_alive, left, outcome
 
 HERE = Path(__file__).parent

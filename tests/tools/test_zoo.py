@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from harness import read_some
+from pace import Stopwatch
 
-from .calls import PATIENCE_S, eventually, slowness
+from .calls import PATIENCE_S, eventually
 from .shells import Shell, children, is_alive, left, outcome
 
 #: Each says "up" when it is what it is named.
@@ -48,17 +49,17 @@ DEADLINE_S = 3.0
 async def test_an_abort_leaves_nothing_of_them(kept: Shell) -> None:
     started = [await kept.start(command, owners=("run",)) for command in ZOO.values()]
     assert [line[:2] for line, _ in started] == ["up"] * len(ZOO)
-    begun = time.monotonic()
+    watch = Stopwatch()
     for _, call in started:
         call.cancel()
     await asyncio.gather(*(outcome(call) for _, call in started))
     await kept.processes.end_all("run", grace_s=0.5)
     assert kept.left() == []
-    assert time.monotonic() - begun < DEADLINE_S * slowness()
+    assert watch.read_s() < DEADLINE_S
 
 
 async def test_a_timeout_leaves_nothing_of_them(kept: Shell) -> None:
-    begun = time.monotonic()
+    watch = Stopwatch()
     # Those that end at once may take their time for it on a busy machine.
     at_once = ["leaves a child", "leaves a session", "leaves a daemon without output", "floods in the background"]
     tools = (kept.tool(timeout_s=PATIENCE_S if name in at_once else 0.5, grace_s=0.5) for name in ZOO)
@@ -69,7 +70,7 @@ async def test_a_timeout_leaves_nothing_of_them(kept: Shell) -> None:
     assert [name for name, how in zip(ZOO, ends, strict=True) if how == "done"] == at_once
     await kept.processes.end_all("run", grace_s=0.5)
     assert kept.left() == []
-    assert time.monotonic() - begun < 0.5 + (DEADLINE_S + 2.0) * slowness()
+    assert watch.read_s() < 0.5 + DEADLINE_S + 2.0
 
 
 @pytest.mark.parametrize("name", ["kills its parent", "stops its parent"])
@@ -106,11 +107,11 @@ def test_the_end_of_the_host_is_the_end_of_them(
     [guardian] = children(process.pid)
     keepers = children(guardian)
     assert left(mark) != []
-    begun = time.monotonic()
+    watch = Stopwatch()
     process.send_signal(number)
     process.wait(PATIENCE_S)
     assert eventually(lambda: left(mark) == [])
-    assert time.monotonic() - begun < DEADLINE_S * slowness()
+    assert watch.read_s() < DEADLINE_S
     assert eventually(lambda: not any(map(is_alive, (guardian, *keepers))))
 
 

@@ -13,6 +13,7 @@ import pytest_asyncio
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from pace import Stopwatch
 from zot.errors import UserError
 from zot.extensions.link import MAX_UNREAD_BYTES
 from zot.web import Limits, open_daemon
@@ -253,12 +254,12 @@ async def test_one_that_floods_is_let_go_of_within_its_deadlines_when(
             await hear(afar.socket, "hello_ack")
             await flood(afar.socket, 1 << 20)
             flooding = asyncio.ensure_future(flood(afar.socket))
-            began = asyncio.get_running_loop().time()
+            watch = Stopwatch()
             if ending == "the daemon stops":
                 await face.daemon.close()
             else:
                 await client.call("session/close", {"sessionId": "flooded"})
-            assert asyncio.get_running_loop().time() - began < 4  # It was more than four seconds.
+            assert watch.read_s() < 2  # It was more than four seconds.
             await flooding
 
 
@@ -281,9 +282,9 @@ async def test_that_one_has_gone_is_noticed_behind_all_that_it_has_said_when_it(
                         await afar.socket.send(said, text=True)
                 else:
                     await flood(afar.socket)
-            gone = asyncio.get_running_loop().time()
+            watch = Stopwatch()
             assert (await asked)["result"]["content"] == "done"
         # At the pace at which it is heard, what it had said would have taken more than a minute.
-        assert asyncio.get_running_loop().time() - gone < 30
+        assert watch.read_s() < 5
         [result] = [one for one in client.updates if one["type"] == "tool_result"]
         assert (result["rawOutput"], result["isError"]) == ("extension afar disconnected", True)
