@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,13 @@ import pytest
 from hypothesis import settings
 
 from forked import Nursery
-from harness import MARK, Zot, children, eventually, living, serving
+from harness import Zot, serving
 from hosts import Hosts
 from shell import Shell
 from zot.providers.lab.script import demo
 
-#: Names, at the end of a run, the checks that a missing program kept from running.
-pytest_plugins = ["optional_report"]
+#: What a run says at its end: which checks a missing program kept from running, and what was left behind.
+pytest_plugins = ["optional_report", "leftovers"]
 
 # The same examples on every run, nothing written to disk, and no clock: slow machines are no failure.
 settings.register_profile("zot", derandomize=True, database=None, deadline=None)
@@ -38,19 +37,6 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     # By default it is looked for after every 700 new objects, which is an eighth of the time of what runs in here.
     gc.set_threshold(10_000)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def nothing_outlives_the_tests() -> Iterator[None]:
-    """Fail the run if a process that it started, or that was started by one, is still there at its end."""
-    os.environ[MARK] = mark = uuid.uuid4().hex
-    yield
-    del os.environ[MARK]
-
-    def left() -> list[int]:
-        return sorted({*living(mark), *children(os.getpid())} - {os.getpid()})
-
-    assert eventually(lambda: left() == [], within_s=2.0), f"still running: {left()}"
 
 
 @pytest.fixture
@@ -74,7 +60,7 @@ def shell(tmp_path: Path, nursery: Nursery) -> Shell:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def nursery(nothing_outlives_the_tests: None) -> Iterator[Nursery]:
+def nursery() -> Iterator[Nursery]:
     """Where processes come from that need not be started from nothing."""
     with Nursery() as started:
         yield started

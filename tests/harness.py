@@ -181,7 +181,7 @@ def may_be_forked(env: Mapping[str, str]) -> bool:
 
 def environment(more: Mapping[str, str]) -> dict[str, str]:
     """Return a small environment: no home, no keys, only what a process needs to start."""
-    kept = {name: os.environ[name] for name in ("PATH", MARK) if name in os.environ}
+    kept = {name: os.environ[name] for name in ("PATH", "TMPDIR", MARK) if name in os.environ}
     return {**kept, "LC_ALL": "C.UTF-8", **more}
 
 
@@ -301,9 +301,12 @@ def living(mark: str) -> list[int]:
     return [pid for pid in _processes() if mark.encode() in _read(f"/proc/{pid}/environ")]
 
 
-def children(parent: int) -> list[int]:
-    """Return the living children of a process."""
-    return [pid for pid in _processes() if _stat(pid)[1:2] == [str(parent)] and _stat(pid)[0] not in "ZX"]
+def located(place: Path) -> list[int]:
+    """Return the processes that are in a directory, or below it, or speak of it in their command line."""
+    inside = os.fsencode(place)
+    return [
+        pid for pid in _processes() if _directory(pid).startswith(inside) or inside in _read(f"/proc/{pid}/cmdline")
+    ]
 
 
 def resident_bytes(pid: int) -> int:
@@ -324,6 +327,13 @@ def _stat(pid: int) -> list[str]:
 
 def _processes() -> list[int]:
     return [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
+
+
+def _directory(pid: int) -> bytes:
+    try:
+        return os.readlink(b"/proc/%d/cwd" % pid)
+    except OSError:  # it ended while we looked, or is not ours
+        return b""
 
 
 def _read(path: str) -> bytes:

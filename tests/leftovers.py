@@ -1,0 +1,79 @@
+"""A pytest plugin: a test run fails if it leaves a process behind, or a file outside its own directory.
+
+It looks when all workers have ended, so it also sees what a worker that crashed would have cleared away.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import MARK, eventually, living, located
+
+#: What Python and the tools of a developer keep beside the sources, and the run itself.
+_CACHES = {".git", ".venv", "__pycache__", ".hypothesis", ".mypy_cache", ".ruff_cache"}
+#: How long what has been told to end may take for it.
+_ENDING_S = 2.0
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Look after the run, unless somebody does already: workers are looked after by whoever started them."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Leftovers(config))
+
+
+class Leftovers:
+    """What is there before the run, and what is there after it."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._root = config.rootpath
+        self._before = {*_files(self._root)}
+        self._base = Path(config._tmp_path_factory.getbasetemp())  # type: ignore[attr-defined] # as xdist finds it
+        self._mark = os.environ[MARK] = uuid.uuid4().hex
+        self._private = [self._give("HOME", "home"), self._give("TMPDIR", "tmp")]
+        tempfile.tempdir = None
+        self.found: list[str] = []
+
+    def _give(self, name: str, directory: str) -> Path:
+        """Let the processes of the run have a place of their own where others have one that they share."""
+        place = self._base / directory
+        place.mkdir()
+        os.environ[name] = str(place)
+        return place
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        eventually(lambda: self._processes() == [], within_s=_ENDING_S)
+        files = {*_files(self._root)} - self._before
+        files.update(path for place in self._private for path in _files(place))
+        self.found = [*self._processes(), *(f"the file {path}" for path in sorted(files))]
+        if self.found and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for left in self.found:
+            terminalreporter.write_line(f"LEFT BEHIND: {left}", red=True)
+
+    def _processes(self) -> list[str]:
+        """Return those that have our mark, and those that lost it but are where the tests were."""
+        ours = {*living(self._mark), *located(self._base)} - {os.getpid()}
+        return [f"process {pid}: {_command(pid)}" for pid in sorted(ours)]
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return "(it has just ended)"
+
+
+def _files(place: Path) -> Iterator[Path]:
+    for directory, names, files in os.walk(place):
+        names[:] = [name for name in names if name not in _CACHES]
+        yield from (Path(directory, file) for file in files)
