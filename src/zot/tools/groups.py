@@ -118,7 +118,7 @@ class GroupChild(Child):
                 await self._ended(grace_s)
         finally:
             _signal_group(self.pid, signal.SIGKILL)
-            await asyncio.wait({self._exit}, timeout=REAP_S)
+            await self._ended(REAP_S)
             self._exited(None)
 
     async def background(self) -> list[tuple[int, str]]:
