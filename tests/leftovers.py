@@ -6,6 +6,7 @@ It looks when all workers have ended, so it also sees what a worker that crashed
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -36,14 +37,15 @@ class Leftovers:
         self._before = {*_files(self._root)}
         self._base = Path(config._tmp_path_factory.getbasetemp())  # type: ignore[attr-defined] # as xdist finds it
         self._mark = os.environ[MARK] = uuid.uuid4().hex
-        self._private = [self._give("HOME", "home"), self._give("TMPDIR", "tmp")]
+        self._private = [self._give("HOME", self._base / "home"), self._give("TMPDIR", Path(tempfile.mkdtemp()))]
+        # Other users may come here, as to the one that everybody has.
+        self._private[-1].chmod(0o1777)
         tempfile.tempdir = None
         self.found: list[str] = []
 
-    def _give(self, name: str, directory: str) -> Path:
+    def _give(self, name: str, place: Path) -> Path:
         """Let the processes of the run have a place of their own where others have one that they share."""
-        place = self._base / directory
-        place.mkdir()
+        place.mkdir(exist_ok=True)
         os.environ[name] = str(place)
         return place
 
@@ -53,6 +55,8 @@ class Leftovers:
         files = {*_files(self._root)} - self._before
         files.update(path for place in self._private for path in _files(place))
         self.found = [*self._processes(), *(f"the file {path}" for path in sorted(files))]
+        for place in self._private:
+            shutil.rmtree(place, ignore_errors=True)
         if self.found and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -62,7 +66,8 @@ class Leftovers:
 
     def _processes(self) -> list[str]:
         """Return those that have our mark, and those that lost it but are where the tests were."""
-        ours = {*living(self._mark), *located(self._base)} - {os.getpid()}
+        places = (self._base, *self._private)
+        ours = {*living(self._mark), *(pid for place in places for pid in located(place))} - {os.getpid()}
         return [f"process {pid}: {_command(pid)}" for pid in sorted(ours)]
 
 

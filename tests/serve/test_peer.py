@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from harness import PATIENCE_S
 from offspring import NOBODY, Child
 from zot.errors import ConfigError
 from zot.serve.claim import claim_endpoint
@@ -35,6 +36,7 @@ def test_another_user_is_known_and_refused() -> None:
         listener.bind(str(path))
         path.chmod(0o666)
         listener.listen()
+        listener.settimeout(PATIENCE_S)
 
         def visit(_: Callable[[], None]) -> str:
             client = socket.socket(socket.AF_UNIX)
