@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
+from harness import at_home
 from zot.agents import Agents
 from zot.endpoint import Place
 from zot.establishment import Establishment
@@ -89,7 +90,7 @@ async def running(
     handler = _Complaints(complaints)
     logging.getLogger("zot").addHandler(handler)
     try:
-        with chdir(home):
+        with chdir(home), at_home(home / "user"):
             yield service
     finally:
         await service.close()

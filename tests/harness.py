@@ -185,6 +185,19 @@ def environment(more: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "LC_ALL": "C.UTF-8", **more}
 
 
+@contextmanager
+def at_home(home: Path) -> Iterator[None]:
+    """Let zot in this process keep what is its user's in ``home``, unless it is told already where."""
+    if "ZOT_HOME" in os.environ:
+        yield
+        return
+    os.environ["ZOT_HOME"] = str(home)
+    try:
+        yield
+    finally:
+        del os.environ["ZOT_HOME"]
+
+
 def read_some(descriptor: int, deadline: float) -> bytes:
     """Return what is there, waiting for it until the deadline; b"" at the end."""
     poll = select.poll()

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 
 from websockets.asyncio.client import ClientConnection, connect
 
+from harness import at_home
 from zot.serve.daemon import Daemon
 from zot.web import Limits, listen, open_daemon
 
@@ -150,11 +151,12 @@ async def faced(home: Path, *, limits: Limits | None = None, path: str = "", **s
     """Open a daemon in ``home`` and listen at a port that is free."""
     home.mkdir(exist_ok=True)
     settings = {"provider": "lab", **settings}
-    async with open_daemon(home, **settings) as daemon:
-        listening = await listen(daemon, f"ws://127.0.0.1:0{path}", limits=limits)
-        try:
-            yield Face(daemon, listening.url, home)
-        finally:
-            listening.stop()
-            await daemon.close()
-            await listening.close()
+    with at_home(home / "user"):
+        async with open_daemon(home, **settings) as daemon:
+            listening = await listen(daemon, f"ws://127.0.0.1:0{path}", limits=limits)
+            try:
+                yield Face(daemon, listening.url, home)
+            finally:
+                listening.stop()
+                await daemon.close()
+                await listening.close()

@@ -13,6 +13,7 @@ import pytest_asyncio
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from harness import at_home
 from pace import Stopwatch
 from zot.errors import UserError
 from zot.extensions.link import MAX_UNREAD_BYTES
@@ -215,13 +216,14 @@ async def test_it_still_guards_where_nobody_can_connect(tmp_path_factory: pytest
             await say(afar.socket, HELLO, GUARD, READY)
             await hear(afar.socket, "hello_ack")
     # Nothing listens here, as when a daemon has just begun.
-    async with open_daemon(home, provider="lab", policy=("*=allow",)) as daemon:
-        async with daemon.hub.use("guarded") as session:
-            session.prompt(CALL)
-            async with asyncio.timeout(PATIENCE_S):
-                await session.finish()
-            results = [message for message in session.transcript.messages if message.role == "tool"]
-        await daemon.close()
+    with at_home(home / "user"):
+        async with open_daemon(home, provider="lab", policy=("*=allow",)) as daemon:
+            async with daemon.hub.use("guarded") as session:
+                session.prompt(CALL)
+                async with asyncio.timeout(PATIENCE_S):
+                    await session.finish()
+                results = [message for message in session.transcript.messages if message.role == "tool"]
+            await daemon.close()
     assert "extension afar, which guards this, is not running" in str(results)
 
 
