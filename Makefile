@@ -3,16 +3,20 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-# Tests wait for processes now and then: three share two cores.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(6, (os.cpu_count() or 1) * 3 // 2 or 1))')
+COMPILED := $(VENV)/.compiled
+CORES  := $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
+# Tests wait for processes now and then: four share two cores.
+WORKERS ?= $(shell echo $$(( $(CORES) < 4 ? $(CORES) * 2 : 8 )))
+# Snapshots are compared without it, and only it can write them.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -p no:inline_snapshot
 
 .PHONY: demo test check bench clean format
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
 
-test: $(STAMP)
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+test: $(COMPILED)
+	@$(PYTEST) -n $(WORKERS) --dist worksteal
 
 check: $(STAMP)
 	@$(BIN)/ruff format --check .
@@ -32,6 +36,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable . $(shell sed -n '/^dev = \[/,/^]/p' pyproject.toml | grep -o '"[^"]*"')
 	@touch $@
+
+# Otherwise every worker compiles every test the first time. What is wrong with one is said when it is run.
+$(COMPILED): $(STAMP)
+	@find tests -name 'test_*.py' | xargs -P $(CORES) -n 128 env $(PYTEST) --collect-only -qq >$@ 2>&1 || true
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import gemini_validator
 import pytest
@@ -22,6 +25,7 @@ else:
     errors = Late("google.genai.errors")
     types = Late("google.genai.types")
 
+_FEW_CERTIFICATES = Path(__file__).parent.parent / "tls" / "ca.pem"
 _STOPS = {"STOP": "end_turn", "MAX_TOKENS": "length", "SAFETY": "refusal"}
 
 
@@ -37,7 +41,8 @@ def connected(url: str, bodies: list[bytes] | None = None) -> Iterator[genai.Cli
         client_args={"event_hooks": hooks, "verify": False},
         async_client_args={"verify": False},
     )
-    client = genai.Client(api_key="key", http_options=options)
+    with mock.patch.dict(os.environ, SSL_CERT_FILE=str(_FEW_CERTIFICATES)):
+        client = genai.Client(api_key="key", http_options=options)
     try:
         yield client
     finally:
