@@ -78,6 +78,10 @@ class ClientConversation:
             self._after = page.last_seq if self._after is None else min(self._after, page.last_seq)
         return [PastMessage(one.role, one.blocks, one.time, one.thinking or "") for one in page.messages]
 
+    async def images(self, place: str) -> Sequence[ImageBlock]:
+        del place  # The daemon tells how large they are.
+        return ()
+
     async def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
         turn = self._session.prompt(text, images)
 

@@ -85,6 +85,12 @@ class Conversation(Protocol):
     async def past(self) -> Sequence[PastMessage]:
         """Return what was said before the run that goes on, if one does, else everything: `follow` tells the rest."""
 
+    async def images(self, place: str) -> Sequence[ImageBlock]:
+        """Return the images of what a call returned, by its id, or of what somebody said, by its time.
+
+        None of those that cannot be had.
+        """
+
     async def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
         """Run a prompt, after those that came before."""
 

@@ -15,7 +15,7 @@ from zot.errors import AgentError, ConfigError, RunCancelled, RuntimeBusy, UserE
 from zot.events import Done, Error, PanelClosed, PanelOpened
 from zot.history import Batch, Subscriber
 from zot.left_providers import LeftProviders
-from zot.messages import ImageBlock, PastMessage, ShownMessage, show, text_of, thought_of
+from zot.messages import ImageBlock, PastMessage, ResultBlock, ShownMessage, show, text_of, thought_of
 from zot.outcome import Outcome
 from zot.overhearing import Overhearing, left_open
 from zot.past import Past
@@ -95,6 +95,15 @@ class LocalConversation:
             PastMessage(shown.role, shown.content, shown.time, thought_of(message))
             for message, shown in ((message, show(message)) for message in before)
         ]
+
+    async def images(self, place: str) -> Sequence[ImageBlock]:
+        for message in reversed(self._session.transcript.messages):
+            if message.role == "user" and message.time == place:
+                return [block for block in message.content if isinstance(block, ImageBlock)]
+            for block in message.content:
+                if isinstance(block, ResultBlock) and block.call_id == place:
+                    return [one for one in block.content if isinstance(one, ImageBlock)]
+        return []
 
     async def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
         self._session.prompt(text, images, dropped=self._dropped)

@@ -44,6 +44,7 @@ from zot.tui.pace import Pace
 from zot.tui.panel import Panel
 from zot.tui.panels import PanelEvent, Panels
 from zot.tui.pauses import keep_short
+from zot.tui.pictures import Gallery
 from zot.tui.question import Question
 from zot.tui.rescue import rescue
 from zot.tui.status import Status
@@ -95,7 +96,9 @@ class ZotApp(Ground):
         self.status = Status(self.look)
         self.composer = Composer()
         self.editor, self.queue = self.composer.editor, self.composer.queue
-        self.following = Following(self.transcript, self.editor, Pace(self, self._show_heard).want)
+        find = lambda place: self.conversation.images(place)  # noqa: E731, PLW0108  (which one it is may change)
+        gallery = Gallery(self.send, self._do, find, self.transcript.settle)
+        self.following = Following(self.transcript, self.editor, Pace(self, self._show_heard).want, gallery.offer)
         self.asking = Asking(self.composer)
         self.panels = Panels(self.editor, self.asking.is_quiet_since)
         self._waiting_for, self._interrupted = "", -_TWICE_S

@@ -94,7 +94,7 @@ class CallEntry(Entry):
         lines += _indented(shown, width, look)
         if hidden and self.state != "running":
             lines += _indented([(f"{look.more} {counted(hidden, 'more line')}", "dim")], width, look)
-        return lines
+        return [*lines, *self.hung()]
 
     def _mark(self, look: Look, *, is_whole: bool) -> str:
         if self.state == "failed":  # Where there are no colours it must be seen, too.

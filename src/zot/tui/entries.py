@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.segment import Segment
 from rich.style import Style
@@ -30,6 +30,9 @@ class Entry:
     def __init__(self) -> None:
         self.version = 0
         self.folded = True
+        #: The lines of its images, where those can be shown, and who is told that they are wanted.
+        self.pictures: list[Strip] = []
+        self.wanted: Callable[[], None] | None = None
 
     def draw(self, width: int, look: Look) -> list[Strip]:
         """Return its lines."""
@@ -39,6 +42,13 @@ class Entry:
     def text(self) -> str:
         """What it says, to be copied, and to be guessed how long it is."""
         raise NotImplementedError
+
+    def hung(self) -> list[Strip]:
+        """Return the lines of its images, as far as they are known."""
+        wanted, self.wanted = self.wanted, None
+        if wanted is not None:
+            wanted()
+        return self.pictures
 
     def touch(self) -> None:
         """It looks different from now on."""
@@ -62,9 +72,10 @@ class UserEntry(Entry):
         return self._text
 
     def draw(self, width: int, look: Look) -> list[Strip]:
-        said = "\n".join([safe(self._text), *(image(*one) for one in self._images)]).strip("\n")
-        lines = drawn(Text(said, style="bold"), width - 2)
-        return with_prefix(lines, Segment(f"{look.user} ", Style(color="cyan", bold=True)), Segment("  "))
+        text = "\n".join([safe(self._text), *(image(*one) for one in self._images)]).strip("\n")
+        lines = drawn(Text(text, style="bold"), width - 2)
+        said = with_prefix(lines, Segment(f"{look.user} ", Style(color="cyan", bold=True)), Segment("  "))
+        return [*said, *self.hung()]
 
 
 class AnswerEntry(Entry):

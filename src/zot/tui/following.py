@@ -14,19 +14,27 @@ from zot.tui.story import Story
 
 if TYPE_CHECKING:
     from zot.tui.editor import Editor
+    from zot.tui.entries import Entry
     from zot.tui.transcript import Transcript
 
 
 class Following:
     """Which conversation is shown, and what is known of it. ``arrived`` is called when something has happened in it."""
 
-    def __init__(self, transcript: Transcript, editor: Editor, arrived: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        transcript: Transcript,
+        editor: Editor,
+        arrived: Callable[[], None],
+        pictured: Callable[[Entry, str], None],
+    ) -> None:
         self._transcript = transcript
+        self._pictured = pictured
         self._editor = editor
         self._feed = Feed(arrived)
         self._unfollow: Callable[[], None] = lambda: None
         self._conversation: Conversation | None = None
-        self.story = Story(transcript.add)
+        self.story = Story(transcript.add, pictured)
 
     @property
     def conversation(self) -> Conversation:
@@ -72,7 +80,7 @@ class Following:
     def forget(self) -> None:
         """Show nothing of what was said."""
         self._transcript.clear()
-        self.story = Story(self._transcript.add)
+        self.story = Story(self._transcript.add, self._pictured)
 
     def leave(self) -> None:
         """Hear nothing more of it."""

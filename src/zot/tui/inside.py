@@ -39,6 +39,11 @@ class Ground(App[int]):
         """True if it is about to end."""
         return self._exit
 
+    def send(self, text: str) -> None:
+        """Write something to the terminal that is not drawn, between two frames."""
+        if self._driver is not None:
+            self._driver.write(text)
+
     def _fatal_error(self) -> None:
         """Say what broke us, when the terminal is as it was: without the values of variables, which may be secret."""
         self._exit_renderables.append(Text(f"{traceback.format_exc()}zot: internal error; this is a bug"))

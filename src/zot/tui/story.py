@@ -35,8 +35,10 @@ from zot.tui.entries import AnswerEntry, Entry, NoteEntry, ThoughtEntry, UserEnt
 class Story:
     """Tells a conversation, from its messages and then from its events, by entries that it gives to ``add``."""
 
-    def __init__(self, add: Callable[[Entry], None]) -> None:
+    def __init__(self, add: Callable[[Entry], None], pictured: Callable[[Entry, str], None]) -> None:
+        """``pictured`` is told of entries that have images, and where those are."""
         self._add = add
+        self._pictured = pictured
         self._answer: AnswerEntry | None = None
         self._thought: ThoughtEntry | None = None
         self._calls: dict[str, CallEntry] = {}
@@ -50,7 +52,7 @@ class Story:
         """Tell what was said before."""
         for message in messages:
             if message.role == "user":
-                self._add(_user(message.content))
+                self._say_user(message.content, message.time)
             elif message.role == "assistant":
                 if message.thought.strip():
                     self._add(ThoughtEntry(message.thought))
@@ -81,7 +83,7 @@ class Story:
             told(self, event)
 
     def _asked(self, event: UserMessage) -> None:
-        self._add(_user(event.content))
+        self._say_user(event.content, event.time)
         self.doing, self.failure = "waiting for the model", ""
 
     def _begin_turn(self, event: TurnStart) -> None:
@@ -185,6 +187,13 @@ class Story:
         if event.summary:
             self._add(ThoughtEntry(event.summary))
 
+    def _say_user(self, content: Sequence[ShownBlock], time: str) -> None:
+        images = [(one.mime_type, one.bytes) for one in content if isinstance(one, ShownImage)]
+        entry = UserEntry(text_of(content), images)
+        if images:
+            self._pictured(entry, time)
+        self._add(entry)
+
     def _known(self, call_id: str, name: str) -> CallEntry:
         if call_id not in self._calls:
             self._calls[call_id] = CallEntry(call_id, name)
@@ -198,6 +207,8 @@ class Story:
         if call is not None:
             parts = (one.text if isinstance(one, TextBlock) else image(one.mime_type, one.bytes) for one in content)
             call.finish("\n".join(parts), is_error=is_error, extension=extension)
+            if any(isinstance(one, ShownImage) for one in content):
+                self._pictured(call, call_id)
 
     def _recall(self, content: Sequence[ShownBlock]) -> None:
         text = text_of(content)
@@ -228,8 +239,3 @@ _TOLD: dict[type[AgentEvent], Callable[[Story, Any], None]] = {
     ExtWaiting: Story._wait,
     ExtNotify: Story._notice,
 }
-
-
-def _user(content: Sequence[ShownBlock]) -> UserEntry:
-    images = [(one.mime_type, one.bytes) for one in content if isinstance(one, ShownImage)]
-    return UserEntry(text_of(content), images)
