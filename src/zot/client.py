@@ -107,7 +107,8 @@ class Client:
         try:
             line = await self._opening()
         except OSError as problem:
-            raise ConnectionLost(f"there is no daemon: {problem}") from problem
+            where = f" at {problem.filename}" if problem.filename else ""
+            raise ConnectionLost(f"there is no daemon{where}: {problem.strerror or problem}") from problem
         self._peer.refused, self._peer.wake = self._refuse, self._to_send.set
         self._owner = asyncio.create_task(self._keep(line), name="zot client")
         try:

@@ -157,4 +157,4 @@ def test_a_session_is_named_by_its_beginning_and_told_from_its_first_event(kept:
 def test_without_a_daemon_there_is_nothing_to_attach_to(kept: Kept, tmp_path: Path) -> None:
     said = kept.run("attach", "--socket", str(tmp_path / "none"))
     assert (said.out, said.code) == ("", 3)
-    assert said.err.startswith("zot: there is no daemon")
+    assert said.err == f"zot: there is no daemon at {tmp_path / 'none'}: No such file or directory\n"

@@ -29,6 +29,8 @@ def dial(path: str, within_s: float) -> socket.socket:
         connection.close()
         if isinstance(problem, BlockingIOError):
             raise TimeoutError(f"too many others want to connect to {path}") from None
+        if isinstance(problem, OSError):
+            problem.filename = path  # The system does not say it.
         raise
     return connection
 

@@ -10,12 +10,12 @@ _HELP: Mapping[str, str] = {
     "connections": "Clients that have connected.",
     "calls": "Methods that were called, without those that only look.",
     "errors": "Calls that were answered with an error.",
-    "runs": "Runs that have ended, whatever came of them.",
+    "runs": "Runs of sessions that have ended, whatever came of them; see responses for the host protocol.",
     "responses": "Requests of the host protocol that were answered.",
     "updates": "Updates of sessions that were sent, to each client.",
     "update_bytes": "Their size.",
     "cut_off": "Clients that were cut off, for they did not read.",
-    "refused": "Requests and messages over HTTP that were refused.",
+    "refused": "Connections, requests and messages that were refused.",
 }
 _GAUGES: Mapping[str, str] = {
     "clients": "Clients that are connected.",
