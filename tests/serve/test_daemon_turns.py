@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +12,8 @@ import pytest
 
 from daemons import PATIENCE_S, Caller, Frame, Running, order, request, running
 from garbage import left_over
+from zot.events import Done
+from zot.history import Batch
 
 USED = {"input": 100, "output": 20, "cacheRead": 0, "cacheWrite": 0, "costUsd": 0.0, "reasoning": 0}
 
@@ -254,6 +256,38 @@ async def test_a_prompt_that_has_not_begun_when_the_daemon_ends_is_for_the_next_
         assert (await caller.answer(asked))["error"]["code"] == -32005
     await closing
     assert await daemon.events("s") == []
+
+
+class AtTheEnd:
+    """Hears a session (`history.Subscriber`), and does something in the moment in which a run is over."""
+
+    can_approve = False
+    full = False
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act = act
+
+    def deliver(self, batch: Batch) -> None:
+        if isinstance(batch.events[-1], Done):
+            self._act()
+
+    async def room(self) -> None:
+        pass
+
+
+async def test_what_waits_is_answered_also_if_it_is_dropped_in_the_moment_in_which_a_turn_ends(daemon: Running) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    session = daemon.daemon.hub.session("s")
+    assert session is not None
+    caller.write(
+        request("session/prompt", "runs", {"sessionId": "s", "prompt": "!script wait 50ms ;; say done"}),
+        request("session/prompt", "waits", {"sessionId": "s", "prompt": "!echo never"}),
+    )
+    await caller.until(type="state")
+    session.subscribe(AtTheEnd(daemon.daemon.stop))
+    assert (await caller.answer("runs"))["result"]["content"] == "done"
+    assert (await caller.answer("waits"))["error"]["code"] == -32005
 
 
 async def test_a_cancelled_turn_says_what_there_was_of_it(daemon: Running) -> None:

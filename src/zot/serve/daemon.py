@@ -232,7 +232,8 @@ class Daemon:
     def behind_turn(self, session_id: str, call: Callable[[], None]) -> None:
         """Do something when the turn that runs in a session is over; at once, if none does."""
         session = self.hub.ending(session_id)
-        if session is None or not session.has_begun or session.pending is not None:
+        runs = session is not None and session.has_begun and self.feed(session_id).in_run
+        if session is None or not runs or session.pending is not None:
             call()
         else:
             loop = asyncio.get_running_loop()

@@ -145,7 +145,8 @@ class Feed:
         #: The number of the newest event that was shown here.
         self.seq = 0
         self.is_loaded = False
-        self._in_run = True
+        #: Whether the end of a run that was shown to begin is still to be shown.
+        self.in_run = True
         self._followers: set[Follower] = set()
         self._updates: dict[Dialect, Updates] = {}
 
@@ -171,7 +172,7 @@ class Feed:
         if before is not None:
             follower.succeed(before)
         self._followers.add(follower)
-        if after is None and self.is_loaded and (dialect in self._updates or not self._in_run):
+        if after is None and self.is_loaded and (dialect in self._updates or not self.in_run):
             self.join(follower, Updates(self.session_id, dialect))
         else:
             follower.catch_up()
@@ -198,7 +199,7 @@ class Feed:
         if last_seq < self.seq:
             self.restart()
         self.is_loaded = True
-        self._in_run = busy
+        self.in_run = busy
         self.overheard(last_seq)
 
     def closed(self) -> None:
@@ -208,7 +209,7 @@ class Feed:
     def restart(self) -> None:
         """The session was deleted: whatever has its name from now on begins anew."""
         self.seq = 0
-        self._in_run = True
+        self.in_run = True
         self._updates.clear()
         for follower in self._followers:
             follower.cursor = 0
@@ -229,9 +230,10 @@ class Feed:
         """Tell what happened to everybody who has seen what was before."""
         if batch.seq:
             self.seq = batch.last
-        if batch.seq and not isinstance(batch.events[-1], ConversationReplaced):
-            self._in_run = not isinstance(batch.events[-1], Done)
-            self.metrics.runs += not self._in_run
+        is_over = isinstance(batch.events[-1], Done)
+        if is_over or (batch.seq and not isinstance(batch.events[-1], ConversationReplaced)):
+            self.in_run = not is_over
+            self.metrics.runs += is_over
         for dialect, updates in self._updates.items():
             data = updates.lines(batch.seq, batch.events)
             followers = [one for one in self._followers if one.is_live and one.dialect is dialect]
