@@ -191,6 +191,21 @@ def test_who_wants_lines_or_can_have_nothing_else_gets_no_hint(
         assert b"\x1b" not in person.written
 
 
+def test_what_is_streamed_does_not_flicker(tmp_path: Path) -> None:
+    deltas, rows = 600, 41  # w0 w1 w2 and so on, in 75 columns.
+    with seat(tmp_path) as person:
+        person.until(b"ready")
+        person.type(f"!slow {deltas} 0.01\r".encode())
+        person.until(b"answering")
+        person.written = b""
+        person.until(b"ready")
+        # Nothing is wiped, and the whole window is written only when it moves: else only the line that grows is.
+        assert re.findall(rb"\x1b\[[0-3]?J|\x1b\[\?1049|\x1bc", person.written) == []
+        assert person.written.count(b"\x1b[1;1H") <= rows
+        person.type(b"\x11")
+        assert person.end() == 0
+
+
 def test_control_z_gives_the_terminal_back_until_somebody_goes_on(tmp_path: Path) -> None:
     with seat(tmp_path) as person:
         person.until(b"ready")

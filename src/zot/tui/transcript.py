@@ -65,6 +65,9 @@ class Transcript(ScrollView, can_focus=True):
         self._measured: list[int] = []
         self._offsets: list[int] = [0]
         self._drawn: OrderedDict[int, Drawn] = OrderedDict()
+        #: The rows that were in the window when it was last settled, and which was the first.
+        self._window: list[Strip] = []
+        self._window_top = 0
         self._width = 0
         self._settling = False
         self._marked: Entry | None = None
@@ -138,8 +141,20 @@ class Transcript(ScrollView, can_focus=True):
             self.scroll_to(y=top, animate=False, immediate=True, force=True)
         finally:
             self._settling = False
-        self.refresh()
+        self._refresh_changed(top, height)
         self._look_ahead()
+
+    def _refresh_changed(self, top: int, height: int) -> None:
+        """Draw anew the rows of the window that are others than before: while a line is written, only that one."""
+        before, now = self._window, [self._row(row) for row in range(top, top + height)]
+        self._window, former_top, self._window_top = now, self._window_top, top
+        is_marked = self._marked is not None or self.text_selection is not None
+        if top != former_top or len(before) != height or is_marked:
+            self.refresh()
+            return
+        changed = [y for y, row in enumerate(now) if row is not before[y] and row != before[y]]
+        if changed:
+            self.refresh(*(Region(0, y, self.outer_size.width, 1) for y in changed))
 
     def _lay_out(self) -> None:
         self._offsets = [0, *accumulate(self._heights)]
@@ -282,6 +297,7 @@ class Transcript(ScrollView, can_focus=True):
         width = self.scrollable_content_region.width - 2  # a blank at each side
         if width != self._width:
             self._width = width
+            self._window = []
             self._drawn.clear()
             self._finished.clear()
             self._measured = [-1] * len(self.entries)
