@@ -33,7 +33,7 @@ async def test_a_long_list_says_how_much_of_it_is_not_shown(tmp_path: Path) -> N
     async with stage(tmp_path, size=(60, 24)) as person:
         await person.sees("ready")
         person.app.run_worker(person.app.choose("Which one?", [Option(number, f"no {number}") for number in range(30)]))
-        await person.sees("22 more; type to search; Esc leaves it")
+        await person.sees("22 more; Enter takes it, Esc leaves it; type to search")
         await person.pilot.press("2", "9")
         await person.sees("/29")
         assert "more;" not in person.screen

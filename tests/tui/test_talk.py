@@ -232,3 +232,17 @@ async def test_what_an_extension_says_of_its_commands_is_one_clean_line_of_the_o
         await person.sees("ready")
         person.app.query_one(Offers).show("/ze", [Offer("/zeal ", "a \x1b]0;owned\x07b\n\u202ec \x07")])
         await person.sees("/zeal   a b \\u202ec \\x07")
+
+
+async def test_a_long_list_of_offers_says_how_many_more_there_are(tmp_path: Path) -> None:
+    async with stage(tmp_path, size=(40, 10)) as person:
+        await person.sees("ready")
+        await person.pilot.press("/")
+        await person.sees("/help")
+        await person.sees("13 more: Up, Down; Tab takes it")
+        await person.pilot.press("up")
+        await person.sees("/exit   leave")
+        await person.sees("13 more")
+        await person.pilot.press(*"se")
+        await person.sees("/session ")
+        assert "more:" not in person.screen

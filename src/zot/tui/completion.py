@@ -68,13 +68,16 @@ class Offers(Static):
 
     def _draw(self) -> None:
         text = Text(no_wrap=True, overflow="ellipsis")
-        first = max(0, min(self._at - _SHOWN // 2, len(self.offers) - _SHOWN))
-        for number, offer in enumerate(self.offers[first : first + _SHOWN], first):
+        shown = _SHOWN if len(self.offers) <= _SHOWN else _SHOWN - 1
+        first = max(0, min(self._at - shown // 2, len(self.offers) - shown))
+        for number, offer in enumerate(self.offers[first : first + shown], first):
             line = Text(_shown(offer.text), style="reverse" if number == self._at else "bold")
             if offer.help:
                 line.append(f"  {_shown(offer.help)}", "dim")
             text.append(line)
             text.append("\n")
+        if (hidden := len(self.offers) - shown) > 0:
+            text.append(f"{hidden} more: Up, Down; Tab takes it", "dim")
         text.rstrip()
         self.update(text)
 

@@ -50,7 +50,8 @@ class Question(Vertical, can_focus=True):
         """
         super().__init__()
         self.sudden = sudden
-        self._hint = hint or ("Esc leaves it" if any(one.key for one in options) else "type to search; Esc leaves it")
+        by_key = any(one.key for one in options)
+        self._hint = hint or ("Esc leaves it" if by_key else "Enter takes it, Esc leaves it; type to search")
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._title = safe(title)
         self._options = options
