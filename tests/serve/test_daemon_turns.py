@@ -258,6 +258,18 @@ async def test_a_prompt_that_has_not_begun_when_the_daemon_ends_is_for_the_next_
     assert await daemon.events("s") == []
 
 
+async def test_who_is_still_reading_the_past_of_a_session_is_answered_when_that_is_deleted(daemon: Running) -> None:
+    caller, late = await daemon.caller(), await daemon.stranger(limit=1 << 14)
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    await caller.get("session/prompt", sessionId="s", prompt="!say 9000 " + 9000 * "x")
+    await late.get("initialize")
+    await late.get("session/attach", sessionId="s", after=0)
+    runs = late.call("session/prompt", sessionId="s", prompt="!stall")
+    await caller.until(type="state", prompt="!stall")
+    await caller.get("session/delete", sessionId="s")
+    assert (await late.answer(runs))["result"]["stopReason"] == "cancelled"
+
+
 class AtTheEnd:
     """Hears a session (`history.Subscriber`), and does something in the moment in which a run is over."""
 

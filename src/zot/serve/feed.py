@@ -213,6 +213,7 @@ class Feed:
         self._updates.clear()
         for follower in self._followers:
             follower.cursor = 0
+            follower.give_up()  # What it was to see before is gone.
             if follower.is_live:
                 follower.catch_up()
 
