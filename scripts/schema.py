@@ -33,6 +33,7 @@ from zot.wire import (
     updates,
 )
 from zot.wire.rpc_events import UNTOLD
+from zot.wire.rpc_greeting import Command, Hello, HelloData, Ping, Response
 
 PATH = Path(__file__).parents[1] / "docs" / "schema" / "rpc.json"
 HOST_PATH = PATH.with_name("host.json")
@@ -72,8 +73,8 @@ class Commands(msgspec.Struct, frozen=True):
 
 
 #: What `data` is in the response to a command; the others have none.
-_DATA: dict[type[rpc.Command], type[msgspec.Struct]] = {
-    rpc.Hello: rpc.HelloData,
+_DATA: dict[type[Command], type[msgspec.Struct]] = {
+    Hello: HelloData,
     rpc.Prompt: Started,
     rpc.Steer: Started,
     rpc.Compact: Started,
@@ -81,7 +82,7 @@ _DATA: dict[type[rpc.Command], type[msgspec.Struct]] = {
     rpc.GetMessages: Transcript,
     rpc.SetModel: Chosen,
     rpc.GetModels: Models,
-    rpc.Ping: Pong,
+    Ping: Pong,
     rpc.GetCommands: Commands,
     rpc.RunCommand: CommandAnswer,
 }
@@ -90,7 +91,7 @@ _DATA: dict[type[rpc.Command], type[msgspec.Struct]] = {
 def schema() -> dict[str, Any]:
     """Return the schema."""
     commands = [_with_plain_id(kind, _SENT_ID) for kind in typing.get_args(rpc.AnyCommand)]
-    response = _with_plain_id(rpc.Response, _ECHOED_ID)
+    response = _with_plain_id(Response, _ECHOED_ID)
     told = [kind for kind in typing.get_args(events.AgentEvent) if kind not in UNTOLD]
     kinds = [*told, *commands, response, *_DATA.values()]
     _, defs = msgspec.json.schema_components(kinds, ref_template=_REF)
@@ -259,7 +260,7 @@ def _with_plain_id(kind: type[msgspec.Struct], id_type: Any) -> type[msgspec.Str
     return frame
 
 
-def _data_of(command: type[rpc.Command], data: type[msgspec.Struct]) -> dict[str, Any]:
+def _data_of(command: type[Command], data: type[msgspec.Struct]) -> dict[str, Any]:
     return {
         "if": {"properties": {"command": {"const": command.__struct_config__.tag}}},
         "then": {"properties": {"data": {"$ref": _REF.format(name=data.__name__)}}},

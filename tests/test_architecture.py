@@ -31,7 +31,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Whoever looks for the daemon starts quickly, so it knows next to nothing.
     "endpoint": {"errors", "pipe_name"},
     "messages": {"errors"},
-    "events": {"learned", "errors", "messages", "surrogates"},
+    "encoding": {"surrogates"},
+    "events": {"learned", "errors", "messages"},
     "slash": set(),
     "flags": {"errors"},
     "listen_address": {"errors"},
@@ -53,9 +54,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "schema": {"errors", "regular", "patterns"},
     "trust": {"learned", "errors", "private", "messages", "fingerprint"},
     "store": {"errors", "messages", "events"},
-    "journal": {"learned", "errors", "messages", "events", "store", "surrogates"},
+    "journal": {"learned", "errors", "messages", "encoding", "events", "store", "surrogates"},
     "readable": {"messages"},
-    "wire": {"learned", "errors", "messages", "events", "surrogates", "outcome"},
+    "wire": {"learned", "errors", "messages", "encoding", "events", "surrogates", "outcome"},
     # The protocol without I/O in `peer.py`, and around it what spawns, asks and tells.
     "extensions": {
         "errors", "printable", "private", "regular", "messages", "events", "slash", "wire", "fingerprint", "agent",
@@ -80,10 +81,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "providers": {
         "errors", "surrogates", "version", "regular", "messages", "events", "providers/vendors", "providers/models",
-        "learned", "providers/base", "providers/images", "providers/known_calls",
+        "learned", "encoding", "providers/base", "providers/images", "providers/known_calls",
     },
     # lab is a service at the other end of a line: it knows what a transport is, and none of our decoders.
-    "providers/lab": {"errors", "regular", "messages", "events", "providers/base"},
+    "providers/lab": {"errors", "regular", "messages", "encoding", "events", "providers/base"},
     "agent": {
         "errors", "printable", "surrogates", "messages", "events", "slash", "store", "schema", "providers/base",
         "tools/base",
@@ -139,7 +140,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "serve": {
         "errors", "version", "printable", "private", "regular", "messages", "events", "slash", "history", "job",
         "learned", "outcome", "answers", "session", "hub", "wire", "journal", "agents", "daemon_settings", "endpoint",
-        "tools",
+        "tools", "encoding",
     },
     # The daemon for browsers; `embedded` puts one together inside another program.
     "web": {
@@ -182,7 +183,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "commands": {
         "errors", "version", "printable", "messages", "events", "flags", "config", "skills", "trust", "providers/lab",
         "learned", "config_file", "agents", "origins", "establishment", "premises",
-        "wire",
+        "wire", "encoding",
         "provision", "runtime", "serve", "auth_file", "credentials", "key_command", "providers/vendors",
         "providers/models", "providers", "doctor", "session", "store", "agent", "history", "job", "journal", "past",
         "readable", "branches", "rewind", "tools", "schema", "answers", "extensions", "extension_host", "endpoint",
@@ -194,7 +195,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
     # The face of the SDK re-exports; it loads nothing until it is asked.
     "__init__": {
-        "errors", "version", "messages", "events", "config", "rewind", "sdk", "blocking", "wire", "client",
+        "errors", "version", "messages", "encoding", "events", "config", "rewind", "sdk", "blocking", "wire", "client",
         "client_session",
     },
 }  # fmt: skip

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import zot
 from zot import events
+from zot.encoding import encode, encode_lines
 from zot.events import (
     AgentEvent,
     ApprovalAnswer,
@@ -42,8 +43,6 @@ from zot.events import (
     Usage,
     UserMessage,
     decode,
-    encode,
-    encode_lines,
 )
 from zot.messages import Counters, ShownCall, ShownImage, TextBlock
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from shell import Shell
+from zot.encoding import encode
 from zot.errors import UserError
-from zot.events import encode
 from zot.journal.portable import checked, line_of, local, portable
 from zot.store import Allowed, Began
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from zot.client_session import ClientSession as ClientSession
     from zot.client_session import ClientTurn as ClientTurn
     from zot.config import Config as Config
+    from zot.encoding import encode as encode
     from zot.errors import AgentError as AgentError
     from zot.errors import ConfigError as ConfigError
     from zot.errors import ConnectionLost as ConnectionLost
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from zot.errors import UserError as UserError
     from zot.events import AgentEvent as AgentEvent
     from zot.events import decode as decode
-    from zot.events import encode as encode
     from zot.messages import ImageBlock as ImageBlock
     from zot.messages import Message as Message
     from zot.messages import TextBlock as TextBlock
@@ -64,7 +64,8 @@ _HOMES = {
         "RuntimeClosed",
         "UserError",
     ),
-    "zot.events": ("AgentEvent", "decode", "encode"),
+    "zot.encoding": ("encode",),
+    "zot.events": ("AgentEvent", "decode"),
     "zot.messages": ("ImageBlock", "Message", "TextBlock", "show"),
     "zot.rewind": ("RestoredFile", "Rewound"),
     "zot.sdk": ("Answer", "Events", "Runtime"),

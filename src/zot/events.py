@@ -5,7 +5,7 @@ Each event is a frozen struct tagged with its name in zot RPC v1, so the native 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, Literal, TypeAlias
 
@@ -13,7 +13,6 @@ import msgspec
 
 from zot.learned import decoder
 from zot.messages import Counters, ShownBlock, ShownImage, Stop, TextBlock
-from zot.surrogates import without_halves
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, tag_field="type", omit_defaults=True):
@@ -251,24 +250,6 @@ AgentEvent: TypeAlias = (
     | PanelClosed
 )
 
-_encoder = msgspec.json.Encoder()
-
-
-def encode(frame: Any) -> bytes:
-    """Return one frame as its line of JSON, without the LF. A lone surrogate becomes U+FFFD."""
-    try:
-        return _encoder.encode(frame)
-    except UnicodeEncodeError:
-        return _encoder.encode(_without_surrogates(msgspec.to_builtins(frame)))
-
-
-def encode_lines(frames: Sequence[Any]) -> bytes:
-    """Return several frames as lines, each ending in LF."""
-    try:
-        return _encoder.encode_lines(frames)
-    except UnicodeEncodeError:
-        return b"".join(encode(frame) + b"\n" for frame in frames)
-
 
 def decode(line: bytes | str) -> AgentEvent:
     """Read an event from its line of JSON; raise msgspec.DecodeError if it is none."""
@@ -287,15 +268,3 @@ def text(events: Iterable[AgentEvent]) -> str:
 def _decoder() -> msgspec.json.Decoder[AgentEvent]:
     # Made when it is first needed: whoever only writes events must not wait for it.
     return decoder(AgentEvent)
-
-
-def _without_surrogates(value: Any) -> Any:
-    match value:
-        case str():
-            return without_halves(value)
-        case dict():
-            return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
-        case list() | tuple():
-            return [_without_surrogates(item) for item in value]
-        case _:
-            return value

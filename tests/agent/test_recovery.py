@@ -14,6 +14,7 @@ from fakes import NOON, PATIENCE_S, Doorman, FakeTool, FakeTransport, ListStore,
 from grammar import Grammar
 from zot.agent.recovery import LOST_RESULT, Recovery, recover
 from zot.agent.transcript import Transcript, repaired
+from zot.encoding import encode
 from zot.events import (
     ApprovalRequest,
     AssistantStart,
@@ -23,7 +24,6 @@ from zot.events import (
     ToolProgress,
     ToolResult,
     TurnEnd,
-    encode,
 )
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock
 from zot.store import Configured, Row, Said, Spliced

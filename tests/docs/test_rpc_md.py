@@ -18,6 +18,7 @@ from harness import PATIENCE_S, Zot, environment, play
 from zot import events
 from zot.commands.rpc import _FLAGS
 from zot.wire import rpc
+from zot.wire.rpc_greeting import FEATURES
 
 from .markdown import Block, blocks
 
@@ -62,7 +63,7 @@ def test_every_flag_is_described(flag: str) -> None:
     assert re.search(rf"`{flag}[ `]", TEXT)
 
 
-@pytest.mark.parametrize("feature", rpc.FEATURES)
+@pytest.mark.parametrize("feature", FEATURES)
 def test_every_feature_is_described(feature: str) -> None:
     assert f"\n| `{feature}` |" in TEXT
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from harness import MARK, PATIENCE_S
 from zot.config import Config
-from zot.events import encode
+from zot.encoding import encode
 from zot.history import Batch
 from zot.runtime import open_any
 from zot.session import Session

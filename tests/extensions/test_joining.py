@@ -15,8 +15,9 @@ from harness import PATIENCE_S
 from pace import Stopwatch
 from zot.agent.hooks import Extensions, NoExtensions
 from zot.config import Config
+from zot.encoding import encode
 from zot.errors import AgentError, UserError
-from zot.events import AgentEvent, ExtNotify, encode
+from zot.events import AgentEvent, ExtNotify
 from zot.extension_host import join, open_extensions
 from zot.extensions.connection import MAX_LATE_NOTICES
 from zot.extensions.link import MAX_UNREAD_BYTES, Link

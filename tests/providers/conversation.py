@@ -12,8 +12,9 @@ from apis import APIS
 
 from fakes import PATIENCE_S, PNG, FakeTool, kinds, no_sleep, open_session, read_key, talk
 from zot.agent.relief import AutoCompact
+from zot.encoding import encode
 from zot.errors import ProviderError
-from zot.events import AgentEvent, ToolUseEnd, encode
+from zot.events import AgentEvent, ToolUseEnd
 from zot.messages import ImageBlock, TextBlock
 from zot.providers.base import (
     Deadlines,

@@ -26,8 +26,9 @@ from fakes import (
     read_key,
 )
 from grammar import At, Grammar
+from zot.encoding import encode
 from zot.errors import ProviderError, StreamBroken, ToolFailed
-from zot.events import Done, TurnEnd, encode
+from zot.events import Done, TurnEnd
 from zot.messages import ImageBlock, TextBlock
 from zot.providers.service import Service
 from zot.providers.vendors import ApiName

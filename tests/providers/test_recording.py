@@ -14,8 +14,9 @@ import pytest
 import zot
 from fakes import PATIENCE_S
 from harness import Zot, serving
+from zot.encoding import encode
 from zot.errors import ConfigError
-from zot.events import AgentEvent, Error, encode
+from zot.events import AgentEvent, Error
 from zot.providers import retry
 from zot.providers.base import Deadlines, HttpRequest
 from zot.providers.lab.script import Script

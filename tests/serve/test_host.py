@@ -19,7 +19,8 @@ from extensions.stage import Extension
 from harness import PATIENCE_S, environment, eventually, living
 from hosts import NOTHING, Hosts, Json, checked, failure, request, told
 from pace import Stopwatch, slowness
-from zot.events import UserMessage, encode
+from zot.encoding import encode
+from zot.events import UserMessage
 
 
 def wait_for_tool(hosts: Hosts) -> None:

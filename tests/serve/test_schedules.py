@@ -19,7 +19,7 @@ from zot.providers.vendors import ApiName
 from zot.runtime import open_session
 from zot.serve.rpc import RpcServer
 from zot.session import Session
-from zot.wire.rpc import Greeting
+from zot.wire.rpc_greeting import Greeting
 
 #: A command to send, or how often to let everything else run first.
 Step: TypeAlias = Frame | int

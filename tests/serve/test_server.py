@@ -11,7 +11,7 @@ from fakes import FakeTransport, open_session
 from zot.serve.rpc import RpcServer
 from zot.session import Session
 from zot.session_state import State
-from zot.wire.rpc import Greeting
+from zot.wire.rpc_greeting import Greeting
 
 
 class Sheet:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from zot.encoding import encode
 from zot.errors import ProtocolError
 from zot.events import (
     AgentEvent,
@@ -25,11 +26,11 @@ from zot.events import (
     TurnStart,
     Usage,
     decode,
-    encode,
 )
 from zot.messages import Counters
 from zot.wire import rpc
 from zot.wire.rpc_events import EventEncoder
+from zot.wire.rpc_greeting import PONG, Greeting, Hello, Ping, decode_greeting, fail_frame, succeed
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -68,9 +69,9 @@ def refused(line: bytes) -> tuple[str, bytes, str]:
 @example(b"\0")
 def test_any_line_is_a_command_or_a_protocol_error_and_can_be_answered(line: bytes) -> None:
     try:
-        answer = rpc.succeed(rpc.decode_command(line))
+        answer = succeed(rpc.decode_command(line))
     except ProtocolError as problem:
-        answer = rpc.fail_frame(problem)
+        answer = fail_frame(problem)
     assert answer.count(b"\n") == 1
     assert answer.endswith(b"}\n")
     assert json.loads(answer.decode())["type"] == "response"
@@ -79,7 +80,7 @@ def test_any_line_is_a_command_or_a_protocol_error_and_can_be_answered(line: byt
 @given(frame_id=st.text(st.characters(exclude_categories=["Cs"])) | st.integers(-(2**63), 2**64 - 1))
 def test_an_id_comes_back_as_it_was(frame_id: str | int) -> None:
     line = json.dumps({"type": "ping", "id": frame_id}).encode()
-    answer = json.loads(rpc.succeed(rpc.decode_command(line)))
+    answer = json.loads(succeed(rpc.decode_command(line)))
     assert answer.get("id", "") == frame_id
 
 
@@ -88,7 +89,7 @@ def test_an_id_comes_back_as_it_was(frame_id: str | int) -> None:
     [("1.50", "1.50"), ("1e3", "1e3"), ("-0", "-0"), ('"\\u00e9"', '"\\u00e9"'), ("null", None), ('""', None)],
 )
 def test_an_id_is_echoed_verbatim_and_an_empty_one_is_none(raw: str, echoed: str | None) -> None:
-    answer = rpc.succeed(rpc.decode_command(b'{"id":%b,"type":"ping"}' % raw.encode()))
+    answer = succeed(rpc.decode_command(b'{"id":%b,"type":"ping"}' % raw.encode()))
     assert answer == (
         b'{"type":"response",%b"command":"ping","success":true}\n' % (f'"id":{echoed},'.encode() if echoed else b"")
     )
@@ -156,13 +157,13 @@ def test_a_refusal_says_what_is_wrong_in_words() -> None:
     [
         (b'{"type":"prompt","message":"a"}', rpc.Prompt(message="a")),
         (b'{"type":"prompt","message":null,"images":null,"id":null}', rpc.Prompt(id=msgspec.Raw(b"null"))),
-        (b'{"type":"hello","token":null,"features":null}', rpc.Hello()),
+        (b'{"type":"hello","token":null,"features":null}', Hello()),
         (b'{"type":"abort","queue":null}', rpc.Abort()),
         (b'{"type":"abort","queue":true}', rpc.Abort(queue=True)),
         (b'{"TYPE":"prompt","Message":"a"}', rpc.Prompt(message="a")),
-        (b' \t{ "type" : "ping" } ', rpc.Ping()),
-        (b'{"\\u0074ype":"ping"}', rpc.Ping()),
-        (b'{"type":"ping","unknown":{"type":"x","id":1}}', rpc.Ping()),
+        (b' \t{ "type" : "ping" } ', Ping()),
+        (b'{"\\u0074ype":"ping"}', Ping()),
+        (b'{"type":"ping","unknown":{"type":"x","id":1}}', Ping()),
         (b'{"type":"prompt","message":"\\"type\\" \\"type\\""}', rpc.Prompt(message='"type" "type"')),
         (b'{"type":"prompt","message":"a","message":"b"}', rpc.Prompt(message="b")),
         (b'{"type":"prompt","images":[{"mime_type":"image/png","data":"AAEC"}]}',
@@ -239,7 +240,7 @@ def test_an_unknown_price_is_zero_unless_a_client_wants_to_know() -> None:
 def test_the_type_comes_first() -> None:
     lines = EventEncoder().lines([TurnEnd("error", "x")], frozenset({"seq"}), run=1)
     assert lines.startswith(b'{"type":"turn_end",')
-    assert rpc.succeed(rpc.Ping(), rpc.PONG).startswith(b'{"type":"response",')
+    assert succeed(Ping(), PONG).startswith(b'{"type":"response",')
 
 
 @given(text=st.text(st.characters()))
@@ -265,12 +266,12 @@ def test_a_line_reads_back_as_the_event_it_was(event: AgentEvent) -> None:
 # The greeting.
 
 
-def greeting(token: str = "") -> rpc.Greeting:
-    return rpc.Greeting(version="1.2", provider="lab", model=lambda: "lab-1", token=token)
+def greeting(token: str = "") -> Greeting:
+    return Greeting(version="1.2", provider="lab", model=lambda: "lab-1", token=token)
 
 
 def test_hello_says_who_we_are() -> None:
-    assert json.loads(greeting().answer(rpc.Hello(id=msgspec.Raw(b"0")))) == {
+    assert json.loads(greeting().answer(Hello(id=msgspec.Raw(b"0")))) == {
         "type": "response",
         "id": 0,
         "command": "hello",
@@ -280,7 +281,7 @@ def test_hello_says_who_we_are() -> None:
 
 
 def test_features_we_do_not_have_are_ignored() -> None:
-    hello = rpc.Hello(features=("seq", "teleport", "thinking"))
+    hello = Hello(features=("seq", "teleport", "thinking"))
     door = greeting()
     assert json.loads(door.answer(hello))["data"]["features"] == ["seq", "thinking"]
     assert door.features == {"seq", "thinking"}
@@ -288,16 +289,14 @@ def test_features_we_do_not_have_are_ignored() -> None:
 
 def test_a_second_hello_changes_the_features_only_if_it_names_some() -> None:
     door = greeting()
-    door.answer(rpc.Hello(features=("seq",)))
-    door.answer(rpc.Hello())
+    door.answer(Hello(features=("seq",)))
+    door.answer(Hello())
     assert door.features == {"seq"}
-    door.answer(rpc.Hello(features=()))
+    door.answer(Hello(features=()))
     assert door.features == set()
 
 
-@pytest.mark.parametrize(
-    "command", [rpc.Hello(), rpc.Hello(token=""), rpc.Hello(token="s3cre"), rpc.Hello(token="s3cret\0"), rpc.Ping()]
-)
+@pytest.mark.parametrize("command", [Hello(), Hello(token=""), Hello(token="s3cre"), Hello(token="s3cret\0"), Ping()])
 def test_a_door_with_a_token_stays_shut_without_it(command: rpc.AnyCommand) -> None:
     door = greeting("s3cret")
     assert door.refusal(command)
@@ -306,16 +305,16 @@ def test_a_door_with_a_token_stays_shut_without_it(command: rpc.AnyCommand) -> N
 
 def test_the_right_token_opens_the_door_for_good() -> None:
     door = greeting("s3crét \ud800")
-    assert door.refusal(rpc.Hello(token="s3crét \ud800")) is None
+    assert door.refusal(Hello(token="s3crét \ud800")) is None
     assert not door.locked
-    assert door.refusal(rpc.Ping()) is None
-    assert door.refusal(rpc.Hello(token="wrong")) is None
+    assert door.refusal(Ping()) is None
+    assert door.refusal(Hello(token="wrong")) is None
 
 
 @pytest.mark.parametrize("line", [b'{"type":"ping","ty\\u0070e":"get_state"}', b'{"\\u0074ype":"ping","type":"ping"}'])
 def test_a_type_that_is_repeated_in_other_letters_is_found(line: bytes) -> None:
     assert refused(line)[0] == "not a command: the frame has more than one type"
-    assert rpc.decode_greeting(line) is None
+    assert decode_greeting(line) is None
 
 
 def test_escapes_in_a_message_are_no_repeated_type() -> None:

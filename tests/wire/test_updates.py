@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from zot import events
+from zot.encoding import encode
 from zot.errors import AgentError
 from zot.events import (
     AgentEvent,
@@ -188,10 +189,10 @@ def test_a_client_that_comes_back_hears_the_rest_as_everybody_does(dialect: Dial
 def test_who_asked_for_events_hears_every_event_as_it_is() -> None:
     updates = client(Dialect.EVENTS)
     assert heard(updates.lines(10, RUN)) == [
-        {"type": "event", "event": json.loads(events.encode(event)), "seq": 10 + n} for n, event in enumerate(RUN)
+        {"type": "event", "event": json.loads(encode(event)), "seq": 10 + n} for n, event in enumerate(RUN)
     ]
     assert heard(updates.lines(0, UNSAID)) == [
-        {"type": "event", "event": json.loads(events.encode(event))} for event in UNSAID
+        {"type": "event", "event": json.loads(encode(event))} for event in UNSAID
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from zot.encoding import encode
 from zot.events import (
     AgentEvent,
     ApprovalAnswer,
@@ -17,7 +18,6 @@ from zot.events import (
     ToolResult,
     TurnEnd,
     UserMessage,
-    encode,
 )
 from zot.messages import text_of
 from zot.printable import printable, printable_line

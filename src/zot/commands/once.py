@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _features(text: str) -> tuple[str, ...]:
-    from zot.wire.rpc import FEATURES
+    from zot.wire.rpc_greeting import FEATURES
 
     names = tuple(filter(None, text.split(",")))
     if unknown := [name for name in names if name not in FEATURES]:

@@ -18,7 +18,7 @@ from zot.serve.early import answer_early
 from zot.serve.stdio import claim, leave, leave_on_signals
 from zot.version import __version__
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
-from zot.wire.rpc import Greeting
+from zot.wire.rpc_greeting import Greeting
 
 if TYPE_CHECKING:
     from zot.session import Session

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from zot.agent.recovery import recover
 from zot.branches import Branches, FilePair, compared
 from zot.commands.asked import chosen
+from zot.encoding import encode
 from zot.errors import UsageError
-from zot.events import encode
 from zot.flags import Flag
 from zot.history import History
 from zot.job import Wish

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from zot.events import Usage, encode
+from zot.encoding import encode
+from zot.events import Usage
 from zot.journal.chunks import MAX_CHUNK_BYTES, Chunk, Kind, fetched, images, unpack
 from zot.journal.portable import (
     VERSION,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from zot.events import encode
+from zot.encoding import encode
 from zot.messages import (
     CallBlock,
     ImageBlock,

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from zot.events import encode
+from zot.encoding import encode
 from zot.messages import (
     CallBlock,
     ImageBlock,

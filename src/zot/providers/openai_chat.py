@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from zot.events import encode
+from zot.encoding import encode
 from zot.messages import (
     CallBlock,
     ImageBlock,

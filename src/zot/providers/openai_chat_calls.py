@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from zot.events import ToolUseArgs, ToolUseEnd, ToolUseStart, encode
+from zot.encoding import encode
+from zot.events import ToolUseArgs, ToolUseEnd, ToolUseStart
 from zot.messages import CallBlock
 from zot.providers.base import StreamEvent
 from zot.providers.calls import CallIds, finished_call, is_object

@@ -12,7 +12,7 @@ from functools import partial
 from hashlib import blake2s
 from typing import Any
 
-from zot.events import encode
+from zot.encoding import encode
 from zot.messages import (
     CallBlock,
     ImageBlock,

@@ -9,8 +9,8 @@ import os
 import stat
 from collections.abc import Iterable, Mapping
 
+from zot.encoding import encode
 from zot.errors import ConfigError, ProviderError
-from zot.events import encode
 from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
 from zot.providers.mask import Mask, StreamMask
 from zot.providers.recording import Answered, Asked, Chunk, Ended, Header, Line, header_of, plain_headers

@@ -6,7 +6,7 @@ import os
 
 from zot.serve.stdio import readable, writable, write_all
 from zot.wire.lines import LineSplitter, TooLong
-from zot.wire.rpc import Greeting, decode_greeting
+from zot.wire.rpc_greeting import Greeting, decode_greeting
 
 _READ_BYTES = 64 * 1024
 

@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import msgspec
 
+from zot.encoding import encode
 from zot.errors import NoSuchSession
-from zot.events import encode
 from zot.hub import Hub
 from zot.messages import Message, show, thought_of
 from zot.serve.connection import Connection, Handler

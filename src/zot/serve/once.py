@@ -53,15 +53,17 @@ class EventLines:
 
     def answer(self, name: str, args: str, answer: CommandAnswer) -> None:
         from zot.wire import rpc  # Few prompts are commands.
+        from zot.wire.rpc_greeting import succeed
 
-        self._output.write(rpc.succeed(rpc.RunCommand(name=name, args=args), answer))
+        self._output.write(succeed(rpc.RunCommand(name=name, args=args), answer))
         if not answer.prompt:
             self._output.write(self._events.lines([Done()], self._features, run=0))
 
     def deny(self, name: str, args: str, reason: str) -> None:
         from zot.wire import rpc  # Few prompts are commands.
+        from zot.wire.rpc_greeting import fail
 
-        self._output.write(rpc.fail(rpc.RunCommand(name=name, args=args), reason))
+        self._output.write(fail(rpc.RunCommand(name=name, args=args), reason))
         self.refuse(reason)
 
     def finish(self, outcome: Outcome) -> None:

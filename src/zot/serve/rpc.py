@@ -21,6 +21,7 @@ from zot.slash import CommandAnswer
 from zot.wire import rpc
 from zot.wire.lines import TooLong
 from zot.wire.rpc_events import EventEncoder
+from zot.wire.rpc_greeting import Command, Greeting, Hello, Ping, fail, fail_frame, name_of, succeed
 
 log = logging.getLogger("zot")
 
@@ -50,7 +51,7 @@ class Unwelcome(AgentError):
 class RpcServer:
     """One client of one session. A `Subscriber`: the run waits for it, because it must not miss anything."""
 
-    def __init__(self, session: Session, greeting: rpc.Greeting, output: Output) -> None:
+    def __init__(self, session: Session, greeting: Greeting, output: Output) -> None:
         self._session = session
         self._greeting = greeting
         self._output = output
@@ -95,13 +96,13 @@ class RpcServer:
                 raise ProtocolError(f"the line is longer than {line.limit} bytes and was not read")
             command = rpc.decode_command(line)
         except ProtocolError as problem:
-            self._output.write(rpc.fail_frame(problem))
+            self._output.write(fail_frame(problem))
             if self._greeting.locked:
                 raise Unwelcome("the first line must be hello with the token") from None
             return
         refusal = self._greeting.refusal(command)
         if refusal is not None:
-            self._output.write(rpc.fail(command, refusal))
+            self._output.write(fail(command, refusal))
             raise Unwelcome(refusal)
         self._session.start()
         if self._pending or self._held:
@@ -122,7 +123,7 @@ class RpcServer:
         """Let a command wait for those before it, so that answers keep their order. An abort waits for nobody."""
         if isinstance(command, rpc.Abort):
             self._session.abort(queue=bool(command.queue))
-            self._held.append(rpc.succeed(command))
+            self._held.append(succeed(command))
         else:
             self._held.append(command)
 
@@ -133,7 +134,7 @@ class RpcServer:
             self._do(command)
         except Exception as problem:
             # The outermost boundary: what we did not foresee costs this command, not the connection.
-            self._output.write(rpc.fail(command, self._explained(command, problem)))
+            self._output.write(fail(command, self._explained(command, problem)))
         else:
             if takes_a_while:
                 self._pending += 1
@@ -164,7 +165,7 @@ class RpcServer:
         """Do what a command says; raise AgentError if it cannot be done."""
         session = self._session
         match command:
-            case rpc.Hello() | rpc.Ping():
+            case Hello() | Ping():
                 self._output.write(self._greeting.answer(command))
             case rpc.Prompt():
                 session.prompt(command.message or "", _images(command.images), **self._fate(command))
@@ -243,33 +244,33 @@ class RpcServer:
     async def _fork(self, new_id: str | None, messages: int | None) -> dict[str, Any]:
         return {"session": await self._session.fork(new_id, messages=messages)}
 
-    def _later(self, command: rpc.Command, work: Awaitable[Any], then: Callable[[Any], None] | None = None) -> None:
+    def _later(self, command: Command, work: Awaitable[Any], then: Callable[[Any], None] | None = None) -> None:
         """Answer ``command`` with what ``work`` gives, when it does, and ``then`` do something with that."""
         task = asyncio.get_running_loop().create_task(self._answer(command, work, then), name="zot answer")
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
-    async def _answer(self, command: rpc.Command, work: Awaitable[Any], then: Callable[[Any], None] | None) -> None:
+    async def _answer(self, command: Command, work: Awaitable[Any], then: Callable[[Any], None] | None) -> None:
         try:
             result = await work
             self._succeed(command, result)
             if then is not None:
                 then(result)
         except Exception as problem:
-            self._output.write(rpc.fail(command, self._explained(command, problem)))
+            self._output.write(fail(command, self._explained(command, problem)))
         self._answered()
 
-    def _succeed(self, command: rpc.Command, *data: Any) -> None:
-        self._output.write(rpc.succeed(command, *data))
+    def _succeed(self, command: Command, *data: Any) -> None:
+        self._output.write(succeed(command, *data))
 
-    def _explained(self, command: rpc.Command, problem: Exception) -> str:
+    def _explained(self, command: Command, problem: Exception) -> str:
         """Return what the client may know of a failure. What we did not foresee is logged here and hidden there."""
         if isinstance(problem, AgentError):
             return str(problem)
-        log.error("unexpected error in %s", rpc.name_of(command), exc_info=problem)
+        log.error("unexpected error in %s", name_of(command), exc_info=problem)
         return "internal error; standard error has the details"
 
-    def _fate(self, command: rpc.Command) -> Fate:
+    def _fate(self, command: Command) -> Fate:
         """Return what is to be done when the job of ``command`` starts, or never will."""
         data = () if isinstance(command, rpc.Clear | rpc.UndoCompact) else (rpc.STARTED,)
         then = self._answered if self._session.begins_later else _nothing
@@ -279,7 +280,7 @@ class RpcServer:
             asyncio.get_running_loop().call_soon(then)
 
         def dropped(why: AgentError) -> None:
-            self._output.write(rpc.fail(command, str(why)))
+            self._output.write(fail(command, str(why)))
             asyncio.get_running_loop().call_soon(then)
 
         return Fate(started=started, dropped=dropped)

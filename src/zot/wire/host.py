@@ -205,7 +205,7 @@ class EventLine(msgspec.Struct, frozen=True, tag="event", tag_field="type"):
 
 def encode_event(line: EventLine) -> bytes:
     """Return an event as its line."""
-    from zot.events import encode
+    from zot.encoding import encode
 
     return encode(line) + b"\n"
 
@@ -294,6 +294,6 @@ def _encoded(response: Response) -> bytes:
     try:
         return msgspec.json.encode(response)
     except UnicodeEncodeError:
-        from zot.events import encode  # Rare enough not to be paid for at every start.
+        from zot.encoding import encode  # Rare enough not to be paid for at every start.
 
         return encode(response)

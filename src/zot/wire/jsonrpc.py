@@ -6,8 +6,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from zot.encoding import encode
 from zot.errors import AgentError
-from zot.events import encode
 from zot.surrogates import without_half_escapes
 
 PARSE_ERROR: Final = -32700

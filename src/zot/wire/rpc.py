@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
+from zot.encoding import encode
 from zot.errors import ProtocolError
-from zot.events import encode
 from zot.learned import decoder
 from zot.messages import Counters
 from zot.surrogates import without_half_escapes
 from zot.wire.lines import may_repeat_type, not_an_object, refuse_repeated_type
-
-PROTOCOL_VERSION: Final = 1
-
-#: What a client may switch on with `hello`. Without them it gets version 1 as first published.
-FEATURES: Final = ("seq", "thinking", "retries", "prices", "approvals", "compaction", "extensions")
-
-
-class Command(msgspec.Struct, frozen=True, tag_field="type"):
-    """Something a client wants. ``id`` is kept as it stood there, and echoed."""
-
-    id: msgspec.Raw = msgspec.Raw()
+from zot.wire.rpc_greeting import IDS, UNREADABLE, Command, Hello, Ping, check_id
 
 
 class ImageInput(msgspec.Struct, frozen=True):
     data: bytes = b""
     mime_type: str | None = None
-
-
-class Hello(Command, tag="hello", frozen=True):
-    token: str | None = None
-    features: tuple[str, ...] | None = None
 
 
 class Prompt(Command, tag="prompt", frozen=True):
@@ -76,10 +60,6 @@ class SetModel(Command, tag="set_model", frozen=True):
 
 
 class GetModels(Command, tag="get_models", frozen=True):
-    pass
-
-
-class Ping(Command, tag="ping", frozen=True):
     pass
 
 
@@ -139,27 +119,6 @@ AnyCommand: TypeAlias = (
     | Fork
     | Rewind
 )
-_greetings: msgspec.json.Decoder[Hello | Ping] = msgspec.json.Decoder(Hello | Ping)
-_ids: msgspec.json.Decoder[str | int | float | None] = msgspec.json.Decoder(str | int | float | None)
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-
-
-class Response(msgspec.Struct, frozen=True, tag="response", tag_field="type"):
-    """The answer to one command."""
-
-    id: msgspec.Raw | msgspec.UnsetType
-    command: str
-    success: bool
-    data: Any = msgspec.UNSET
-    error: str | msgspec.UnsetType = msgspec.UNSET
-
-
-class HelloData(msgspec.Struct, frozen=True):
-    protocol_version: int
-    version: str
-    provider: str
-    model: str
-    features: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ModelData(msgspec.Struct, frozen=True):
@@ -180,12 +139,6 @@ class StateData(msgspec.Struct, frozen=True):
 
 
 STARTED: Final = {"started": True}
-PONG: Final = {"pong": True}
-
-
-def name_of(command: Command) -> str:
-    """Return the name of a command on the wire."""
-    return str(type(command).__struct_config__.tag)
 
 
 def decode_command(line: bytes) -> AnyCommand:
@@ -193,23 +146,12 @@ def decode_command(line: bytes) -> AnyCommand:
     try:
         line.decode()  # The typed decode does not look into what it skips.
         command = _commands().decode(line)
-    except _UNREADABLE as problem:
+    except UNREADABLE as problem:
         command = _decode_leniently(line, problem)
     if may_repeat_type(line):
         refuse_repeated_type(line, noun="command")
-    _check_id(command)
+    check_id(command)
     return command
-
-
-def decode_greeting(line: bytes) -> Hello | Ping | None:
-    """Read a hello or ping as `decode_command` would; None for anything else, and for what needs its care."""
-    try:
-        line.decode()
-        command = _greetings.decode(line)
-        _check_id(command)
-    except (*_UNREADABLE, ProtocolError):
-        return None
-    return None if may_repeat_type(line) else command
 
 
 @cache
@@ -223,7 +165,7 @@ def _decode_leniently(line: bytes, problem: Exception) -> AnyCommand:
     clean = without_half_escapes(line.decode("utf-8", "replace").encode())
     try:
         fields: dict[str, msgspec.Raw] = msgspec.json.decode(clean, type=dict[str, msgspec.Raw])
-    except _UNREADABLE:
+    except UNREADABLE:
         raise ProtocolError(not_an_object(line, problem, noun="command")) from None
     fields = {key.lower(): value for key, value in fields.items()}
     frame_id, kind = _readable_id(fields.get("id")), _readable_type(fields.get("type"))
@@ -238,7 +180,7 @@ def _decode_leniently(line: bytes, problem: Exception) -> AnyCommand:
         raise ProtocolError(f"{kind}: {_not_text(problem)}", frame_id=frame_id, frame_type=kind)
     try:
         return _commands().decode(encode(fields))
-    except _UNREADABLE as wrong:
+    except UNREADABLE as wrong:
         raise ProtocolError(f"{kind}: {wrong}", frame_id=frame_id, frame_type=kind) from None
 
 
@@ -251,18 +193,10 @@ def _not_text(problem: Exception) -> str:
 _NAMES: Final = frozenset(str(kind.__struct_config__.tag) for kind in Command.__subclasses__())
 
 
-def _check_id(command: Command) -> None:
-    try:
-        _ids.decode(command.id or b"null")
-    except _UNREADABLE:
-        kind = name_of(command)
-        raise ProtocolError(f"{kind}: id must be a string or a number of usual size", frame_type=kind) from None
-
-
 def _readable_id(raw: msgspec.Raw | None) -> bytes:
     try:
-        _ids.decode(raw or b"null")
-    except _UNREADABLE:
+        IDS.decode(raw or b"null")
+    except UNREADABLE:
         return b""
     return bytes(raw or b"")
 
@@ -271,64 +205,5 @@ def _readable_type(raw: msgspec.Raw | None) -> str | None:
     """Return the type of a frame: "" if it has none, None if it is not a string."""
     try:
         return msgspec.json.decode(raw or b'""', type=str | None) or ""
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
-
-
-def succeed(command: Command, data: Any = msgspec.UNSET) -> bytes:
-    """Return the line that says a command was done."""
-    return _response(bytes(command.id), name_of(command), success=True, data=data)
-
-
-def fail(command: Command, reason: str) -> bytes:
-    """Return the line that says a command was not done, and why."""
-    return _response(bytes(command.id), name_of(command), success=False, error=reason)
-
-
-def fail_frame(problem: ProtocolError) -> bytes:
-    """Return the line that answers something that is no command."""
-    return _response(problem.frame_id, problem.frame_type, success=False, error=str(problem))
-
-
-def _response(frame_id: bytes, command: str, *, success: bool, **rest: Any) -> bytes:
-    given = frame_id not in (b"", b"null", b'""')
-    return encode(Response(msgspec.Raw(frame_id) if given else msgspec.UNSET, command, success, **rest)) + b"\n"
-
-
-class Greeting:
-    """The part of a connection that comes first: the token, and which features are on."""
-
-    def __init__(self, *, version: str, provider: str, model: Callable[[], str], token: str = "") -> None:
-        self._version = version
-        self.provider = provider
-        self.model = model
-        self._token = token
-        self.features: frozenset[str] = frozenset()
-
-    @property
-    def locked(self) -> bool:
-        """True until the token has been shown."""
-        return bool(self._token)
-
-    def refusal(self, command: AnyCommand) -> str | None:
-        """Return why a client must go, None if it may stay. The right token opens the door for good."""
-        if not self._token:
-            return None
-        if not isinstance(command, Hello):
-            return "the first command must be hello with the token"
-        from hmac import compare_digest
-
-        if not compare_digest((command.token or "").encode("utf-8", "replace"), self._token.encode("utf-8", "replace")):
-            return "invalid token"
-        self._token = ""
-        return None
-
-    def answer(self, command: Hello | Ping) -> bytes:
-        """Return the line that answers ``command``; switch features on if it names some."""
-        if isinstance(command, Ping):
-            return succeed(command, PONG)
-        features: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
-        if command.features is not None:
-            features = tuple(name for name in FEATURES if name in command.features)
-            self.features = frozenset(features)
-        return succeed(command, HelloData(PROTOCOL_VERSION, self._version, self.provider, self.model(), features))

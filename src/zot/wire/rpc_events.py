@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from zot.encoding import encode, encode_lines
 from zot.events import (
     AgentEvent,
     ApprovalAnswer,
@@ -22,8 +23,6 @@ from zot.events import (
     ThinkingDelta,
     ToolResult,
     Usage,
-    encode,
-    encode_lines,
 )
 
 _GATED: Final[dict[type, str]] = {

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, assert_never, cast
 
 import msgspec
 
+from zot.encoding import encode, encode_lines
 from zot.events import (
     AgentEvent,
     ApprovalAnswer,
@@ -39,8 +40,6 @@ from zot.events import (
     TurnStart,
     Usage,
     UserMessage,
-    encode,
-    encode_lines,
 )
 from zot.messages import ShownImage, TextBlock, text_of
 from zot.wire.daemon_session import PendingApproval, Used

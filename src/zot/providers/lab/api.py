@@ -117,6 +117,6 @@ def encode(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        from zot.events import encode as encode_anything
+        from zot.encoding import encode as encode_anything
 
         return encode_anything(value)

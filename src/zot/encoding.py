@@ -1,0 +1,40 @@
+"""Frames as JSON. Whoever greets a client waits for nothing else to be loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from zot.surrogates import without_halves
+
+_encoder = msgspec.json.Encoder()
+
+
+def encode(frame: Any) -> bytes:
+    """Return one frame as its line of JSON, without the LF. A lone surrogate becomes U+FFFD."""
+    try:
+        return _encoder.encode(frame)
+    except UnicodeEncodeError:
+        return _encoder.encode(_without_surrogates(msgspec.to_builtins(frame)))
+
+
+def encode_lines(frames: Sequence[Any]) -> bytes:
+    """Return several frames as lines, each ending in LF."""
+    try:
+        return _encoder.encode_lines(frames)
+    except UnicodeEncodeError:
+        return b"".join(encode(frame) + b"\n" for frame in frames)
+
+
+def _without_surrogates(value: Any) -> Any:
+    match value:
+        case str():
+            return without_halves(value)
+        case dict():
+            return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_without_surrogates(item) for item in value]
+        case _:
+            return value

@@ -1,0 +1,142 @@
+"""How zot RPC v1 begins: `hello` and `ping`, what they are answered, and what every answer looks like. Does no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from zot.encoding import encode
+from zot.errors import ProtocolError
+from zot.wire.lines import may_repeat_type
+
+PROTOCOL_VERSION: Final = 1
+
+#: What a client may switch on with `hello`. Without them it gets version 1 as first published.
+FEATURES: Final = ("seq", "thinking", "retries", "prices", "approvals", "compaction", "extensions")
+
+
+class Command(msgspec.Struct, frozen=True, tag_field="type"):
+    """Something a client wants. ``id`` is kept as it stood there, and echoed."""
+
+    id: msgspec.Raw = msgspec.Raw()
+
+
+class Hello(Command, tag="hello", frozen=True):
+    token: str | None = None
+    features: tuple[str, ...] | None = None
+
+
+class Ping(Command, tag="ping", frozen=True):
+    pass
+
+
+_greetings: msgspec.json.Decoder[Hello | Ping] = msgspec.json.Decoder(Hello | Ping)
+IDS: msgspec.json.Decoder[str | int | float | None] = msgspec.json.Decoder(str | int | float | None)
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+class Response(msgspec.Struct, frozen=True, tag="response", tag_field="type"):
+    """The answer to one command."""
+
+    id: msgspec.Raw | msgspec.UnsetType
+    command: str
+    success: bool
+    data: Any = msgspec.UNSET
+    error: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class HelloData(msgspec.Struct, frozen=True):
+    protocol_version: int
+    version: str
+    provider: str
+    model: str
+    features: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+
+
+PONG: Final = {"pong": True}
+
+
+def name_of(command: Command) -> str:
+    """Return the name of a command on the wire."""
+    return str(type(command).__struct_config__.tag)
+
+
+def decode_greeting(line: bytes) -> Hello | Ping | None:
+    """Read a hello or ping as `decode_command` would; None for anything else, and for what needs its care."""
+    try:
+        line.decode()
+        command = _greetings.decode(line)
+        check_id(command)
+    except (*UNREADABLE, ProtocolError):
+        return None
+    return None if may_repeat_type(line) else command
+
+
+def check_id(command: Command) -> None:
+    """Raise ProtocolError if what a client calls a command cannot be echoed."""
+    try:
+        IDS.decode(command.id or b"null")
+    except UNREADABLE:
+        kind = name_of(command)
+        raise ProtocolError(f"{kind}: id must be a string or a number of usual size", frame_type=kind) from None
+
+
+def succeed(command: Command, data: Any = msgspec.UNSET) -> bytes:
+    """Return the line that says a command was done."""
+    return _response(bytes(command.id), name_of(command), success=True, data=data)
+
+
+def fail(command: Command, reason: str) -> bytes:
+    """Return the line that says a command was not done, and why."""
+    return _response(bytes(command.id), name_of(command), success=False, error=reason)
+
+
+def fail_frame(problem: ProtocolError) -> bytes:
+    """Return the line that answers something that is no command."""
+    return _response(problem.frame_id, problem.frame_type, success=False, error=str(problem))
+
+
+def _response(frame_id: bytes, command: str, *, success: bool, **rest: Any) -> bytes:
+    given = frame_id not in (b"", b"null", b'""')
+    return encode(Response(msgspec.Raw(frame_id) if given else msgspec.UNSET, command, success, **rest)) + b"\n"
+
+
+class Greeting:
+    """The part of a connection that comes first: the token, and which features are on."""
+
+    def __init__(self, *, version: str, provider: str, model: Callable[[], str], token: str = "") -> None:
+        self._version = version
+        self.provider = provider
+        self.model = model
+        self._token = token
+        self.features: frozenset[str] = frozenset()
+
+    @property
+    def locked(self) -> bool:
+        """True until the token has been shown."""
+        return bool(self._token)
+
+    def refusal(self, command: Command) -> str | None:
+        """Return why a client must go, None if it may stay. The right token opens the door for good."""
+        if not self._token:
+            return None
+        if not isinstance(command, Hello):
+            return "the first command must be hello with the token"
+        from hmac import compare_digest
+
+        if not compare_digest((command.token or "").encode("utf-8", "replace"), self._token.encode("utf-8", "replace")):
+            return "invalid token"
+        self._token = ""
+        return None
+
+    def answer(self, command: Hello | Ping) -> bytes:
+        """Return the line that answers ``command``; switch features on if it names some."""
+        if isinstance(command, Ping):
+            return succeed(command, PONG)
+        features: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+        if command.features is not None:
+            features = tuple(name for name in FEATURES if name in command.features)
+            self.features = frozenset(features)
+        return succeed(command, HelloData(PROTOCOL_VERSION, self._version, self.provider, self.model(), features))
