@@ -49,6 +49,13 @@ def test_nothing_of_textual_is_changed_before_an_app_is_made() -> None:
     assert (done.stderr, done.stdout) == ("", "[True, True, True, True]\n")
 
 
+def test_what_the_first_frame_does_not_need_is_loaded_later() -> None:
+    later = ("entries", "flow", "markdown", "table", "calls", "story", "pictures", "jump", "rescue", "form")
+    code = f"import sys, zot.tui.app; print([one for one in {later} if f'zot.tui.{{one}}' in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stderr, done.stdout) == ("", "[]\n")
+
+
 def test_nobody_else_looks_inside() -> None:
     assert [found for path in FILES if path.name not in INSIDE for found in _looks_inside(path)] == []
     assert any(found for path in FILES if path.name in INSIDE for found in _looks_inside(path))

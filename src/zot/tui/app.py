@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -32,11 +32,8 @@ from zot.tui.asking import Asking
 from zot.tui.completion import Files
 from zot.tui.composer import Composer
 from zot.tui.editor import Editor
-from zot.tui.entries import DisplayEntry, Entry, NoteEntry
-from zot.tui.flow import warm
 from zot.tui.following import Following
 from zot.tui.inside import Ground
-from zot.tui.jump import jump
 from zot.tui.keys import KEYS
 from zot.tui.level import Level
 from zot.tui.looks import Look, look_for
@@ -44,14 +41,14 @@ from zot.tui.pace import Pace
 from zot.tui.panel import Panel
 from zot.tui.panels import PanelEvent, Panels
 from zot.tui.pauses import keep_short
-from zot.tui.pictures import Gallery
 from zot.tui.question import Question
-from zot.tui.rescue import rescue
 from zot.tui.status import Status
-from zot.tui.story import Story
 from zot.tui.terminal import Option
 from zot.tui.transcript import Transcript
 from zot.tui.trust import ask_trust
+
+if TYPE_CHECKING:  # The first frame must not wait for it.
+    from zot.tui.story import Story
 
 T = TypeVar("T")
 
@@ -96,9 +93,8 @@ class ZotApp(Ground):
         self.status = Status(self.look)
         self.composer = Composer()
         self.editor, self.queue = self.composer.editor, self.composer.queue
-        find = lambda place: self.conversation.images(place)  # noqa: E731, PLW0108  (which one it is may change)
-        gallery = Gallery(self.send, self._do, find, self.transcript.settle)
-        self.following = Following(self.transcript, self.editor, Pace(self, self._show_heard).want, gallery.offer)
+        heard = Pace(self, self._show_heard).want
+        self.following = Following(self.transcript, self.editor, heard, send=self.send, do=self._do)
         self.asking = Asking(self.composer)
         self.panels = Panels(self.editor, self.asking.is_quiet_since)
         self._waiting_for, self._interrupted = "", -_TWICE_S
@@ -145,6 +141,8 @@ class ZotApp(Ground):
         except AgentError as problem:
             self.exit(1, message=Text(f"zot: {problem}"))
         else:
+            from zot.tui.flow import warm
+
             await asyncio.to_thread(warm)
             keep_short()
 
@@ -220,6 +218,8 @@ class ZotApp(Ground):
         """A run is over: go on with what waits, or offer another model if this one failed."""
         await self._refresh_state()
         if failure and not self.queue.waiting:
+            from zot.tui.rescue import rescue
+
             await rescue(self, failure)
         else:
             await self._say_waiting()
@@ -325,14 +325,10 @@ class ZotApp(Ground):
     # What commands can do.
 
     def note(self, text: str, level: Level = "info") -> None:
-        self._tell(NoteEntry(text, level))
+        self.transcript.note(text, level)
 
     def present(self, text: str, source: str) -> None:
-        self._tell(DisplayEntry(text, source=source))
-
-    def _tell(self, entry: Entry) -> None:
-        self.transcript.add(entry)
-        self.transcript.settle()
+        self.transcript.present(text, source)
 
     def insert(self, text: str) -> None:
         self.editor.insert(text)
@@ -368,6 +364,8 @@ class ZotApp(Ground):
         self._show_doing()
 
     async def jump(self) -> None:
+        from zot.tui.jump import jump
+
         await jump(self, self.transcript)
 
     def page(self) -> str:

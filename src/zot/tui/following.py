@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
 
 from zot.conversation import Conversation
 from zot.errors import UserError
 from zot.events import AgentEvent
-from zot.messages import text_of
+from zot.messages import ImageBlock, text_of
 from zot.tui.feed import Feed
-from zot.tui.story import Story
 
 if TYPE_CHECKING:
     from zot.tui.editor import Editor
     from zot.tui.entries import Entry
+    from zot.tui.pictures import Gallery
+    from zot.tui.story import Story
     from zot.tui.transcript import Transcript
 
 
@@ -26,15 +27,19 @@ class Following:
         transcript: Transcript,
         editor: Editor,
         arrived: Callable[[], None],
-        pictured: Callable[[Entry, str], None],
+        *,
+        send: Callable[[str], None],
+        do: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
+        """``send`` writes to the terminal what is not drawn, ``do`` does what takes a while."""
         self._transcript = transcript
-        self._pictured = pictured
+        self._send, self._do = send, do
+        self._gallery: Gallery | None = None
         self._editor = editor
         self._feed = Feed(arrived)
         self._unfollow: Callable[[], None] = lambda: None
         self._conversation: Conversation | None = None
-        self.story = Story(transcript.add, pictured)
+        self._story: Story | None = None
 
     @property
     def conversation(self) -> Conversation:
@@ -42,6 +47,25 @@ class Following:
         if self._conversation is None:
             raise UserError("the session is not open yet")
         return self._conversation
+
+    @property
+    def story(self) -> Story:
+        """What is told of it; it begins when it is first wanted, which no frame waits for."""
+        from zot.tui.story import Story
+
+        if self._story is None:
+            self._story = Story(self._transcript.add, self._pictured)
+        return self._story
+
+    def _pictured(self, entry: Entry, place: str) -> None:
+        """An entry has images."""
+        from zot.tui.pictures import Gallery
+
+        self._gallery = self._gallery or Gallery(self._send, self._do, self._images, self._transcript.settle)
+        self._gallery.offer(entry, place)
+
+    async def _images(self, place: str) -> Sequence[ImageBlock]:
+        return await self.conversation.images(place)
 
     @property
     def is_open(self) -> bool:
@@ -80,7 +104,7 @@ class Following:
     def forget(self) -> None:
         """Show nothing of what was said."""
         self._transcript.clear()
-        self.story = Story(self._transcript.add, self._pictured)
+        self._story = None
 
     def leave(self) -> None:
         """Hear nothing more of it."""

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
 from itertools import accumulate
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from rich.segment import Segment
 from rich.style import Style
@@ -17,10 +17,13 @@ from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
 
-from zot.tui.entries import Entry
 from zot.tui.inside import reach
+from zot.tui.level import Level
 from zot.tui.looks import Look
 from zot.tui.pace import Pace
+
+if TYPE_CHECKING:
+    from zot.tui.entries import Entry
 
 #: What is drawn is kept for so many entries; of the others only their height is known.
 _KEPT = 300
@@ -96,6 +99,20 @@ class Transcript(ScrollView, can_focus=True):
         for entry in foldable:
             entry.folded = folded
             entry.touch()
+        self.settle()
+
+    def note(self, text: str, level: Level) -> None:
+        """Add something that is no part of the conversation."""
+        from zot.tui.entries import NoteEntry
+
+        self.add(NoteEntry(text, level))
+        self.settle()
+
+    def present(self, text: str, source: str) -> None:
+        """Add Markdown that is no part of the conversation."""
+        from zot.tui.entries import DisplayEntry
+
+        self.add(DisplayEntry(text, source=source))
         self.settle()
 
     def show_entry(self, entry: Entry) -> None:
