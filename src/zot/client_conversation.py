@@ -167,7 +167,7 @@ class ClientConversation:
     async def lock(self, *, locked: bool) -> None:
         self._refuse(
             "its agent says whether it is locked",
-            "`lock` in config.toml does, for sessions that are opened from then on",
+            "set `lock` for it in config.toml, for sessions that are opened from then on",
         )
 
     async def compact(self) -> None:
