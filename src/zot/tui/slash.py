@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import re
@@ -295,8 +296,12 @@ async def _export(terminal: Terminal, args: str) -> None:
     now = await terminal.conversation.state()
     path = _place(args) if args else _unused(now.session or "conversation", ".html")
     title = now.session or "A conversation"
-    made = page(title, await terminal.conversation.messages(), model=now.model, usage=now.usage)
-    write_new(path, [made.encode("utf-8", "replace")])
+    said = await terminal.conversation.messages()
+
+    def write() -> None:
+        write_new(path, [page(title, said, model=now.model, usage=now.usage).encode("utf-8", "replace")])
+
+    await asyncio.to_thread(write)  # What is long takes a while.
     terminal.note(f"the conversation is in {path}", "success")
 
 
