@@ -157,6 +157,16 @@ async def test_a_prompt_that_never_begins_is_named_to_who_sent_it_as_a_notificat
     assert (await caller.until(type="turn_complete"))["promptId"] == "empty"
 
 
+async def test_who_wants_to_know_is_told_when_the_daemon_begins_to_stop(daemon: Running) -> None:
+    curious, other = await daemon.caller(features=["stopping"]), await daemon.caller()
+    daemon.daemon.stop()
+    daemon.daemon.stop()
+    closing = asyncio.create_task(daemon.daemon.close())
+    assert await curious.rest() == [{"jsonrpc": "2.0", "method": "daemon/stopping", "params": {}}]
+    assert await other.rest() == []
+    await closing
+
+
 async def test_a_daemon_that_stops_begins_nothing_more_and_says_so(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")

@@ -49,7 +49,7 @@ class Daemon:
         """Let there be a connection, and an answer to `initialize`: with all features, or some."""
         self.peer.connected()
         [(method, params, number)] = self.asked()
-        assert (method, params["features"]) == ("initialize", ["events", "prompt_ids"])
+        assert (method, params["features"]) == ("initialize", ["events", "prompt_ids", "stopping"])
         known = {"protocolVersion": 1, "serverVersion": "1", "serverPid": 1, "capabilities": []}
         self.answer(number, {**known, "features": features or params["features"]})
 
@@ -350,3 +350,13 @@ def test_words_that_begin_no_turn_are_not_ours_if_one_ran_when_we_came() -> None
     assert not asked.unread
     daemon.happen(13, said("same", ""), Done())
     assert [event for _, event in asked.unread] == [said("same"), Done()]
+
+
+def test_what_is_prompted_while_the_daemon_stops_is_sent_to_the_next_one(daemon: Daemon) -> None:
+    daemon.say(b'{"jsonrpc":"2.0","method":"daemon/stopping","params":{}}\n')
+    daemon.prompt("p")
+    daemon.peer.ask("session/cancel", {"sessionId": "s"}, daemon.answers.append)
+    assert [method for method, _, _ in daemon.asked()] == ["session/cancel"]
+    daemon.peer.broken()
+    daemon.greet()
+    assert [method for method, _, _ in daemon.asked()] == ["session/attach", "session/prompt"]

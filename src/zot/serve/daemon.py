@@ -29,9 +29,9 @@ from zot.serve.session_methods import SessionMethods
 from zot.serve.shelf import Shelf
 from zot.serve.watch import Watch
 from zot.version import __version__
-from zot.wire.daemon import FEATURES, LOOKS, PROTOCOL_VERSION, capabilities, check_version
+from zot.wire.daemon import FEATURES, LOOKS, PROTOCOL_VERSION, STOPPING, TELLS_STOPPING, capabilities, check_version
 from zot.wire.daemon_server import Initialize, Initialized
-from zot.wire.jsonrpc import NULL, TOO_MANY_CLIENTS, RpcError, encode_error
+from zot.wire.jsonrpc import NULL, TOO_MANY_CLIENTS, RpcError, encode_error, encode_notification
 from zot.wire.turn import TurnSummary
 
 if TYPE_CHECKING:
@@ -112,6 +112,8 @@ class Daemon:
             **self._server.table,
         }
         self._connections: dict[Connection, None] = {}
+        #: Those who want to be told that the daemon is about to end.
+        self._to_warn: set[Connection] = set()
         self._began = time.monotonic()
         self._ephemeral = ephemeral
         self._leaving: asyncio.TimerHandle | None = None
@@ -218,6 +220,7 @@ class Daemon:
     def left(self, connection: Connection) -> None:
         """A client has gone."""
         self._connections.pop(connection, None)
+        self._to_warn.discard(connection)
         self._has_changed.set()
         if not any(one is not self.heir for one in self._connections):
             self._is_empty.set()
@@ -251,6 +254,8 @@ class Daemon:
         """Return the answer to `initialize`. Raise RpcError."""
         check_version(asked)
         self._has_changed.set()
+        if STOPPING in asked.features:
+            self._to_warn.add(connection)
         return Initialized(
             protocol_version=PROTOCOL_VERSION,
             server_version=self.server_version,
@@ -331,6 +336,9 @@ class Daemon:
             self.grace_s = grace_s
         self.heir = heir or self.heir
         self._stopping.set()
+        for connection in self._to_warn:
+            connection.wire.send(encode_notification(TELLS_STOPPING, {}))
+        self._to_warn.clear()
         self.hub.stop()
         for call in self._when_stopping:  # Before anybody is accepted who would not be served.
             call()

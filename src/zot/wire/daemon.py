@@ -31,10 +31,14 @@ from zot.wire.spelling import Spelling, read, spelled
 
 PROTOCOL_VERSION: Final = 1
 #: What a client may switch on with `initialize`: every event, as zot RPC spells it, instead of updates; and that a
-#: prompt's id comes back, which it always does here: daemons that do not know it do not say that it is on.
+#: prompt's id comes back, which it always does here: daemons that do not know it do not say that it is on. With the
+#: last it is told that the daemon is about to end, so that it prompts the next one.
 EVENTS: Final = "events"
 PROMPT_IDS: Final = "prompt_ids"
-FEATURES: Final = (EVENTS, PROMPT_IDS)
+STOPPING: Final = "stopping"
+FEATURES: Final = (EVENTS, PROMPT_IDS, STOPPING)
+#: What tells it.
+TELLS_STOPPING: Final = "daemon/stopping"
 #: How many prompts may wait on one session.
 MAX_QUEUED: Final = 32
 

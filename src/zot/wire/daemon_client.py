@@ -15,7 +15,7 @@ import msgspec
 from zot.errors import AgentError, ConnectionLost
 from zot.events import AgentEvent
 from zot.learned import learned
-from zot.wire.daemon import FEATURES, LOOKS, PROMPT_IDS
+from zot.wire.daemon import FEATURES, LOOKS, PROMPT_IDS, TELLS_STOPPING
 from zot.wire.daemon_listening import Following, Listener
 from zot.wire.daemon_server import Initialized
 from zot.wire.daemon_session import Attached
@@ -65,6 +65,8 @@ class DaemonPeer:
         self._followed: dict[str, Following] = {}
         self._lines = LineSplitter(max_line_bytes=_MAX_LINE_BYTES)
         self._unsent: list[bytes] = []
+        #: Whether the daemon at the other end is about to end.
+        self._is_ending = False
         #: Called when there is something to send.
         self.wake: Callable[[], None] = lambda: None
         #: Called with what a daemon says that does not greet us as it should.
@@ -81,7 +83,8 @@ class DaemonPeer:
         call = Call(encode_request(method, params, self._number), answered, is_repeatable=repeats)
         call.can_wait = repeats or method in _FOR_THE_NEXT
         self._calls[self._number] = call
-        if self.greeting is not None:
+        # A daemon that is about to end may not read a prompt any more, and then nobody knows what became of it.
+        if self.greeting is not None and not (self._is_ending and method == "session/prompt"):
             self._send(call)
         return self._number
 
@@ -126,6 +129,7 @@ class DaemonPeer:
     def connected(self) -> None:
         """There is a new connection, on which nothing has been said."""
         self._lines, self._unsent, self.greeting = LineSplitter(max_line_bytes=_MAX_LINE_BYTES), [], None
+        self._is_ending = False
         params = {"protocolVersion": 1, "features": FEATURES, "client": self._client}
         self._number += 1
         self._calls[self._number] = call = Call(
@@ -171,6 +175,8 @@ class DaemonPeer:
                 self._answer(int(bytes(number)) if bytes(number).isdigit() else 0, refusal or result)
             case Request(method="session/update", params=params):
                 self._hear(params)
+            case Request(method=method) if method == TELLS_STOPPING:
+                self._is_ending = True
             case _:
                 pass  # What we did not ask for.
 
