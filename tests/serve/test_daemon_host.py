@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from daemons import running
+from daemons import PATIENCE_S, running
 
 ASKED: dict[str, Any] = {"request_id": "r1", "session_id": "chat", "prompt": "!echo hello"}
 
@@ -50,6 +50,7 @@ async def test_a_stop_answers_who_waits_and_waits_for_nobody_who_was_answered(tm
         behind = caller.call("host/respond", **{**ASKED, "request_id": "r3", "session_id": "b"})
         await caller.get("status")
         began = asyncio.get_running_loop().time()
+        daemon.daemon.stop(grace_s=0)
         await daemon.daemon.close()
         assert asyncio.get_running_loop().time() - began < 5
         for one in (number, behind):
@@ -57,3 +58,18 @@ async def test_a_stop_answers_who_waits_and_waits_for_nobody_who_was_answered(tm
             assert (answer["code"], answer["response"]["error_code"]) == (4, "INTERNAL")
             assert answer["response"]["error_message"] == "the daemon is stopping"
         assert await caller.rest() == []
+
+
+async def test_a_request_that_runs_is_given_the_time_that_turns_are_and_a_new_one_is_for_somebody_else(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as daemon:
+        caller = await daemon.caller()
+        runs = caller.call("host/respond", **{**ASKED, "prompt": "!script wait 100ms ;; say done"})
+        await caller.get("status")
+        daemon.daemon.stop(grace_s=PATIENCE_S)
+        late = caller.call("host/respond", **{**ASKED, "request_id": "late"})
+        closing = asyncio.create_task(daemon.daemon.close())
+        assert (await caller.answer(late))["error"]["code"] == -32005
+        assert (await caller.answer(runs))["result"]["response"]["text"] == "done"
+        await closing

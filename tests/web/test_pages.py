@@ -60,6 +60,7 @@ async def test_a_request_is_answered_when_the_daemon_stops(tmp_path: Path) -> No
     async with faced(tmp_path / "home") as face:
         waiting = asyncio.ensure_future(face.respond(request("!stall")))
         await until(lambda: any(task.get_name() == "zot request" for task in asyncio.all_tasks()))
+        face.daemon.stop(grace_s=0)
         async with asyncio.timeout(PATIENCE_S):
             await face.daemon.close()
             told = await waiting

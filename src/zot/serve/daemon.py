@@ -357,6 +357,8 @@ class Daemon:
         self.stop()
         busy = [session for one in self.hub.ids if (session := self.hub.session(one)) is not None and session.busy]
         running = [asyncio.ensure_future(session.finish()) for session in busy if session.pending is None]
+        if self._respondent is not None:
+            running.append(asyncio.ensure_future(self._respondent.finish()))
         if running and self.grace_s > 0:
             await asyncio.wait(running, timeout=self.grace_s)
         for task in running:

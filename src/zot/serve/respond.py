@@ -104,6 +104,10 @@ class Respondent:
             if not self._callers:
                 self._all_answered.set()
 
+    async def finish(self) -> None:
+        """Wait until everybody who waits for an answer has one."""
+        await self._all_answered.wait()
+
     async def close(self) -> None:
         """End everything at once: whoever waits is told so, and what was answered and not heard of did not get out."""
         self._is_closed = True

@@ -165,6 +165,7 @@ class ServerMethods:
 
     async def _respond(self, connection: Connection, asked: said.HostRespond) -> Later:
         _check_run(asked)
+        self._daemon.hub.check_open()  # Then whoever asks runs it by itself, or asks the next one.
 
         async def respond() -> said.HostAnswered:
             task = asyncio.current_task()
