@@ -13,6 +13,7 @@ import pytest
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 from textual._xterm_parser import XTermParser
 from textual.app import App
+from textual.drivers._writer_thread import WriterThread
 from textual.drivers.linux_driver import LinuxDriver
 from textual.screen import Screen
 from textual.widget import Widget
@@ -92,6 +93,7 @@ def _names(function: Callable[..., object]) -> set[str]:
         (Screen._update_timer.fget, {"UPDATE_PERIOD"}),  # type: ignore[attr-defined]  # it is a property
         (LinuxDriver.run_input_thread, {"XTermParser", "getincrementaldecoder"}),
         (LinuxDriver.__init__, {"_writer_thread", "_must_signal_resume"}),
+        (WriterThread.__init__, {"_queue"}),
         (LinuxDriver._sigcont_application, {"resume_application_mode"}),
         (XTermParser._sequence_to_key_events, {"ANSI_SEQUENCES_KEYS"}),
         (App.__init__, {"_exit", "_exit_renderables"}),

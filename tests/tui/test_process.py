@@ -206,6 +206,24 @@ def test_what_is_streamed_does_not_flicker(tmp_path: Path) -> None:
         assert person.end() == 0
 
 
+def test_a_terminal_that_takes_nothing_for_a_while_keeps_nothing_from_going_on(tmp_path: Path) -> None:
+    lines = " ".join(f'"line {number} of many\\n\\n"' for number in range(300))
+    script = f'pace 10ms ;; say {lines} ;; call bash {{"command": "touch gone-on"}} ;; --- ;; say \'that is all\''
+    (tmp_path / "long.lab").write_text(script.replace(" ;; ", "\n"))
+    with seat(tmp_path, "-m", "zot", "--provider", "lab", "--script", "long.lab") as person:
+        person.until(b"ready")
+        person.type(b"go\r")
+        deadline = time.monotonic() + PATIENCE_S
+        while not (tmp_path / "gone-on").exists():  # Meanwhile nothing is read.
+            assert time.monotonic() < deadline, "it waits for the terminal"
+            time.sleep(0.05)
+        person.written = b""
+        person.until(b"that is all")
+        assert len(person.written) < 60_000  # What nobody could see any more was left out.
+        person.type(b"\x11")
+        assert person.end() == 0
+
+
 def test_control_z_gives_the_terminal_back_until_somebody_goes_on(tmp_path: Path) -> None:
     with seat(tmp_path) as person:
         person.until(b"ready")

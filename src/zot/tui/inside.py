@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from typing import Any
 
 from rich.text import Text
 from textual import screen
@@ -20,6 +21,8 @@ from zot.tui.pasting import WholePastes
 
 #: What has changed is drawn so often at most: a key waits half as long for it as Textual would have it.
 _DRAW_S = 1 / 120
+#: So many pieces may wait to be taken by the terminal.
+_UNTAKEN = 2
 #: Most terminals send this for Alt+Enter, of which Textual would make other keys.
 _ALT_ENTER = "\x1b\r"
 
@@ -64,3 +67,12 @@ def reach(widget: Widget, size: Size) -> None:
     if size != widget.virtual_size:
         widget.set_reactive(Widget.virtual_size, size)
         widget._scroll_update(size)
+
+
+def is_behind(app: App[Any]) -> bool:
+    """True while the terminal has not taken what was written before: over a slow line, or because it has been stopped.
+
+    To write more would make what is typed wait for it, and at last everything: Textual waits when it has too much.
+    """
+    writer = getattr(app._driver, "_writer_thread", None)
+    return writer is not None and writer._queue.qsize() > _UNTAKEN

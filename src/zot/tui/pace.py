@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from textual.message_pump import MessagePump
 
+from zot.tui.inside import is_behind
+
 #: Something is shown so often at most, and less often if showing it takes long: so many times as long is rested.
 _FRAME_S = 1 / 20
 _REST = 4
@@ -37,6 +39,9 @@ class Pace:
     def _go_on(self) -> None:
         if not self._wanted:
             self._resting = False
+            return
+        if is_behind(self._pump.app):
+            self._rest(self._frame_s)
             return
         self._wanted = False
         began = time.process_time()

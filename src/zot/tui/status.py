@@ -11,6 +11,7 @@ from textual.widgets import Static
 
 from zot.conversation import Snapshot
 from zot.printable import printable_line
+from zot.tui.inside import is_behind
 from zot.tui.looks import Look, shortened, tokens
 
 _NO_CONNECTION = "no connection to the daemon, trying again"
@@ -47,6 +48,8 @@ class Status(Static):
 
     def tick(self) -> None:
         """Show that it still goes on."""
+        if is_behind(self.app):
+            return
         if self._doing or not self._was_reachable or not self.is_reachable():
             self._tick += 1
             self.draw()
