@@ -60,6 +60,8 @@ class Writer:
         self._connection = connection
         self._file = os.stat(path)
         self._queue: deque[Parcel | Task] = deque()
+        #: What a tick that is not over has brought: the thread does not see it, and takes all of it together.
+        self._brought: list[Parcel | Task] = []
         #: How loops hear what was done.
         self.mail = Mailboxes()
         self._guard = threading.Lock()
@@ -75,10 +77,10 @@ class Writer:
         self._thread.start()
 
     def post(self, parcel: Parcel) -> None:
-        """Take an append, in the thread of its loop. What comes in the same tick goes in the same transaction."""
+        """Take an append, in the thread of its loop. What comes in the same tick goes in one transaction."""
         with self._guard:
             self._check()
-            self._queue.append(parcel)
+            self._brought.append(parcel)
         self._rouse_soon(parcel.sender.loop)
 
     def run(
@@ -93,12 +95,12 @@ class Writer:
     ) -> Future[T]:
         """Do something in the writer's thread, behind what was given before. The future has what it returns.
 
-        In the thread of a ``loop``, what comes in the same tick may go in the same transaction.
+        In the thread of a ``loop``, it goes in one transaction with what comes in the same tick, if it can.
         """
         future: Future[T] = Future()
         with self._guard:
             self._check()
-            self._queue.append(Task(action, future, durable, bare, session, plain))
+            self._brought.append(Task(action, future, durable, bare, session, plain))
             if loop is None:
                 self._rouse()
         if loop is not None:
@@ -134,7 +136,9 @@ class Writer:
             self._rouse()
 
     def _rouse(self) -> None:
-        """Let the thread look at what there is, if it is not about to do that anyway."""
+        """Give the thread what was brought, and let it look, if it is not about to do that anyway."""
+        self._queue.extend(self._brought)
+        self._brought.clear()
         if self._is_idle:
             self._is_idle = False
             self._wake.release()
@@ -293,8 +297,9 @@ class Writer:
         """Nothing more will be written: say so to everybody who waits."""
         with self._guard:
             self._dead = problem
-            left = [*self._work_in_hand, *self._queue]
+            left = [*self._work_in_hand, *self._queue, *self._brought]
             self._queue.clear()
+            self._brought.clear()
         for task in left:
             # One that was in hand may be done meanwhile, and is running in any case.
             if isinstance(task, Task) and not task.future.done():
