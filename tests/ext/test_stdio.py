@@ -139,8 +139,8 @@ def test_little_is_loaded_when_it_says_hello(tmp_path: Path) -> None:
     ours = ["answers", "arguments", "declared", "docstring", "extension", "panel", "service", "stdio"]
     wires = ["zot.wire", "zot.wire.extension", "zot.wire.lines"]
     assert [name for name in loaded if name.startswith("zot")] == [
-        "zot", "zot.errors", "zot.events", "zot.ext", *(f"zot.ext.{name}" for name in ours), "zot.learned",
-        "zot.messages", "zot.surrogates", *wires,
+        "zot", "zot.encoding", "zot.errors", "zot.ext", *(f"zot.ext.{name}" for name in ours), "zot.learned",
+        "zot.surrogates", *wires,
     ]  # fmt: skip
     others = {name.partition(".")[0] for name in loaded if not name.startswith("zot")}
     assert others <= {"msgspec", "threading", "_weakrefset", "queue", "_queue", "heapq", "_heapq"}
