@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from daemons import Caller, Frame, Running, order, request, running
+from zot.job import Wish
 
 CAMEL: Frame = {"protocolVersion": 1}
 SNAKE: Frame = {"protocol_version": 1}
@@ -239,6 +240,48 @@ async def test_that_the_conversation_was_cleared_is_told_at_its_place_live_and_l
         await later.get("session/attach", sessionId="s", after=after)
         await later.until(seq=last)
         assert later.updates() == [one for one in heard if one["seq"] > after]
+
+
+async def test_that_the_conversation_became_another_one_is_told_live_and_later(daemon: Running) -> None:
+    caller, live = await daemon.caller(), await daemon.caller(**EVENTS)
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    await live.get("session/attach", sessionId="s")
+    for prompt in ("!echo one", "!write a.txt two", "!echo three"):
+        await caller.get("session/prompt", sessionId="s", prompt=prompt)
+    session = daemon.daemon.hub.session("s")
+    assert session is not None
+    messages = list(session.transcript.messages)
+    assert len((await session.rewind(Wish(messages=2))).files) == 1
+    await caller.get("session/prompt", sessionId="s", prompt="!echo four")
+    session.replace_messages(messages[:3])
+    await session.finish()
+    await caller.get("session/prompt", sessionId="s", prompt="!echo behind")
+    last = (await daemon.events("s"))[-1][0]
+    await live.until(seq=last)
+    heard = live.updates()
+    told = [one for one in heard if one["event"]["type"] == "conversation_replaced"]
+    assert [one["event"]["messages"] for one in told] == [2, 3]
+    for after in (0, *(one["seq"] - back for one in told for back in (1, 0))):
+        later = await daemon.caller(**EVENTS)
+        await later.get("session/attach", sessionId="s", after=after)
+        await later.until(seq=last)
+        assert later.updates() == [one for one in heard if one["seq"] > after]
+
+
+async def test_what_a_turn_takes_back_or_sums_up_replaces_no_conversation(daemon: Running) -> None:
+    caller = await daemon.caller()
+    too_long = {"request_id": "r", "session_id": "chat", "prompt": "!status 413"}
+    assert not (await caller.get("host/respond", **too_long))["response"]["ok"]
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    for number in range(4):
+        await caller.get("session/prompt", sessionId="s", prompt=f"!echo {number}")
+    await caller.get("session/compact", sessionId="s")
+    for session_id in ("host:chat", "s"):
+        later = await daemon.caller(**EVENTS)
+        await later.get("session/attach", sessionId=session_id, after=0)
+        events = await daemon.events(session_id)
+        await later.until(seq=events[-1][0])
+        assert [(one["seq"], one["event"]) for one in later.updates()] == events
 
 
 async def test_the_past_is_what_was_said_before_the_turn_that_runs_and_the_rest_is_told(daemon: Running) -> None:

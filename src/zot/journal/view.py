@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
-from zot.events import AgentEvent, ApprovalRequest, ConversationReplaced
-from zot.journal.chunks import Kind, unpack, verified
+from zot.events import AgentEvent, ApprovalRequest, ConversationReplaced, Done
+from zot.journal.chunks import Chunk, Kind, unpack, verified
 from zot.journal.tables import CHUNK, SessionRecord, get, last_seq, rows_after
-from zot.store import Change, Configured, Spliced
+from zot.store import Change, Configured, Spliced, Wrote
+
+#: No row has a greater number.
+_NEWEST = (1 << 63) - 1
 
 
 def events_after(
@@ -22,22 +26,50 @@ def events_after(
     return [(seq, row) for seq, row in rows if not isinstance(row, Change)]
 
 
-def clearings_after(connection: sqlite3.Connection, session_id: str, after: int) -> list[tuple[int, AgentEvent]]:
-    """Return when a conversation was cleared above the row ``after``: those rows are no events, but are told as such.
+def replacements(
+    connection: sqlite3.Connection, session_id: str, after: int, upto: int | None = None
+) -> list[tuple[int, AgentEvent]]:
+    """Return when a conversation became another one outside of any run: was cleared, replaced or gone back in.
 
-    Raise NoSuchSession, JournalDamaged.
+    Those rows, above ``after`` and not behind ``upto``, are no events, but are told as such. That a compaction was
+    undone is not told: nobody sees another conversation for it. Raise NoSuchSession, JournalDamaged.
     """
+    number = get(connection, session_id).number
+    last = _NEWEST if upto is None else upto
+    # Bounded on both sides: whoever replays a session asks once for each of its pages.
     query = (
-        f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? AND first + count > ?"
-        """ AND instr(body, CAST('"spliced"' AS BLOB)) ORDER BY first"""
+        f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? AND first BETWEEN COALESCE("
+        "(SELECT first FROM chunks WHERE session = ? AND kind = ? AND first <= ? ORDER BY first DESC LIMIT 1), 0)"
+        """ AND ? AND instr(body, CAST('"spliced"' AS BLOB)) ORDER BY first"""
     )
-    values = (get(connection, session_id).number, Kind.CHANGES, after + 1)
+    values = (number, Kind.CHANGES, number, Kind.CHANGES, after + 1, last)
     return [
-        (seq, ConversationReplaced(0))
-        for chunk in map(verified, connection.execute(query, values))
-        for seq, row in enumerate(unpack(chunk), chunk.first)
-        if seq > after and isinstance(row, Spliced) and row.is_clearing
+        told
+        for chunk in map(verified, connection.execute(query, values).fetchall())
+        if _is_between_runs(connection, chunk)
+        for told in _replaced(chunk)
+        if after < told[0] <= last
     ]
+
+
+def _is_between_runs(connection: sqlite3.Connection, chunk: Chunk) -> bool:
+    """True if the run that changes are counted to was over before them: what happens in a run, its events tell."""
+    query = f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? AND first < ? ORDER BY first DESC LIMIT 1"
+    found = connection.execute(query, (chunk.session, Kind.EVENTS, chunk.first)).fetchone()
+    if found is None:
+        return chunk.run == 0
+    before = verified(found)
+    return before.run == chunk.run and isinstance(unpack(before)[-1], Done)
+
+
+def _replaced(chunk: Chunk) -> Iterator[tuple[int, AgentEvent]]:
+    """Yield what is told of changes between two runs, with the numbers that it had when it was told at once."""
+    rows = unpack(chunk)
+    for at, row in enumerate(rows):
+        if isinstance(row, Spliced) and not row.why:
+            # What a rewind did to files is recorded with it.
+            files = takewhile(lambda one: isinstance(one, Wrote) and one.call is None, rows[at + 1 :])
+            yield chunk.first + at + len(list(files)), ConversationReplaced(row.start + len(row.messages))
 
 
 def run_so_far(connection: sqlite3.Connection, session_id: str, upto: int) -> Sequence[AgentEvent]:

@@ -106,13 +106,14 @@ class RecordedPast:
     async def events_after(self, after: int, limit: int) -> Sequence[tuple[int, AgentEvent]]:
         """Return up to ``limit`` events above a number, with their numbers; none of a session that was deleted.
 
-        Among them is when the conversation was cleared.
+        Among them is when the conversation became another one.
         """
 
         def look(connection: sqlite3.Connection) -> list[tuple[int, AgentEvent]]:
             events = view.events_after(connection, self._session_id, after, limit)
-            cleared = view.clearings_after(connection, self._session_id, after)
-            return sorted([*events, *cleared], key=lambda one: one[0])[:limit] if cleared else events
+            upto = events[-1][0] if len(events) == limit else None
+            replaced = view.replacements(connection, self._session_id, after, upto)
+            return sorted([*events, *replaced], key=lambda one: one[0])[:limit] if replaced else events
 
         with suppress(NoSuchSession):
             return await self._journal.reading(look)
