@@ -8,20 +8,22 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from harness import PATIENCE_S
 from zot.errors import NoSuchSession, SessionBusy, StoreFailed, UserError
-from zot.events import AssistantMessage, Done, TextDelta, ToolResult, TurnEnd, Usage, UserMessage
+from zot.events import AssistantMessage, ConversationReplaced, Done, TextDelta, ToolResult, TurnEnd, Usage, UserMessage
 from zot.journal.check import Report
 from zot.journal.journal import Journal
 from zot.journal.record import Record
 from zot.journal.search import Hit
 from zot.messages import Counters, ImageBlock, Message, ResultBlock, TextBlock
+from zot.serve.shelf import Shelf
 from zot.store import Configured, Row, Said, Spliced
 
 NOON = "2026-01-01T12:00:00.000Z"
@@ -98,6 +100,42 @@ async def test_who_opens_a_new_file_waits_for_others_who_do(tmp_path: Path) -> N
         journal = await Journal.open(path)
     assert await journal.sessions() == []
     await journal.close()
+
+
+async def test_a_page_of_what_clients_saw_costs_the_same_wherever_it_is(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages, page = 40, 50
+    record = await journal.record("a")
+    await record.begin()
+    for run in range(1, pages * page // 2 + 1):
+        record.append([HI, HELLO], run=run)
+        record.append([Done()], run=run)
+        record.append([Spliced(0, 2, ())], run=run)
+    await record.settled()
+    record.end()
+    reading, costs = journal.reading, [0] * pages
+
+    async def counted(look: Callable[[sqlite3.Connection], Any]) -> Any:
+        def step() -> None:
+            costs[number] += 1
+
+        def watched(connection: sqlite3.Connection) -> Any:
+            connection.set_progress_handler(step, 10)
+            try:
+                return look(connection)
+            finally:
+                connection.set_progress_handler(None, 0)
+
+        return await reading(watched)
+
+    monkeypatch.setattr(journal, "reading", counted)
+    past = Shelf(journal).past("a")
+    for number in range(pages):
+        after = number * page * 2
+        told = [[(after + at - 1, Done()), (after + at, ConversationReplaced(0))] for at in range(4, page * 2 + 1, 4)]
+        assert await past.events_after(after, page) == [one for pair in told for one in pair]
+    assert 0 < max(costs) <= 2 * costs[0], costs
 
 
 async def test_the_past_has_the_newest_run_alone(journal: Journal) -> None:

@@ -294,7 +294,7 @@ def rows_after(
     found: list[tuple[int, Row]] = []
     with closing(chunks_after(connection, number, after, kinds)) as every:  # it may not be read to its end
         for _, group in groupby(every, lambda chunk: chunk.kind):
-            while limit > len(found) and (chunks := _some(group)):
+            while limit > len(found) and (chunks := _some(group, limit - len(found))):
                 rows = unpack_all(chunks)
                 if chunks[0].kind == Kind.CHANGES and any(may_have_images(chunk.body) for chunk in chunks):
                     numbers, stored = zip(*rows, strict=True)
@@ -322,14 +322,16 @@ def all_changes(connection: sqlite3.Connection, number: int) -> tuple[list[int],
     return numbers, changes
 
 
-def _some(chunks: Iterator[Chunk]) -> list[Chunk]:
-    """Take as many chunks as are decoded in one go: many, but not so many that others wait for the interpreter."""
+def _some(chunks: Iterator[Chunk], rows: int) -> list[Chunk]:
+    """Take as many chunks as are decoded in one go: those of so many ``rows``, but not so many that others wait for the
+    interpreter."""
     some: list[Chunk] = []
     size = 0
     for chunk in chunks:
         some.append(chunk)
         size += len(chunk.body)
-        if size >= _DECODE_BYTES:
+        rows -= chunk.count
+        if size >= _DECODE_BYTES or rows <= 0:
             break
     return some
 
