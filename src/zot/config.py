@@ -60,6 +60,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     session: str | None = None
     journal: str | None = None
     private: tuple[str, ...] = ()
+    data: str | None = None
     script: str | None = None
     record: str | None = None
     replay: str | None = None
@@ -292,6 +293,11 @@ def zot_home(env: Mapping[str, str]) -> str | None:
     if sys.platform == "darwin":
         return os.path.join(user, "Library", "Application Support", "zot")
     return os.path.join(user, ".local", "state", "zot")
+
+
+def kept_in(config: Config) -> str | None:
+    """Return where what is written while agents work is kept: in zot's home, unless it has a place of its own."""
+    return config.data or zot_home(config.environment)
 
 
 def tool_environment(env: Mapping[str, str]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from zot.config import TOOL_NAMES, Config, extension_places, tool_environment, zot_home
+from zot.config import TOOL_NAMES, Config, extension_places, kept_in, tool_environment, zot_home
 from zot.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def open_extensions(
     around = Surroundings(
         toolbox.processes,
         env,
-        home,
+        kept_in(config),
         config.provider,
         model_id,
         cwd,

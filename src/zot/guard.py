@@ -11,7 +11,7 @@ import msgspec
 
 from zot.agent.approvals import Approvals
 from zot.agent.policy import Policy, Private
-from zot.config import TOOL_NAMES, Config, zot_home
+from zot.config import TOOL_NAMES, Config, kept_in, zot_home
 from zot.provision import masked
 
 if TYPE_CHECKING:
@@ -44,11 +44,10 @@ def approvals_of(config: Config, demand: Demand | None, *, cwd: str, key: str, i
 
 def _private(config: Config, key: str) -> Private:
     """Return what strangers never get to: what is ours, but for the skills, and what was spilled for them."""
-    home = zot_home(config.environment)
-    if home is None:
-        return Private(config.private)
-    readable = (os.path.join(home, "skills"), os.path.join(home, "spill", key))
-    return Private((os.path.abspath(home), *config.private), readable)
+    home, kept = zot_home(config.environment), kept_in(config)
+    skills = () if home is None else (os.path.join(home, "skills"),)
+    spilled = () if kept is None else (os.path.join(kept, "spill", key),)
+    return Private((*(() if home is None else (os.path.abspath(home),)), *config.private), (*skills, *spilled))
 
 
 def _policy(config: Config) -> Policy:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from zot.config import Config, tool_names, zot_home
+from zot.config import Config, kept_in, tool_names, zot_home
 
 if TYPE_CHECKING:
     from zot.premises import Premises
@@ -41,6 +41,7 @@ class Toolbox:
         self._own_process = own_process
         self._cwd = cwd
         self._home = zot_home(config.environment)
+        self._kept_in = kept_in(config)
         self._key = key
         self._seen = Seen()
         self._processes: Processes | None = None
@@ -131,7 +132,7 @@ class Toolbox:
         from zot.tools.lock import Lock, LockWithMore
 
         lock = Lock(self._cwd, hidden=self._hidden)
-        spilled = [] if self._home is None else [os.path.join(self._home, "spill", self._key)]
+        spilled = [] if self._kept_in is None else [os.path.join(self._kept_in, "spill", self._key)]
         return lock, LockWithMore(lock, [*self._shown, *spilled])
 
     def processes(self) -> Processes:
@@ -149,8 +150,8 @@ class Toolbox:
         from zot.tools.bash import Bash
         from zot.tools.spill import Spills
 
-        if self._home is not None:
-            self._spills = Spills(os.path.join(self._home, "spill"), self._key)
+        if self._kept_in is not None:
+            self._spills = Spills(os.path.join(self._kept_in, "spill"), self._key)
         return Bash(
             self.processes(),
             spills=self._spills,

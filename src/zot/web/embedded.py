@@ -30,8 +30,10 @@ async def open_daemon(config_dir: str | os.PathLike[str], **settings: Any) -> As
     agents = Agents.load(place.config_dir)
     journal = await Journal.open(journal_of(place, agents))
     premises = Premises()
+    # Those who look with `zot ext logs` look in zot's home; whoever embeds a daemon has asked for one place for all.
+    flags = {**settings, "data": place.data_dir}
     audit = Audit(LogFile(os.path.join(place.logs, "audit.log")), soon=asyncio.get_running_loop().call_soon)
-    parts = Establishment(place, agents, journal=journal, premises=premises, audit=audit, flags=settings)
+    parts = Establishment(place, agents, journal=journal, premises=premises, audit=audit, flags=flags)
     daemon = Daemon(parts)
     try:
         async with Chores() as chores:

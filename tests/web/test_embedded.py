@@ -1,0 +1,43 @@
+"""A daemon in another program's process, which has one place for all that it keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from zot.hub import Wanted
+from zot.web import open_daemon
+
+from .face import PATIENCE_S
+
+LOUD = """\
+#!/bin/sh
+echo "I was here" >&2
+echo '{"type":"hello","name":"loud","version":"1","capabilities":[]}'
+echo '{"type":"ready"}'
+exec cat >/dev/null
+"""
+
+
+async def test_what_is_kept_of_extensions_and_long_outputs_is_in_its_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, user, loud = tmp_path / "place", tmp_path / "user", tmp_path / "loud"
+    for directory in (place, user, loud):
+        directory.mkdir()
+    monkeypatch.setenv("ZOT_HOME", str(user))
+    (loud / "extension.json").write_text(json.dumps({"name": "loud", "version": "1", "exec": "./run"}))
+    (loud / "run").write_text(LOUD)
+    (loud / "run").chmod(0o755)
+    async with open_daemon(place, provider="lab", ext=(str(loud),), cwd=str(tmp_path)) as daemon:
+        async with daemon.hub.use("s", Wanted("default")) as session, asyncio.timeout(PATIENCE_S):
+            session.prompt("!bash seq 100000")
+            await session.finish()
+            spilled = {path.parts[0] for path in (one.relative_to(place / "data") for one in place.rglob("bash-*.txt"))}
+        await daemon.close()
+    assert "I was here" in (place / "data" / "logs" / "ext-loud.log").read_text()
+    assert spilled == {"spill"}
+    assert [*user.rglob("*")] == []
