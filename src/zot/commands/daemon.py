@@ -36,6 +36,9 @@ _FLAGS = (*_OWN_FLAGS, *(flag for flag in AGENT_FLAGS if flag.name not in _CLIEN
 _SUMMARY = """\
 Serve many sessions to many clients: JSON-RPC 2.0, one object a line, on a local socket.
 `zot daemon status`, `stop`, `logs` and `audit` are about the one that runs."""
+#: How long a thread may hold the interpreter while another one wants it: who writes the journal needs it often, and
+#: only for a moment, and all sessions wait for what is written.
+_HOLD_S = 0.0005
 #: What the exit code says when another daemon has the endpoint.
 _TAKEN = 3
 
@@ -52,6 +55,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"zot daemon does not know {words[0]!r}; it takes flags, or {', '.join(SUBCOMMANDS)}")
     own = {name: value for name, value in settings.items() if name in _OWN}
     place = locate(os.environ, socket=own.get("socket"), config_dir=own.get("config_dir"))
+    sys.setswitchinterval(_HOLD_S)
     gc.disable()  # What is loaded until it listens is no garbage.
     from zot.agents import Agents
     from zot.serve.stdio import leave, leave_on_signals

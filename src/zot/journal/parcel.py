@@ -15,7 +15,11 @@ from zot.journal.summary import Summary
 from zot.journal.tables import summed_up, used
 from zot.messages import timestamp
 
-_INSERT = "INSERT INTO chunks (session, kind, first, count, run, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_INSERT = "INSERT INTO chunks (session, kind, first, count, run, crc, body) VALUES "
+_ROW = "(?, ?, ?, ?, ?, ?, ?)"
+#: So many rows are written by one statement, as long as there are so many: each lets go of the interpreter, and may wait
+#: for it afterwards, while other sessions talk.
+_AT_ONCE = (64, 8, 1)
 
 
 class Sender(Protocol):
@@ -52,10 +56,12 @@ class Parcel(msgspec.Struct):
 def insert_chunks(connection: sqlite3.Connection, chunks: Iterable[Chunk]) -> None:
     """Write chunks; one is a transaction by itself, if there is no other."""
     rows = [(chunk.session, chunk.kind, chunk.first, chunk.count, chunk.run, chunk.crc, chunk.body) for chunk in chunks]
-    if len(rows) == 1:
-        connection.execute(_INSERT, rows[0])
-    else:
-        connection.executemany(_INSERT, rows)
+    at = 0
+    for count in _AT_ONCE:
+        query = _INSERT + ", ".join([_ROW] * count)
+        while len(rows) - at >= count:
+            connection.execute(query, [value for row in rows[at : at + count] for value in row])
+            at += count
 
 
 def insert(connection: sqlite3.Connection, parcels: Sequence[Parcel]) -> None:
