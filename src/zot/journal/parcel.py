@@ -17,8 +17,8 @@ from zot.messages import timestamp
 
 _INSERT = "INSERT INTO chunks (session, kind, first, count, run, crc, body) VALUES "
 _ROW = "(?, ?, ?, ?, ?, ?, ?)"
-#: So many rows are written by one statement, as long as there are so many: each lets go of the interpreter, and may wait
-#: for it afterwards, while other sessions talk.
+#: So many rows are written by one statement, as long as there are so many: each statement lets go of the interpreter,
+#: and may wait for it afterwards.
 _AT_ONCE = (64, 8, 1)
 
 
