@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -80,6 +81,7 @@ async def stage(
     look: Look | None = None,
     session: str | None = None,
     keep: bool = True,
+    clock: Callable[[], float] = time.monotonic,
     **settings: Any,
 ) -> AsyncIterator[Stage]:
     """Have the app open a session in ``directory``, with a home of its own, as these settings say."""
@@ -96,7 +98,7 @@ async def stage(
     async def open_session(_: Home) -> Conversation:
         return await home.open(session)
 
-    app = ZotApp(begin, open_session, look=look)
+    app = ZotApp(begin, open_session, look=look, clock=clock)
     try:
         async with app.run_test(size=size) as pilot:
             played = Stage(app, pilot, home)

@@ -23,6 +23,22 @@ say "edited"
 """
 
 
+class Clock:
+    """A time that goes on when it is told to, and knows if anybody has looked at it since."""
+
+    def __init__(self) -> None:
+        self._now_s = 100.0
+        self.is_read = False
+
+    def __call__(self) -> float:
+        self.is_read = True
+        return self._now_s
+
+    def pass_(self, seconds: float) -> None:
+        self._now_s += seconds
+        self.is_read = False
+
+
 async def test_a_call_shows_its_output_while_it_runs_and_unfolds_by_key_and_click(tmp_path: Path) -> None:
     async with stage(tmp_path, size=(80, 60)) as person:
         await person.sees("ready")
@@ -155,12 +171,18 @@ async def test_the_lines_of_a_file_that_is_written_are_counted(tmp_path: Path) -
 async def test_what_is_typed_when_a_question_appears_goes_to_the_editor_and_enter_approves_nothing(
     tmp_path: Path,
 ) -> None:
-    async with stage(tmp_path, policy=("bash=ask",)) as person:
+    clock = Clock()
+    async with stage(tmp_path, policy=("bash=ask",), clock=clock) as person:
         await person.sees("ready")
         await person.says("!bash touch x")
         await person.sees("stop typing to answer")
-        await person.pilot.press(*"aya")
-        assert person.app.editor.text == "aya"
+        # Whoever types all the time is typing to the editor, however long that takes.
+        for pause_s, character in ((0.0, "a"), (0.5, "y"), (0.3, "a"), (0.3, "y")):
+            clock.pass_(pause_s)
+            await person.until(lambda: clock.is_read, "that the time is looked at")
+            await person.pilot.press(character)
+        assert person.app.editor.text == "ayay"
+        clock.pass_(0.5)
         await person.misses("stop typing to answer")
         assert "y  allow it this time" in person.screen
         await person.pilot.press("enter", "q", "backspace", "space", "enter")
@@ -169,7 +191,7 @@ async def test_what_is_typed_when_a_question_appears_goes_to_the_editor_and_ente
         await person.sees("the user refused")
         await person.idle()
         assert not (tmp_path / "x").exists()
-        assert person.app.editor.text == "aya"
+        assert person.app.editor.text == "ayay"
 
 
 async def test_a_question_fits_a_small_screen_and_tells_how_much_is_out_of_sight(tmp_path: Path) -> None:

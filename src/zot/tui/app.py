@@ -80,8 +80,10 @@ class ZotApp(Ground):
         session: Callable[[Home], Awaitable[Conversation]],
         *,
         look: Look | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
+        self._clock = clock
         self.look = look or look_for()
         self.set_class(not self.look.unicode, "ascii")
         if self.look.code_theme == "ansi_light":
@@ -95,7 +97,7 @@ class ZotApp(Ground):
         self.editor, self.queue = self.composer.editor, self.composer.queue
         heard = Pace(self, self._show_heard).want
         self.following = Following(self.transcript, self.editor, heard, send=self.send, do=self._do)
-        self.asking = Asking(self.composer)
+        self.asking = Asking(self.composer, clock)
         self.panels = Panels(self.editor, self.asking.is_quiet_since)
         self._waiting_for, self._interrupted = "", -_TWICE_S
         #: How the conversation stood when it was left.
@@ -298,10 +300,10 @@ class ZotApp(Ground):
         if isinstance(self.focused, Panel):
             self.post_message(Panel.Dismissed(self.focused.panel_id))
             return
-        if time.monotonic() - self._interrupted < _TWICE_S:
+        if self._clock() - self._interrupted < _TWICE_S:
             self.leave()
             return
-        self._interrupted = time.monotonic()
+        self._interrupted = self._clock()
         if not self.asking.refuse():
             self.editor.text = ""
         self.note("Ctrl+C again leaves; Esc aborts what runs")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from zot.tui.composer import Composer
@@ -20,8 +21,10 @@ _PAUSE_S = 0.4
 class Asking:
     """Shows questions one after the other, and gives the focus back."""
 
-    def __init__(self, composer: Composer) -> None:
+    def __init__(self, composer: Composer, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock`` has the seconds by which it is told if somebody types."""
         self._composer = composer
+        self._clock = clock
         self._turn = asyncio.Lock()
         self._shown: Question | Form | None = None
         #: Those that are shown, or wait to be.
@@ -30,7 +33,7 @@ class Asking:
 
     def keyed(self) -> None:
         """Somebody has pressed a key."""
-        self._keyed = time.monotonic()
+        self._keyed = self._clock()
 
     def is_quiet_since(self, time_: float) -> bool:
         """True if nobody has pressed a key after a time."""
@@ -81,6 +84,6 @@ class Asking:
 
     async def _pause(self, question: Question) -> None:
         """Wait until what is typed cannot be meant for anything but the question."""
-        at = time.monotonic() + DEAD_S
-        while not question.answer.done() and (left := max(at, self._keyed + _PAUSE_S) - time.monotonic()) > 0:
+        at = self._clock() + DEAD_S
+        while not question.answer.done() and (left := max(at, self._keyed + _PAUSE_S) - self._clock()) > 0:
             await asyncio.wait([question.answer], timeout=left)
