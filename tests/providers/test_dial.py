@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
+import warnings
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -188,6 +190,28 @@ async def test_cancelling_while_connecting_closes_the_connection(through: str) -
             with pytest.raises(asyncio.CancelledError):
                 await sending
             await (await server.peer()).gone()
+
+
+async def test_giving_up_in_any_moment_of_a_connect_leaves_no_socket_behind() -> None:
+    moments, is_over = 0, False
+    async with serving(answer_always) as server, networked() as transport:
+        while not is_over:
+            sending = asyncio.create_task(post(transport, server.url()))
+            for _ in range(moments):
+                await asyncio.sleep(0)
+            is_over = sending.done()
+            sending.cancel()
+            await asyncio.wait([sending])
+            if is_over:
+                sending.result().close()
+            del sending
+            await asyncio.sleep(0)
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                gc.collect()
+            assert [str(one.message) for one in told] == [], moments
+            moments += 1
+    assert moments > 5
 
 
 async def test_a_connection_that_is_ready_after_the_transport_was_closed_is_not_used() -> None:

@@ -12,12 +12,10 @@ from zot.providers import tls
 from zot.providers.address import Origin
 from zot.providers.connection import Connection
 from zot.providers.proxy import Proxy
+from zot.providers.race import connected
 
 if TYPE_CHECKING:
     import ssl
-
-#: How long one address may be silent before the next one is tried beside it (RFC 8305).
-_NEXT_ADDRESS_S = 0.25
 
 
 async def dial(
@@ -48,7 +46,7 @@ async def _connect(
     context = tls_context() if origin.scheme == "https" else None
     host, port = (origin.host, origin.port) if proxy is None else (proxy.host, proxy.port)
     loop = asyncio.get_running_loop()
-    await loop.create_connection(lambda: connection, host, port, happy_eyeballs_delay=_NEXT_ADDRESS_S)
+    await loop.create_connection(lambda: connection, sock=await connected(host, port))
     if context is not None:
         if proxy is not None:
             await _open_tunnel(connection, origin, proxy)
