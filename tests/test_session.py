@@ -80,7 +80,7 @@ from zot.session import Session
 from zot.session_state import State
 from zot.store import Row, Said, Spliced
 from zot.tools.base import Output, ToolContext
-from zot.worker import MAX_QUEUE
+from zot.waiting import MAX_QUEUE
 
 PRICE_OF_A_REPLY = 100 * 3.0 / 1e6 + 20 * 15.0 / 1e6
 
@@ -938,6 +938,34 @@ async def test_closing_ends_what_runs_drops_what_waits_and_lets_go_of_the_servic
             ask("three")
     with pytest.raises(RuntimeClosed):
         session.compact()
+
+
+async def test_who_cannot_be_told_costs_nobody_behind_them(caplog: pytest.LogCaptureFixture) -> None:
+    def deaf(*_: object) -> None:
+        raise ValueError("cannot hear")
+
+    session = open_session(FakeTransport())
+    listener = listen(session)
+    heard: list[str] = []
+    session.prompt("one", started=deaf)
+    for ask in (session.prompt, session.steer):
+        ask("two", dropped=deaf)
+        ask("three", dropped=lambda why: heard.append(str(why)))
+    session.abort(queue=True)
+    for text in ("four", "five"):
+        session.prompt(text, started=deaf)
+    await finish(session)
+    assert heard == ["dropped by an abort"] * 2
+    assert [kind for kind in kinds(listener.events) if kind in ("user_message", "done")] == ["user_message", "done"] * 3
+    session.prompt("six")
+    session.prompt("seven", dropped=deaf)
+    session.prompt("eight", dropped=lambda why: heard.append(str(why)))
+    async with asyncio.timeout(PATIENCE_S):
+        await session.close()
+    assert heard[2:] == ["the session was closed"]
+    assert {record.getMessage() for record in caplog.records if record.exc_info} == {
+        "what became of a job could not be told to whoever asked for it"
+    }
 
 
 async def test_finish_waits_for_everything_that_was_accepted() -> None:

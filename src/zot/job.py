@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Generic, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, ParamSpec, TypeAlias, TypeVar
 
 import msgspec
 
@@ -19,6 +18,7 @@ from zot.surrogates import has_half
 log = logging.getLogger("zot")
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 #: Returns how a conversation is to be changed. Raise UserError if it cannot be.
 Edit: TypeAlias = Callable[[Transcript], Spliced]
@@ -107,9 +107,9 @@ class Job:
         self.edit = edit
         self.errand = errand
         self.images = images
-        self.started = started
-        self.dropped = dropped
-        self.parked = parked
+        self._started = started
+        self._dropped = dropped
+        self._parked = parked
         self.channel = channel
         self.prompt_id = prompt_id
         self.words: Words = words or (lambda messages: text)
@@ -135,7 +135,7 @@ class Job:
 
     def forget(self) -> None:
         """It is over, and nobody hears more of it: whoever asked may hold it, and is not held by it."""
-        self.started, self.dropped = begun, unwanted
+        self._started, self._dropped = begun, unwanted
 
     def drop(self, why: AgentError) -> None:
         """It will never run: RunCancelled if somebody wanted that, else what keeps it from running."""
@@ -143,29 +143,23 @@ class Job:
             self.aborted = True
         else:
             self.error = why
-        self.dropped(why)
+        _tell(self._dropped, why)
+
+    def start(self) -> None:
+        """Its turn has come."""
+        _tell(self._started)
+
+    def park(self) -> None:
+        """Another process goes on with it."""
+        _tell(self._parked)
 
 
-def forestall(jobs: Iterable[Job]) -> None:
-    """Let the first of ``jobs`` that runs something end as soon as it has begun."""
-    for job in [job for job in jobs if not job.is_quiet][:1]:
-        job.is_unwanted = True
-
-
-def drop_all(jobs: deque[Job], why: AgentError) -> None:
-    """Let none of ``jobs`` ever run."""
-    while jobs:
-        jobs.popleft().drop(why)
-
-
-def take_out(prompt_id: str, *queues: deque[Job]) -> Job:
-    """Take the job of this name out of the queue that it waits in. Raise UserError if it waits in none."""
-    for jobs in queues:
-        for job in jobs:
-            if prompt_id and job.prompt_id == prompt_id:
-                jobs.remove(job)
-                return job
-    raise UserError("it cannot be taken back: it has been said already, or nobody has it any more")
+def _tell(hears: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Tell whoever asked. That they cannot hear it costs neither the session nor those who come after them."""
+    try:
+        hears(*args, **kwargs)
+    except Exception:
+        log.exception("what became of a job could not be told to whoever asked for it")
 
 
 def explained(problem: BaseException) -> AgentError:

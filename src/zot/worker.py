@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeAlias
 
@@ -14,19 +13,18 @@ from zot.agent.loop import Agent
 from zot.agent.recovery import recover
 from zot.agent.run import Run
 from zot.driver import Driver
-from zot.errors import AgentError, ContextExhausted, ContextTooLong, QueueFull, RunCancelled, RuntimeClosed, StoreFailed
+from zot.errors import AgentError, ContextExhausted, ContextTooLong, RunCancelled, RuntimeClosed, StoreFailed
 from zot.events import AgentEvent, ApprovalRequest, Done, Error, TurnEnd
 from zot.history import History
-from zot.job import Errand, Job, drop_all, explained, forestall, take_out
+from zot.job import Errand, Job, explained
 from zot.mending import mend, take_up
 from zot.store import Row, Store
+from zot.waiting import Waiting
 
 log = logging.getLogger("zot")
 
 Clock: TypeAlias = Callable[[], str]
 
-#: How many prompts may wait behind the running one.
-MAX_QUEUE = 32
 #: How long an abort lets a session try to become its store's writer.
 _ENTER_S = 1.0
 
@@ -48,8 +46,7 @@ class Worker:
         self._entering: asyncio.Timeout | None = None
         self._run: Run | None = None
         self._store_failure: StoreFailed | None = None
-        self._waiting: deque[Job] = deque()
-        self._steering: deque[Job] = deque()
+        self._waiting = Waiting()
         self._running: Job | None = None
         self._driver = Driver(agent, history, self._steer)
         #: Whether what waits for a person is left to another process.
@@ -62,7 +59,7 @@ class Worker:
     @property
     def busy(self) -> bool:
         """True from the moment a prompt or compact is accepted until the last `done` is out."""
-        return self._running is not None and not all(job.is_quiet for job in (self._running, *self._waiting))
+        return self._running is not None and not (self._running.is_quiet and self._waiting.is_quiet)
 
     @property
     def has_begun(self) -> bool:
@@ -99,11 +96,10 @@ class Worker:
         if self._closed:
             raise RuntimeClosed("this session is closed")
         if self._running is not None:
-            self._check_room()
-            self._waiting.append(job)
+            self._waiting.add(job)
         elif job.edit is not None and not self._store.shared:
             self._history.replace(job.edit(self._history.transcript))
-            job.started()
+            job.start()
         else:
             self._take(job)
             self._working = asyncio.get_running_loop().create_task(self._work(), name="zot session")
@@ -114,8 +110,7 @@ class Worker:
         if self._closed or self._running is None or self._running.is_compact or self._running.is_quiet:
             self.accept(job)
         else:
-            self._check_room()
-            self._steering.append(job)
+            self._waiting.add_steer(job)
 
     def abort(self, *, queue: bool = False, steers: bool = False, why: AgentError | None = None) -> None:
         """End the running job, whatever it does; ``queue`` drops those that wait, too, ``steers`` what steers it.
@@ -125,9 +120,9 @@ class Worker:
         if queue:
             self.drop_waiting(RunCancelled("dropped by an abort"))
         if steers:
-            drop_all(self._steering, RunCancelled("what it was to steer was cancelled"))
+            self._waiting.drop_steers(RunCancelled("what it was to steer was cancelled"))
         if self._running is not None and self._running.is_quiet:  # Then what waits behind it is meant.
-            forestall(self._waiting)
+            self._waiting.forestall()
         # Once is enough: a second cancellation would interrupt the clean-up after the first.
         if self._running is not None and self._ended_by is None:
             self._ended_by = why or _unwanted()
@@ -139,13 +134,12 @@ class Worker:
         """End ``job``: abort it if it runs, and what was to steer it; drop it if it waits; else leave it be."""
         if job is self._running:
             self.abort(steers=True)
-        elif job in self._waiting:
-            self._waiting.remove(job)
+        elif self._waiting.remove(job):
             job.drop(RunCancelled("cancelled before it began"))
 
     def take_back(self, prompt_id: str) -> None:
         """Drop what waits, or is to steer, by this name. Raise UserError if nothing does any more."""
-        take_out(prompt_id, self._steering, self._waiting).drop(RunCancelled("it was taken back before it was said"))
+        self._waiting.take_out(prompt_id).drop(RunCancelled("it was taken back before it was said"))
 
     def approve(self, request_id: str, decision: str, by: str) -> None:
         """Answer a question about a tool call. Raise UserError if nobody waits for it, or it is no decision."""
@@ -219,21 +213,13 @@ class Worker:
 
     def drop_waiting(self, why: AgentError) -> None:
         """Drop everything that has not begun."""
-        drop_all(self._steering, why)
-        drop_all(self._waiting, why)
+        self._waiting.drop(why)
 
     def drop_prompts(self, why: AgentError) -> None:
         """Drop every prompt and compact that has not begun. What is only recorded is still done."""
-        drop_all(self._steering, why)
-        for job in [job for job in self._waiting if not job.is_quiet]:
-            self._waiting.remove(job)
-            job.drop(why)
+        self._waiting.drop_prompts(why)
 
     # How jobs are done.
-
-    def _check_room(self) -> None:
-        if len(self._waiting) + len(self._steering) >= MAX_QUEUE:
-            raise QueueFull(f"{MAX_QUEUE} prompts are waiting already; wait for one to end")
 
     def _take(self, job: Job) -> None:
         """A job's turn has come. What nobody else can write to begins at once, so that it is acknowledged at once."""
@@ -246,7 +232,7 @@ class Worker:
         """Start a job: acknowledged and visible at once, so that an abort right behind it finds something to end."""
         self._history.begin_run()
         run = self._run = self._new_run()
-        job.started()
+        job.start()
         body: Coroutine[Any, Any, Question | None]
         if job.text is None:
             body = compact(self._agent, run)
@@ -273,11 +259,10 @@ class Worker:
             while self._running is not None:
                 if self._run is not None or await self._enter(self._running):
                     await self._finish(self._running)
-                self._waiting.extendleft(reversed(self._steering))
-                self._steering.clear()
-                if not self._waiting:
+                following = self._waiting.next()
+                if following is None:
                     return
-                self._take(self._waiting.popleft())
+                self._take(following)
         finally:
             self._running = self._working = None
 
@@ -326,7 +311,7 @@ class Worker:
             else:
                 self._history.replace(job.edit(self._history.transcript))
                 await self._history.settled()
-                job.started()
+                job.start()
         except Exception as problem:  # What was not foreseen costs this job, not those behind it.
             job.drop(explained(problem))
         finally:
@@ -339,7 +324,7 @@ class Worker:
         assert job is not None
         problem = await self._driver.outcome(run)
         if self._leaving:
-            job.parked()
+            job.park()
             return
         if self._ended_by is not None:
             await self._end_jobs(run)
@@ -384,11 +369,11 @@ class Worker:
 
     def _steer(self, run: Run) -> bool:
         """Say what the user wanted said meanwhile. True if there was something."""
-        spoke = bool(self._steering)
-        while self._steering:
-            job = self._steering.popleft()
-            job.started()
+        spoke = False
+        while (job := self._waiting.next_steer()) is not None:
+            job.start()
             run.prompt(job.text or "", job.images)
+            spoke = True
         return spoke
 
 

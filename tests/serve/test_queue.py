@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness import Frame, Zot, play, text_of, types
-from zot.worker import MAX_QUEUE
+from zot.waiting import MAX_QUEUE
 
 
 def prompt(message: str, frame_id: str = "1") -> Frame:
