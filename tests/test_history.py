@@ -10,7 +10,7 @@ import pytest
 
 import claude
 from fakes import FakeTool, FakeTransport, Listener, SlowStore, finish, kinds, listen, open_session
-from zot.errors import StoreFailed
+from zot.errors import AuthFailed, StoreFailed
 from zot.events import Done, Error
 from zot.messages import TextBlock
 from zot.session import Session
@@ -134,6 +134,31 @@ async def test_what_the_disk_loses_is_not_shown_and_ends_the_run(moment: str) ->
     assert listener.events == [Error("the disk is gone"), Done()]
     assert isinstance(job.error, StoreFailed)
     assert not session.busy
+
+
+@pytest.mark.parametrize("answer", [claude.reply(claude.text("a", "b")), AuthFailed("no")], ids=["said", "refused"])
+async def test_whatever_the_disk_loses_every_turn_that_was_seen_to_begin_ends_once(
+    answer: list[bytes] | Exception,
+) -> None:
+    async def shown(safe: int | None) -> tuple[list[str], int]:
+        """Lose all behind the row ``safe``; return what was seen, and how many rows there were."""
+        session, store, listener = slow_session(FakeTransport([answer]))
+        session.prompt("hi")
+        await until_quiet()
+        rows = store.last_seq
+        store.commit(rows if safe is None else safe)
+        store.lose(StoreFailed("the disk is gone"))
+        async with asyncio.timeout(PATIENCE_S):
+            await finish(session)
+        return [kind.partition(" ")[0] for kind in kinds(listener.events)], rows
+
+    _, rows = await shown(None)
+    for safe in range(rows):
+        seen, _ = await shown(safe)
+        assert seen[-2:] == ["error", "done"]
+        bounds = [kind for kind in seen if kind.startswith("turn_")]
+        assert bounds == (["turn_start", "turn_end"] if "turn_start" in seen else [])
+        assert seen.count("done") == 1
 
 
 async def test_an_abort_works_while_the_disk_sleeps() -> None:
