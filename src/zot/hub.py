@@ -119,6 +119,11 @@ class Hub:
         return tuple(self._live)
 
     @property
+    def sessions(self) -> tuple[Session, ...]:
+        """The same, themselves."""
+        return tuple(live.session for live in self._live.values())
+
+    @property
     def _is_full(self) -> bool:
         return 0 < self.limit <= len(self._live) + self._opened
 

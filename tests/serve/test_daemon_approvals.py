@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from daemons import PATIENCE_S, Caller, Running, running
+from daemons import PATIENCE_S, Caller, Running, order, running
 
 ASKS: dict[str, Any] = {"policy": ("bash=ask",)}
 
@@ -53,6 +53,49 @@ async def test_a_daemon_that_stops_does_not_wait_to_answer_what_waits_for_a_pers
         async with asyncio.timeout(PATIENCE_S):
             await daemon.daemon.close()
         assert await caller.rest() == []
+
+
+async def test_who_waits_behind_a_question_is_answered_when_the_daemon_stops(tmp_path: Path) -> None:
+    async with running(tmp_path, **ASKS) as daemon:
+        caller, _, _ = await asked(daemon)
+        waits = caller.call("session/prompt", sessionId="s", prompt="!echo waits")
+        assert (await caller.get("session/state", sessionId="s"))["queued"] == 1
+        daemon.daemon.stop()
+        assert (await caller.answer(waits))["error"]["code"] == -32005
+
+
+async def test_who_waits_behind_a_turn_that_comes_to_a_question_while_the_daemon_stops_is_answered(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, **ASKS) as daemon:
+        caller = await daemon.caller()
+        await caller.get("session/new", agentAlias="default", sessionId="s")
+        caller.call("session/prompt", sessionId="s", prompt='!script wait 300ms ;; call bash {"command":"echo hi"}')
+        waits = caller.call("session/prompt", sessionId="s", prompt="!echo waits", promptId="w")
+        await caller.until(type="state")
+        daemon.daemon.stop(grace_s=2 * PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):  # It does not wait for a person.
+            await daemon.daemon.close()
+        assert order(await caller.rest())[-3:] == ["approval_request", "turn_complete", waits]
+        assert caller.heard[-1]["error"]["code"] == -32005
+        assert caller.updates()[-1]["promptId"] == "w"
+
+
+async def test_a_daemon_that_stops_waits_for_what_goes_on_because_a_person_has_decided_meanwhile(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, **ASKS) as daemon:
+        goes_on = '!script call bash {"command":"echo hi"} ;; --- ;; wait 600ms ;; say done'
+        caller, number, request_id = await asked(daemon, goes_on)
+        other = await daemon.caller()
+        await other.get("session/new", agentAlias="default", sessionId="other")
+        other.call("session/prompt", sessionId="other", prompt="!script wait 300ms ;; say done")
+        await other.until(type="state")
+        daemon.daemon.stop(grace_s=PATIENCE_S)
+        closing = asyncio.create_task(daemon.daemon.close())
+        await caller.get("session/approve", sessionId="s", requestId=request_id, decision="allow_once")
+        assert (await caller.answer(number))["result"]["content"] == "done"
+        await closing
 
 
 @pytest.mark.parametrize("decision", ["reject", "reject_once"])

@@ -136,7 +136,7 @@ class Office(Protocol):
         """True if an agent has a policy of its own."""
 
     def behind_turn(self, session_id: str, call: Callable[[], None]) -> None:
-        """Do something when the turn that runs in a session is over; at once, if none does."""
+        """Do something when the turn that runs in a session is over, or waits for a person; at once, if none does."""
 
 
 class Connection:

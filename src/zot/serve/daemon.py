@@ -21,9 +21,9 @@ from zot.serve.kept_methods import KeptMethods
 from zot.serve.local import LocalWire
 from zot.serve.log_feed import LogFeed
 from zot.serve.metrics import Metrics, rss_bytes, size_of_database
+from zot.serve.pause import Pause, wind_down
 from zot.serve.peer import admits, identify
 from zot.serve.refusals import Refusals
-from zot.serve.reply import Reply
 from zot.serve.server_methods import ServerMethods
 from zot.serve.session_methods import SessionMethods
 from zot.serve.shelf import Shelf
@@ -32,7 +32,6 @@ from zot.version import __version__
 from zot.wire.daemon import FEATURES, LOOKS, PROTOCOL_VERSION, STOPPING, TELLS_STOPPING, capabilities, check_version
 from zot.wire.daemon_server import Initialize, Initialized
 from zot.wire.jsonrpc import NULL, TOO_MANY_CLIENTS, RpcError, encode_error, encode_notification
-from zot.wire.turn import TurnSummary
 
 if TYPE_CHECKING:
     from zot.agents import Agents
@@ -157,7 +156,7 @@ class Daemon:
 
     def gauges(self) -> Mapping[str, float]:
         """Return how much there is at this moment, for `Metrics.told`."""
-        sessions = [session for one in self.hub.ids if (session := self.hub.session(one)) is not None]
+        sessions = self.hub.sessions
         return {
             "clients": len(self._connections),
             "sessions": len(sessions),
@@ -233,18 +232,14 @@ class Daemon:
         return self.parts.has_rules(alias)
 
     def behind_turn(self, session_id: str, call: Callable[[], None]) -> None:
-        """Do something when the turn that runs in a session is over; at once, if none does."""
+        """Do something when the turn that runs in a session is over, or waits for a person; at once, if none does."""
         session = self.hub.ending(session_id)
         runs = session is not None and session.has_begun and self.feed(session_id).in_run
         if session is None or not runs or session.pending is not None:
             call()
         else:
             loop = asyncio.get_running_loop()
-
-            def over(turn: TurnSummary, seq: int) -> None:
-                loop.call_soon(call)
-
-            Reply(session, over).started()
+            Pause(session, lambda: loop.call_soon(call))
 
     def cut_off(self) -> None:
         """A client was cut off that did not read."""
@@ -355,14 +350,12 @@ class Daemon:
     async def close(self) -> None:
         """Let what runs come to its end, for a while; then end it, tell the clients, and let go of everything."""
         self.stop()
-        busy = [session for one in self.hub.ids if (session := self.hub.session(one)) is not None and session.busy]
-        running = [asyncio.ensure_future(session.finish()) for session in busy if session.pending is None]
-        if self._respondent is not None:
-            running.append(asyncio.ensure_future(self._respondent.finish()))
-        if running and self.grace_s > 0:
-            await asyncio.wait(running, timeout=self.grace_s)
-        for task in running:
-            task.cancel()
+        if self.grace_s > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.grace_s), asyncio.TaskGroup() as waits:
+                    waits.create_task(wind_down(lambda: self.hub.sessions))
+                    if self._respondent is not None:
+                        waits.create_task(self._respondent.finish())
         if self._respondent is not None:
             await self._respondent.close()
         await self.hub.close()

@@ -1,0 +1,53 @@
+"""Sessions on their way to rest: a turn is over, or goes on only when a person has decided."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from zot.events import ApprovalRequest, Done
+from zot.history import Batch
+
+if TYPE_CHECKING:
+    from zot.session import Session
+
+
+class Pause:
+    """Hears one run to its end, or to a question (`history.Subscriber`): who waits must not wait for a person."""
+
+    can_approve = False
+    full = False
+
+    def __init__(self, session: Session, reached: Callable[[], object]) -> None:
+        self._reached = reached
+        self.leave = session.subscribe(self)
+
+    def deliver(self, batch: Batch) -> None:
+        """Take what happened."""
+        if any(isinstance(event, Done | ApprovalRequest) for event in batch.events):
+            self.leave()
+            self._reached()
+
+    async def room(self) -> None:
+        """There always is."""
+
+
+async def wind_down(sessions: Callable[[], Iterable[Session]]) -> None:
+    """Wait until all sessions have done what they accepted, but for those that wait for a person by then."""
+    while running := [one for one in sessions() if one.busy and one.pending is None]:
+        async with asyncio.TaskGroup() as waits:
+            for session in running:
+                waits.create_task(_rest(session))
+
+
+async def _rest(session: Session) -> None:
+    paused = asyncio.Event()
+    pause = Pause(session, paused.set)
+    waits = [asyncio.ensure_future(session.finish()), asyncio.ensure_future(paused.wait())]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        pause.leave()
+        for wait in waits:
+            wait.cancel()
