@@ -22,11 +22,22 @@ from zot.serve.audit import Audit
 from zot.serve.claim import Claim, claim_endpoint
 from zot.serve.daemon import Daemon, listen
 from zot.serve.log_file import LogFile
+from zot.wire import jsonrpc
+from zot.wire.daemon import METHODS, Method
 
 Frame: TypeAlias = dict[str, Any]
 
 #: How long anything may take before a test fails. Never how long it does take.
 PATIENCE_S = 20.0
+#: What every method may be answered with.
+EVERYWHERE = {
+    jsonrpc.INVALID_REQUEST,
+    jsonrpc.INVALID_PARAMS,
+    jsonrpc.INTERNAL_ERROR,
+    jsonrpc.STOPPING,
+    jsonrpc.NOT_INITIALIZED,
+    jsonrpc.METHOD_NOT_FOUND,
+}
 _MAX_LINE = 1 << 26
 
 
@@ -112,6 +123,25 @@ class _Complaints(logging.Handler):
         self._complaints.append(self.format(record))
 
 
+class Asked:
+    """What a client has asked for: an error that answers it must be one that its method declares, or that all have."""
+
+    def __init__(self) -> None:
+        self._methods: dict[str, Method] = {}
+
+    def note(self, request: Frame) -> None:
+        """Remember what is asked for; the last request with an id counts."""
+        method = METHODS.get(str(request.get("method")))
+        if method is not None:
+            self._methods[repr(request.get("id"))] = method
+
+    def check(self, frame: Frame) -> None:
+        """Fail at an error that is not declared."""
+        method = self._methods.get(repr(frame.get("id")))
+        if method is not None and "error" in frame:
+            assert frame["error"]["code"] in {*method.errors, *EVERYWHERE}, f"{method.name} may not answer {frame}"
+
+
 class Caller:
     """A client: it asks, and remembers in which order it was told what."""
 
@@ -122,9 +152,13 @@ class Caller:
         #: What must not be lost as long as it is there.
         self.keeps: list[object] = []
         self._numbers = count(1)
+        self._asked = Asked()
 
     def write(self, *lines: Frame | bytes) -> None:
         """Send lines in one write."""
+        for line in lines:
+            if isinstance(line, dict):
+                self._asked.note(line)
         coded = (line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines)
         self.writer.write(b"".join(line + b"\n" for line in coded))
 
@@ -147,6 +181,7 @@ class Caller:
         frame: Frame = json.loads(line)
         assert frame["jsonrpc"] == "2.0"
         self.heard.append(frame)
+        self._asked.check(frame)
         return frame
 
     async def answer(self, number: Any) -> Frame:

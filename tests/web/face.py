@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 
 from websockets.asyncio.client import ClientConnection, connect
 
+from daemons import Asked
 from harness import at_home
 from zot.serve.daemon import Daemon
 from zot.web import Limits, listen, open_daemon
@@ -95,7 +96,8 @@ class Client:
     def __init__(self, socket: ClientConnection) -> None:
         self.socket = socket
         self.updates: list[dict[str, Any]] = []
-        self._asked = 0
+        self._count = 0
+        self._asked = Asked()
 
     async def read(self) -> dict[str, Any]:
         async with asyncio.timeout(PATIENCE_S):
@@ -106,11 +108,13 @@ class Client:
 
     async def call(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Call a method and return its answer; updates that come before it are kept."""
-        self._asked += 1
-        said = {"jsonrpc": "2.0", "method": method, "params": params or {}, "id": self._asked}
+        self._count += 1
+        said = {"jsonrpc": "2.0", "method": method, "params": params or {}, "id": self._count}
+        self._asked.note(said)
         await self.socket.send(json.dumps(said))
-        while (told := await self.read()).get("id") != self._asked:
+        while (told := await self.read()).get("id") != self._count:
             self.updates.append(told["params"])
+        self._asked.check(told)
         return told
 
     async def begin(self, session: str | None = None) -> str:

@@ -15,6 +15,7 @@ from zot.hub import Hub
 from zot.messages import Message, show, thought_of
 from zot.serve.connection import Connection, Handler
 from zot.serve.shelf import Entry, Shelf
+from zot.serve.using import check_use
 from zot.wire import daemon_session as said
 from zot.wire.spelling import Spelled, Spelling, spelled
 
@@ -106,15 +107,16 @@ class KeptMethods:
         return _EncodedPage(asked.session_id, tuple(page), len(messages), start, last_seq)
 
     async def _delete(self, connection: Connection, asked: said.OfSession) -> said.Deleted:
-        await self._hub.let_go(asked.session_id)
         with suppress(NoSuchSession):  # Then it is as it was wanted.
+            await check_use(self._hub, connection, asked.session_id)
+            await self._hub.let_go(asked.session_id)
             await self._shelf.delete(asked.session_id)
             connection.office.feed(asked.session_id).restart()
         connection.unfollow(asked.session_id)
         return said.Deleted(asked.session_id)
 
     async def _rename(self, connection: Connection, asked: said.Rename) -> said.Renamed:
-        del connection
+        await check_use(self._hub, connection, asked.session_id)
         await self._shelf.rename(asked.session_id, asked.title)
         return said.Renamed(asked.session_id, (await self._shelf.find(asked.session_id)).title)
 

@@ -12,7 +12,7 @@ from zot.messages import ZERO
 from zot.serve.attachments import read_attachments
 from zot.serve.connection import Connection, Deferred, Handler, Told, as_rpc_error
 from zot.serve.reply import Reply
-from zot.serve.using import used
+from zot.serve.using import check_use, used
 from zot.wire import daemon_session as said
 from zot.wire.jsonrpc import INVALID_PARAMS, SESSION_NOT_FOUND, RpcError
 from zot.wire.turn import TurnSummary
@@ -117,10 +117,12 @@ class SessionMethods:
         return said.Detached(asked.session_id, connection.unfollow(asked.session_id))
 
     async def _close(self, connection: Connection, asked: said.OfSession) -> said.Closed:
+        await check_use(self._hub, connection, asked.session_id)
         await self._let_go(connection, asked.session_id)
         return said.Closed(asked.session_id)
 
     async def _kill(self, connection: Connection, asked: said.OfSession) -> said.Killed:
+        await check_use(self._hub, connection, asked.session_id)
         if (session := self._hub.session(asked.session_id)) is not None:
             session.kill()
         await self._let_go(connection, asked.session_id)

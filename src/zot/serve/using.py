@@ -16,17 +16,30 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def used(hub: Hub, connection: Connection, session_id: str) -> AsyncIterator[Session]:
-    """Have a session to do something with it. Raise RpcError if that is not for whoever is not on this machine.
-
-    One that was made here may do anything, unless its agent has rules of its own.
-    """
+    """Have a session to do something with it. Raise RpcError if that is not for whoever is not on this machine."""
     async with hub.use(session_id) as session:
-        if not connection.is_local and not session.agent.guarded:
-            alias = session.agent.name or "default"
-            if not connection.office.has_rules(alias):
-                raise RpcError(
-                    NOT_OWNED,
-                    f"session {session_id!r} was made on this machine and its agent has no policy: over the network"
-                    f" it can be looked at only; a policy of [agents.{alias}] would change that",
-                )
+        _check(connection, session, session_id)
         yield session
+
+
+async def check_use(hub: Hub, connection: Connection, session_id: str) -> None:
+    """Raise RpcError where `used` does, and NoSuchSession: for what is done to a session that need not be loaded.
+
+    Who is on this machine is let in without a look, so that also what cannot be loaded any more can be deleted.
+    """
+    if not connection.is_local:
+        async with hub.use(session_id, looks=True) as session:
+            _check(connection, session, session_id)
+
+
+def _check(connection: Connection, session: Session, session_id: str) -> None:
+    """One that was made here may do anything, unless its agent has rules of its own."""
+    if connection.is_local or session.agent.guarded:
+        return
+    alias = session.agent.name or "default"
+    if not connection.office.has_rules(alias):
+        raise RpcError(
+            NOT_OWNED,
+            f"session {session_id!r} was made on this machine and its agent has no policy: over the network"
+            f" it can be looked at only; a policy of [agents.{alias}] would change that",
+        )

@@ -74,8 +74,11 @@ def _server(
     return Method(name, params, result, summary, errors, "server", local)
 
 
+#: Of what looks at a session, and of what does something to it that need not be loaded, is used, or is changed.
 _GONE: Final = (SESSION_NOT_FOUND,)
-_BUSY: Final = (SESSION_NOT_FOUND, SESSION_BUSY)
+_KEPT: Final = (SESSION_NOT_FOUND, NOT_OWNED)
+_USED: Final = (SESSION_NOT_FOUND, SESSION_LIMIT, NOT_OWNED)
+_CHANGED: Final = (SESSION_NOT_FOUND, SESSION_LIMIT, SESSION_BUSY, NOT_OWNED)
 
 _DECLARED: Final = (
     Method(
@@ -98,64 +101,64 @@ _DECLARED: Final = (
         session.Prompt,
         session.Prompted,
         "Runs a turn and answers when it is over; as a notification it runs all the same.",
-        _BUSY,
+        _CHANGED,
     ),
     Method(
         "session/steer",
         session.Steer,
         session.Steered,
         "Says something to the running turn before its next model call; the same as a prompt when none runs.",
-        _BUSY,
+        _CHANGED,
     ),
     Method(
         "session/take_back",
         session.TakeBack,
         session.TakenBack,
         "Lets a prompt that waits, or what was to steer a turn, never be said; refused if it has been.",
-        _GONE,
+        _USED,
     ),
     Method(
         "session/cancel",
         session.OfSession,
         session.Cancelled,
         "Ends the running turn, whatever it is doing, and drops what was to steer it; nothing to cancel is an error.",
-        (SESSION_NOT_FOUND, NOT_OWNED),
+        _GONE,
     ),
     Method(
         "session/approve",
         session.Approve,
         session.Approved,
         "Answers an `approval_request`; the first answer counts.",
-        _GONE,
+        _USED,
     ),
     Method(
         "session/attach",
         session.Attach,
         session.Attached,
         "Follows a session, first with everything after a number.",
-        _GONE,
+        (SESSION_NOT_FOUND, SESSION_LIMIT),
     ),
-    Method("session/detach", session.OfSession, session.Detached, "Follows a session no longer.", _GONE),
+    Method("session/detach", session.OfSession, session.Detached, "Follows a session no longer."),
     Method(
         "session/close",
         session.OfSession,
         session.Closed,
         "Ends what runs in a session and lets go of it; it is kept and can be resumed.",
-        _GONE,
+        _KEPT,
     ),
     Method(
         "session/kill",
         session.OfSession,
         session.Killed,
         "Does what `session/close` does, without waiting for what runs.",
-        _GONE,
+        _KEPT,
     ),
     Method(
         "session/delete",
         session.OfSession,
         session.Deleted,
         "Deletes a session for good; one that does not exist is deleted already.",
-        (SESSION_BUSY,),
+        (SESSION_BUSY, NOT_OWNED),
     ),
     Method(
         "session/list",
@@ -181,33 +184,35 @@ _DECLARED: Final = (
         session.Fork,
         session.Opened,
         "Copies a session, or its first messages, into a new one.",
-        (SESSION_NOT_FOUND, SESSION_LIMIT, SESSION_BUSY),
+        _CHANGED,
     ),
     Method(
         "session/configure",
         session.Configure,
         session.Configured,
         "Changes the model or how much it thinks, from the next model call on.",
-        _GONE,
+        _CHANGED,
     ),
     Method(
         "session/compact",
         session.OfSession,
         session.Compacted,
         "Replaces the older part of the conversation by a summary, for the model.",
-        _BUSY,
+        _CHANGED,
     ),
-    Method("session/clear", session.OfSession, session.Cleared, "Begins the conversation anew.", _BUSY),
-    Method("session/rename", session.Rename, session.Renamed, "Gives a session a title.", _GONE),
+    Method("session/clear", session.OfSession, session.Cleared, "Begins the conversation anew.", _CHANGED),
+    Method("session/rename", session.Rename, session.Renamed, "Gives a session a title.", _KEPT),
     Method("session/models", session.OfSession, session.Models, "Lists the models that a session can use.", _GONE),
     Method("session/allowed", session.OfSession, session.AllowedCalls, "Lists what was allowed for good.", _GONE),
-    Method("session/forget", session.Forget, session.Forgotten, "Asks again about what was allowed for good.", _BUSY),
+    Method(
+        "session/forget", session.Forget, session.Forgotten, "Asks again about what was allowed for good.", _CHANGED
+    ),
     Method(
         "session/dismiss",
         extensions.Dismiss,
         extensions.Dismissed,
         "Lifts for good what a guard blocks that had connected to the session and is away.",
-        _BUSY,
+        (SESSION_NOT_FOUND, SESSION_LIMIT, SESSION_BUSY),
         local=True,
     ),
     Method("session/commands", session.OfSession, extensions.Commands, "Lists the commands of extensions.", _GONE),
@@ -216,10 +221,10 @@ _DECLARED: Final = (
         extensions.RunCommand,
         extensions.CommandRun,
         "Runs a command of an extension and answers when the extension has.",
-        _GONE,
+        _USED,
     ),
-    Method("session/panel_key", extensions.PanelKey, extensions.PanelTold, "Sends a key to a panel.", _GONE),
-    Method("session/panel_close", extensions.PanelClose, extensions.PanelTold, "Closes a panel.", _GONE),
+    Method("session/panel_key", extensions.PanelKey, extensions.PanelTold, "Sends a key to a panel.", _USED),
+    Method("session/panel_close", extensions.PanelClose, extensions.PanelTold, "Closes a panel.", _USED),
     Method(
         "session/git_branch",
         session.OfSession,

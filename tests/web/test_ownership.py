@@ -1,0 +1,115 @@
+"""What somebody on the network may do with a session that was made on this machine: look, follow, and end its turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zot.hub import Wanted
+from zot.session import Session
+from zot.wire.daemon import LOOKS, METHODS
+from zot.wire.jsonrpc import NOT_OWNED
+
+from .face import PATIENCE_S, Client, Face, faced
+
+#: Besides looking.
+ALLOWED = ["session/new", "session/attach", "session/detach", "session/cancel"]
+#: With what they are called, besides the name of the session.
+REFUSED: Mapping[str, Mapping[str, Any]] = {
+    "session/prompt": {"prompt": "!echo theirs"},
+    "session/steer": {"prompt": "!echo theirs"},
+    "session/take_back": {"promptId": "mine"},
+    "session/approve": {"requestId": "r", "decision": "allow_once"},
+    "session/close": {},
+    "session/kill": {},
+    "session/delete": {},
+    "session/fork": {},
+    "session/configure": {"overrides": {"reasoning": "high"}},
+    "session/compact": {},
+    "session/clear": {},
+    "session/rename": {"title": "theirs"},
+    "session/forget": {"tool": "bash"},
+    "session/run_command": {"name": "c"},
+    "session/panel_key": {"panelId": "p", "key": "enter"},
+    "session/panel_close": {"panelId": "p"},
+}
+
+
+@asynccontextmanager
+async def stalled(face: Face) -> AsyncIterator[Session]:
+    """Have a session that was made on this machine, in the middle of a turn."""
+    async with face.daemon.hub.use("s", Wanted()) as session:
+        await face.daemon.shelf.rename("s", "mine")
+        session.prompt("!stall-mid")
+        yield session
+
+
+async def ask(client: Client, method: str, **params: Any) -> dict[str, Any]:
+    return await client.call(method, {"sessionId": "s", **params})
+
+
+def test_every_method_that_changes_something_is_judged_here() -> None:
+    changing = {one.name for one in METHODS.values() if one.scope == "session" and not one.local} - LOOKS
+    assert changing == {*ALLOWED, *REFUSED}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_says_if_it_is_refused_to_who_does_not_own_the_session(method: str) -> None:
+    assert (NOT_OWNED in METHODS[method].errors) == (method in REFUSED)
+
+
+@pytest.mark.parametrize("method", REFUSED)
+async def test_what_changes_a_session_of_this_machine_is_refused(tmp_path: Path, method: str) -> None:
+    async with faced(tmp_path / "home") as face, face.connected() as client, stalled(face) as session:
+        await client.call("initialize")
+        refused = await ask(client, method, **REFUSED[method])
+        assert refused["error"]["code"] == NOT_OWNED
+        assert face.daemon.hub.session("s") is session
+        assert session.busy
+        assert [(one.id, one.title) for one in await face.daemon.shelf.sessions()] == [("s", "mine")]
+        session.abort()
+
+
+@pytest.mark.parametrize("method", ["session/close", "session/kill", "session/delete", "session/rename"])
+async def test_it_is_refused_also_of_a_session_that_is_not_loaded(tmp_path: Path, method: str) -> None:
+    async with faced(tmp_path / "home") as face, face.connected() as client:
+        async with face.daemon.hub.use("s", Wanted()) as session:
+            session.prompt("!echo keep me")
+            await session.finish()
+        await face.daemon.hub.let_go("s")
+        await client.call("initialize")
+        assert (await ask(client, method, **REFUSED[method]))["error"]["code"] == NOT_OWNED
+        kept = await ask(client, "session/messages")
+    assert [one["content"] for one in kept["result"]["messages"]] == ["!echo keep me", "keep me"]
+
+
+async def test_who_does_not_own_a_session_may_follow_it_and_end_its_turn(tmp_path: Path) -> None:
+    async with faced(tmp_path / "home") as face, face.connected() as client, stalled(face) as session:
+        await client.call("initialize")
+        assert (await ask(client, "session/attach", after=0))["result"]["state"] == "running"
+        assert (await ask(client, "session/cancel"))["result"]["cancelled"]
+        async with asyncio.timeout(PATIENCE_S):
+            await session.finish()
+        assert (await ask(client, "session/detach"))["result"]["detached"]
+        assert (await ask(client, "session/new", agentAlias="default"))["result"]["sessionId"] == "s"
+
+
+@pytest.mark.parametrize("is_theirs", [True, False], ids=["made over the network", "an agent with a policy"])
+async def test_who_may_use_a_session_may_name_close_and_delete_it(tmp_path: Path, is_theirs: bool) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    if not is_theirs:
+        (home / "config.toml").write_text('[agents.default]\nprovider = "lab"\npolicy = ["bash=deny"]\n')
+    async with faced(home) as face, face.connected() as client:
+        async with face.daemon.hub.use("s", Wanted(guarded=is_theirs)):
+            pass
+        await client.call("initialize")
+        assert (await ask(client, "session/rename", title="named"))["result"]["title"] == "named"
+        for method in ("session/close", "session/kill", "session/delete", "session/delete"):
+            assert "result" in await ask(client, method)
+        assert await face.daemon.shelf.sessions() == []
