@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,6 +105,32 @@ async def test_a_session_that_could_not_be_written_is_opened_again_when_it_can(d
     session._store.on_failed(StoreFailed("the disk is full"))  # type: ignore[attr-defined]  # as the writer would
     assert (await caller.get("session/prompt", sessionId="s", prompt="!echo there is room again"))["content"]
     assert daemon.daemon.hub.session("s") is not session
+
+
+@pytest.mark.parametrize(
+    "asked", [{"protocolVersion": 1}, {"protocolVersion": 1, "features": ["events"]}], ids=["updates", "events"]
+)
+async def test_a_turn_that_the_disk_lost_ends_once_for_who_stays_and_says_how_far_it_came(
+    daemon: Running, asked: dict[str, Any]
+) -> None:
+    caller, other = await daemon.caller(), await daemon.caller(**asked)
+    for one in (caller, other):
+        await one.get("session/new", agentAlias="default", sessionId="s")
+    prompted = caller.call("session/prompt", sessionId="s", prompt="!stall-mid", promptId="lost")
+    heard = (await caller.until(type="agent_message_chunk"))["text"]
+    session = daemon.daemon.hub.session("s")
+    assert session is not None
+    session._store.on_failed(StoreFailed("the disk is full"))  # type: ignore[attr-defined]  # as the writer would
+    answer = await caller.answer(prompted)
+    assert (answer["error"]["message"], answer["error"]["data"]["content"]) == ("the disk is full", heard)
+    await caller.get("session/prompt", sessionId="s", prompt="!echo again", promptId="next")
+    await other.get("session/state", sessionId="s")
+    ends = [(one["promptId"], one["outcome"]) for one in caller.updates() if one["type"] == "turn_complete"]
+    assert ends == [("lost", "failed"), ("next", "completed")]
+    kinds = [one["event"]["type"] if "event" in one else one["type"] for one in other.updates()]
+    assert kinds.count("done") + kinds.count("turn_complete") == 2
+    assert kinds[kinds.index("done" if "done" in kinds else "turn_complete") + 1] in ("user_message", "state")
+    assert [event["type"] for _, event in await daemon.events("s")].count("done") == 2
 
 
 async def test_of_two_who_make_a_session_for_different_agents_one_is_refused(tmp_path: Path) -> None:

@@ -52,6 +52,8 @@ class Follower:
         self.dialect = dialect
         self.cursor = after
         self.is_live = False
+        #: Whether it was told that a run is over whose end is not on record yet.
+        self.was_told = False
         self.caught_up = caught_up
         #: What is to be done when it has seen so much.
         self._then: list[tuple[int, Callable[[], None]]] = []
@@ -110,18 +112,29 @@ class Follower:
             if self._feed.is_loaded:  # What is safe and has not been shown yet will be delivered.
                 found = [(seq, event) for seq, event in found if seq <= self._feed.seq]
             if found:
-                for first, events in _together(found):
+                for first, events in _together(self._untold(found, updates)):
                     data = updates.lines(first, events)
                     self._feed.count(data, 1)
                     self.wire.send(data)
                     self._see(first + len(events) - 1)
                     if self.wire.unread > _PIECE_BYTES:
                         await self.wire.room()
+                self._see(found[-1][0])
                 await self.wire.room()
             elif shown == self._feed.seq:
                 break
         self._see(max(self.cursor, self._feed.seq))
         self._feed.join(self, updates)
+
+    def _untold(self, found: Sequence[tuple[int, AgentEvent]], updates: Updates) -> Sequence[tuple[int, AgentEvent]]:
+        """Leave out how a run ended that it was told is over: a turn ends once, also if its end is recorded late."""
+        if not self.was_told:
+            return found
+        ends = [at for at, (_, event) in enumerate(found, 1) if isinstance(event, Done)]
+        upto = ends[0] if ends else len(found)
+        self.was_told = not ends
+        updates.skip([event for _, event in found[:upto]])
+        return found[upto:]
 
     def _see(self, seq: int) -> None:
         self.cursor = seq
@@ -212,7 +225,7 @@ class Feed:
         self.in_run = True
         self._updates.clear()
         for follower in self._followers:
-            follower.cursor = 0
+            follower.cursor, follower.was_told = 0, False
             follower.give_up()  # What it was to see before is gone.
             if follower.is_live:
                 follower.catch_up()
@@ -232,6 +245,7 @@ class Feed:
         if batch.seq:
             self.seq = batch.last
         is_over = isinstance(batch.events[-1], Done)
+        is_unrecorded = is_over and not batch.seq and self.in_run
         if is_over or (batch.seq and not isinstance(batch.events[-1], ConversationReplaced)):
             self.in_run = not is_over
             self.metrics.runs += is_over
@@ -240,6 +254,7 @@ class Feed:
             followers = [one for one in self._followers if one.is_live and one.dialect is dialect]
             for follower in followers:
                 follower.cursor = self.seq
+                follower.was_told = is_unrecorded or (follower.was_told and not is_over)
                 if data:
                     follower.hear(data)
             if data:

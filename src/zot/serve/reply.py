@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from zot.events import Done
+import msgspec
+
+from zot.events import AssistantMessage, AssistantStart, Done, TextDelta
 from zot.history import Batch
 from zot.wire.turn import PIECES, Turn, TurnSummary
 
@@ -26,6 +28,8 @@ class Reply:
         self._session = session
         self._ended = ended
         self._turn = Turn()
+        #: What the model is saying, as long as it has not been said as a whole.
+        self._words: list[str] = []
         self._leave: Callable[[], None] = lambda: None
 
     def started(self) -> None:
@@ -34,11 +38,21 @@ class Reply:
 
     def deliver(self, batch: Batch) -> None:
         """Take what happened."""
-        for event in [event for event in batch.events if type(event) not in PIECES]:  # Pieces are what most are.
-            self._turn.take(event)
+        for event in batch.events:
+            if type(event) is TextDelta:  # Which most are.
+                self._words.append(event.delta)
+            elif type(event) not in PIECES:
+                self._turn.take(event)
+                if isinstance(event, AssistantStart | AssistantMessage):
+                    self._words.clear()
         if isinstance(batch.events[-1], Done):
             self._leave()
-            self._ended(self._turn.summary(), batch.last)
+            self._ended(self._summary(), batch.last)
+
+    def _summary(self) -> TurnSummary:
+        """Return how it ended. Words that were shown and could not be kept, such as on a full disk, count, too."""
+        ended, words = self._turn.summary(), "".join(self._words)
+        return msgspec.structs.replace(ended, content=words) if words else ended
 
     async def room(self) -> None:
         """There always is."""
