@@ -165,6 +165,19 @@ def test_prompts_that_a_daemon_has_not_begun_are_run_once_by_the_next_one(home: 
     held(conversation())
 
 
+def test_a_prompt_that_is_too_long_is_refused_at_once_and_the_next_one_runs(home: Path) -> None:
+    async def conversation() -> None:
+        async with Restarting(home) as daemon, daemon.client() as client:
+            session = await client.session("s")
+            with pytest.raises(RpcError, match="longer than 16777216 bytes"):
+                await session.prompt("x" * (17 << 20)).result()
+            with pytest.raises(RpcError, match="longer than 16777216 bytes"):
+                await client.call("session/state", {"sessionId": "x" * (17 << 20)})
+            assert (await session.prompt("!echo Hello").result()).content == "Hello"
+
+    held(conversation())
+
+
 def test_equal_prompts_of_two_clients_at_once_are_not_mixed_up(home: Path) -> None:
     async def conversation() -> None:
         async with Restarting(home) as daemon, daemon.client() as one, daemon.client() as two:

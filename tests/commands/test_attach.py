@@ -92,6 +92,13 @@ def test_an_answer_that_takes_too_long_is_a_failure(kept: Kept) -> None:
     assert kept.run("call", "session/cancel", '{"sessionId":"slow"}').code == 0
 
 
+def test_what_is_too_long_for_a_line_is_said_to_be_at_once(kept: Kept) -> None:
+    typed = b'{"sessionId":"s","prompt":"%b"}' % (b"x" * (17 << 20))
+    said = kept.run("call", "session/prompt", "-", "--timeout", "20", typed=typed)
+    assert said.code == 1
+    assert "error -32600: the line is longer than 16777216 bytes" in said.err
+
+
 def test_what_is_typed_is_asked_and_what_happens_is_shown(kept: Kept) -> None:
     said = kept.run("attach", "--new", typed=b"!echo Hello\n\n!bash echo made\n")
     assert said.code == 0

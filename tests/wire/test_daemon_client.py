@@ -13,7 +13,8 @@ from zot.events import AgentEvent, Done, Error, ExtNotify, TextDelta, UserMessag
 from zot.messages import TextBlock
 from zot.wire.daemon_client import Answer, DaemonPeer
 from zot.wire.daemon_listening import Asked, Listener
-from zot.wire.jsonrpc import RpcError
+from zot.wire.jsonrpc import NULL, RpcError, encode_error, frame_too_large
+from zot.wire.lines import MAX_LINE_BYTES
 from zot.wire.updates import Dialect, Updates
 
 
@@ -284,6 +285,38 @@ def test_a_prompt_that_is_refused_says_why_and_one_that_failed_says_how(daemon: 
     assert (failed.summary.outcome, failed.summary.content, failed.summary.error) == ("failed", "half", "no")
     assert dropped.summary is not None
     assert dropped.summary.outcome == "cancelled"
+
+
+def test_what_is_longer_than_any_daemon_reads_is_refused_and_not_sent(daemon: Daemon) -> None:
+    asked = Asked("p", "", 0, lambda: None)
+    daemon.peer.ask("session/prompt", {"prompt": "x" * MAX_LINE_BYTES}, asked.answer)
+    assert daemon.asked() == []
+    assert asked.is_over
+    assert isinstance(asked.problem, RpcError)
+    assert (asked.problem.code, str(MAX_LINE_BYTES) in str(asked.problem)) == (-32600, True)
+
+
+def test_the_longest_line_that_a_daemon_reads_is_sent(daemon: Daemon) -> None:
+    daemon.peer.ask("status", {"a": ""}, daemon.answers.append)
+    short = len(daemon.peer.taken())
+    daemon.peer.ask("status", {"a": "x" * (MAX_LINE_BYTES + 1 - short)}, daemon.answers.append)
+    assert len(daemon.peer.taken()) == MAX_LINE_BYTES + 1
+    assert daemon.answers == []
+
+
+def test_a_daemon_that_reads_less_refuses_what_is_longer_and_nothing_else(daemon: Daemon) -> None:
+    long: list[Answer] = []
+    short: list[Answer] = []
+    daemon.peer.ask("status", {"a": "x" * 200}, long.append)
+    daemon.peer.ask("status", {}, short.append)
+    [_, (_, _, number)] = daemon.asked()
+    daemon.say(encode_error(NULL, RpcError(-32600, "something else")))
+    assert long == []
+    daemon.say(encode_error(NULL, frame_too_large(100)))
+    assert [getattr(one, "data", None) for one in long] == [{"reason": "frame_too_large", "limitBytes": 100}]
+    assert short == []
+    daemon.answer(number, 1)
+    assert short == [msgspec.Raw(b"1")]
 
 
 def test_when_all_is_given_up_everybody_hears_why(daemon: Daemon) -> None:

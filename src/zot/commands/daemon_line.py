@@ -82,7 +82,8 @@ class DaemonLine:
     ) -> Any:
         """Return the result of a call. Raise Refused, TimeoutError, or OSError if the daemon hangs up.
 
-        ``heard`` gets what comes before the answer. ``within_s`` may be infinite.
+        ``heard`` gets what comes before the answer. ``within_s`` may be infinite. An error without a number is about
+        what was asked last, too: what was too long, or no JSON, is not read so far.
         """
         patience_s = self._within_s if within_s is None else within_s
         deadline = time.monotonic() + patience_s
@@ -94,10 +95,10 @@ class DaemonLine:
                 raise ConnectionResetError(f"the daemon hung up before it answered {method}")
             for line in filter(None, (line if isinstance(line, bytes) else b"" for line in self._lines.feed(data))):
                 answer = _answer(line)
+                if answer is not None and answer.error is not None and answer.id in (self._number, None):
+                    raise Refused(answer.error.message, code=answer.error.code, data=answer.error.data)
                 if answer is None or answer.id != self._number:
                     heard(line)
-                elif answer.error is not None:
-                    raise Refused(answer.error.message, code=answer.error.code, data=answer.error.data)
                 else:
                     return answer.result
 

@@ -173,9 +173,7 @@ class Connection:
     def take(self, line: bytes | TooLong) -> None:
         """Do what one line says, and answer it."""
         if isinstance(line, TooLong):
-            data = {"reason": "frame_too_large", "limitBytes": line.limit}
-            problem = RpcError(jsonrpc.INVALID_REQUEST, f"the line is longer than {line.limit} bytes", data)
-            self.wire.send(jsonrpc.encode_error(jsonrpc.NULL, problem))
+            self.wire.send(jsonrpc.encode_error(jsonrpc.NULL, jsonrpc.frame_too_large(line.limit)))
             return
         match jsonrpc.decode(line):
             case Request() as request:

@@ -19,8 +19,18 @@ from zot.wire.daemon import FEATURES, LOOKS, PROMPT_IDS, TELLS_STOPPING
 from zot.wire.daemon_listening import Following, Listener
 from zot.wire.daemon_server import Initialized
 from zot.wire.daemon_session import Attached
-from zot.wire.jsonrpc import STOPPING, Reply, Request, RpcError, decode, encode_request
-from zot.wire.lines import LineSplitter
+from zot.wire.jsonrpc import (
+    NULL,
+    STOPPING,
+    Reply,
+    Request,
+    RpcError,
+    decode,
+    encode_request,
+    frame_too_large,
+    refused_above,
+)
+from zot.wire.lines import MAX_LINE_BYTES, LineSplitter
 
 #: What comes to the same if it is asked twice.
 REPEATABLE: Final = LOOKS | {"session/attach", "session/delete", "session/rename"}
@@ -43,6 +53,11 @@ class Call:
         self.was_sent = False
         #: Whether another daemon may be asked if this one was about to end.
         self.can_wait = False
+
+    @property
+    def size(self) -> int:
+        """How long it is, in bytes, without the end of its line."""
+        return len(self.line) - 1
 
 
 class _Update(msgspec.Struct, frozen=True, rename="camel"):
@@ -77,10 +92,16 @@ class DaemonPeer:
     def ask(
         self, method: str, params: Any, answered: Callable[[Answer], None], *, is_repeatable: bool | None = None
     ) -> int:
-        """Ask for something, as soon as there is a connection; return its number."""
+        """Ask for something, as soon as there is a connection; return its number.
+
+        What is longer than any daemon reads is not sent: over a WebSocket that would end the connection.
+        """
         self._number += 1
         repeats = method in REPEATABLE if is_repeatable is None else is_repeatable
         call = Call(encode_request(method, params, self._number), answered, is_repeatable=repeats)
+        if call.size > MAX_LINE_BYTES:
+            answered(frame_too_large(MAX_LINE_BYTES))
+            return self._number
         call.can_wait = repeats or method in _FOR_THE_NEXT
         self._calls[self._number] = call
         # A daemon that is about to end may not read a prompt any more, and then nobody knows what became of it.
@@ -172,7 +193,10 @@ class DaemonPeer:
         match decode(line):
             case Reply(id=number, result=result, error=error):
                 refusal = None if error is None else RpcError(error.code, error.message, error.data or None)
-                self._answer(int(bytes(number)) if bytes(number).isdigit() else 0, refusal or result)
+                if number == NULL and refusal is not None:
+                    self._refuse_longer(refusal)
+                else:
+                    self._answer(int(bytes(number)) if bytes(number).isdigit() else 0, refusal or result)
             case Request(method="session/update", params=params):
                 self._hear(params)
             case Request(method=method) if method == TELLS_STOPPING:
@@ -190,6 +214,13 @@ class DaemonPeer:
             call.was_sent = call.can_wait = False
         else:
             call.answered(answer or msgspec.Raw(b"null"))
+
+    def _refuse_longer(self, refusal: RpcError) -> None:
+        """A daemon that reads less than others has not read the number of what it refuses, only that it is too long."""
+        limit = refused_above(refusal)
+        for number, call in list(self._calls.items()):
+            if limit is not None and call.was_sent and call.size > limit:
+                self._answer(number, refusal)
 
     def _hear(self, params: msgspec.Raw) -> None:
         try:

@@ -30,6 +30,7 @@ NO_PARAMS: Final = msgspec.Raw(b"{}")
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _VERSION: Final = msgspec.Raw(b'"2.0"')
 _BOM: Final = b"\xef\xbb\xbf"
+_TOO_LARGE: Final = "frame_too_large"
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -80,6 +81,21 @@ class RpcError(AgentError):
     def message(self) -> str:
         """What it says to people."""
         return str(self)
+
+
+def frame_too_large(limit: int) -> RpcError:
+    """Return why a line is not taken that is longer than ``limit`` bytes."""
+    data = {"reason": _TOO_LARGE, "limitBytes": limit}
+    return RpcError(INVALID_REQUEST, f"the line is longer than {limit} bytes", data)
+
+
+def refused_above(problem: RpcError) -> int | None:
+    """Return how long a line may be at the most, if that is why one was not taken; it has no id then."""
+    match problem.data:
+        case {"reason": reason, "limitBytes": int(limit)} if reason == _TOO_LARGE:
+            return limit
+        case _:
+            return None
 
 
 Incoming: TypeAlias = Request | Reply | Bad
