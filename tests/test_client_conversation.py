@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Coroutine
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,39 @@ def test_a_question_that_waited_is_shown_to_a_face_that_comes(home: Path) -> Non
                 await late.close()
             await face.until(Done)
             await first.close()
+
+    held(conversation())
+
+
+def test_a_question_that_waited_is_shown_also_if_something_was_configured_behind_it(home: Path) -> None:
+    async def conversation() -> None:
+        async with Restarting(home) as daemon:
+            async with daemon.client() as client:
+                talk, face = await ClientHome(client, cwd=str(home), agent="careful").open(), Face()
+                talk.follow(face)
+                await talk.prompt("!bash echo yes")
+                request, session_id = await face.until(ApprovalRequest), (await talk.state()).session
+                configured = {"sessionId": session_id, "overrides": {"reasoning": "high"}}
+                await client.call("session/configure", configured)
+                await talk.close()
+            assert await asked_again(daemon, session_id) == [request, request]
+            await daemon.stop()
+            (home / "config.toml").write_text((home / "config.toml").read_text() + 'reasoning = "low"\n')
+            await daemon.start()
+            assert await asked_again(daemon, session_id) == [request, request]
+
+    async def asked_again(daemon: Restarting, session_id: str) -> list[AgentEvent]:
+        """Return what a client is shown first, and what a face is."""
+        async with daemon.client() as client:
+            session = await client.attach(session_id)
+            async with aclosing(session.follow(session.opened_at)) as events:
+                first = (await anext(events))[1]
+        async with daemon.client() as client:
+            talk, face = await ClientHome(client, cwd=str(home)).open(session_id), Face()
+            talk.follow(face)
+            shown = [first, await face.until(ApprovalRequest)]
+            await talk.close()
+            return shown
 
     held(conversation())
 

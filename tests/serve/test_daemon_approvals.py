@@ -158,6 +158,19 @@ async def test_a_question_outlives_the_daemon_and_its_answer_continues_the_run(t
         assert [one["isError"] for one in of_type(caller, "tool_result")] == [False]
 
 
+async def test_who_attaches_is_told_which_number_the_question_has_that_waits(tmp_path: Path) -> None:
+    async with running(tmp_path, **ASKS) as daemon:
+        caller, _, request_id = await asked(daemon)
+        seq = of_type(caller, "approval_request")[0]["seq"]
+        other = await daemon.caller()
+        attached = await other.get("session/attach", sessionId="s", after=seq)
+        assert (attached["state"], attached["askedSeq"]) == ("waiting_approval", seq)
+        await other.get("session/approve", sessionId="s", requestId=request_id, decision="reject")
+        await other.until(type="turn_complete")
+        assert of_type(other, "approval_request") == []
+        assert "askedSeq" not in await other.get("session/attach", sessionId="s")
+
+
 async def test_one_who_comes_before_the_daemon_has_looked_around_is_asked_all_the_same(tmp_path: Path) -> None:
     async with running(tmp_path, **ASKS) as daemon:
         _, _, request_id = await asked(daemon)

@@ -108,9 +108,11 @@ class SessionMethods:
             async with self._hub.use(session_id):  # It may wait for a person: then it must be taken up.
                 pass
         seq, epoch = await self._standing(connection, session_id)
-        after = await self._beginning(session_id, seq) if asked.after is None else min(asked.after, seq)
+        beginning = await self._beginning(session_id, seq)
+        after = beginning if asked.after is None else min(asked.after, seq)
         doing = _doing(self._hub.session(session_id))
-        attached = said.Attached(session_id=session_id, last_seq=seq, epoch=epoch, **doing)
+        asked_seq = beginning + 1 if beginning < seq else said.ABSENT
+        attached = said.Attached(session_id=session_id, last_seq=seq, epoch=epoch, asked_seq=asked_seq, **doing)
         return Told(attached, lambda: connection.follow(session_id, after, again=True))
 
     async def _detach(self, connection: Connection, asked: said.OfSession) -> said.Detached:

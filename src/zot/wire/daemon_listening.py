@@ -23,7 +23,12 @@ from zot.wire.turn import OutcomeName, Turn, TurnSummary
 
 
 def shown_from(attached: Attached) -> int:
-    """Return the number above which a session is heard that was attached to: a question that waits is shown again."""
+    """Return the number above which a session is heard that was attached to: a question that waits is shown again.
+
+    A daemon that does not say where that stands is believed to have asked it last.
+    """
+    if isinstance(attached.asked_seq, int):
+        return attached.asked_seq - 1
     return attached.last_seq - (attached.state == "waiting_approval")
 
 

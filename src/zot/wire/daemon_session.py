@@ -315,11 +315,14 @@ class Attach(Spelled, frozen=True):
 
 
 class Attached(Spelled, frozen=True, kw_only=True):
+    """``asked_seq`` is the number of the question that waits: what was configured since may stand behind it."""
+
     session_id: str
     last_seq: int
     epoch: int
     state: SessionState
     pending_approval: PendingApproval | Absent = ABSENT
+    asked_seq: int | Absent = ABSENT
 
 
 class Fork(Spelled, frozen=True):
