@@ -1,0 +1,103 @@
+"""Who follows hears everything once, in order: at the seam between what is on record and what happens, too."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Sequence
+
+from zot.events import AgentEvent, TextDelta, UserMessage
+from zot.history import Batch
+from zot.messages import TextBlock
+from zot.serve.backlog import Backlog
+from zot.serve.feed import Feed
+from zot.serve.local import LocalWire
+from zot.wire.updates import Dialect
+
+PATIENCE_S = 20.0
+RUN: Sequence[AgentEvent] = (UserMessage((TextBlock("hi"),), "t"), *(TextDelta(f"w{number}") for number in range(4)))
+
+
+class Record:
+    """What is on disk: all of the run."""
+
+    async def events_after(self, after: int, limit: int) -> Sequence[tuple[int, AgentEvent]]:
+        return [(seq, event) for seq, event in enumerate(RUN, 1) if seq > after][:limit]
+
+    async def run_so_far(self, upto: int) -> Sequence[AgentEvent]:
+        return RUN[:upto]
+
+
+class Ears:
+    """A client that takes everything at once."""
+
+    unread = 0
+
+    def __init__(self) -> None:
+        self.said = b""
+
+    @property
+    def taken(self) -> int:
+        return len(self.said)
+
+    def send(self, data: bytes) -> None:
+        self.said += data
+
+    async def room(self) -> None:
+        pass
+
+    def cut(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+    @property
+    def numbers(self) -> list[int]:
+        return [json.loads(line)["params"]["seq"] for line in self.said.splitlines()]
+
+
+async def test_what_is_on_disk_and_was_not_shown_yet_is_heard_once() -> None:
+    feed, ears = Feed("s", Record()), Ears()
+    feed.opened(3, busy=True)  # Rows 4 and 5 have been written, and the session has not heard of it.
+    is_there = asyncio.Event()
+    feed.follow(Backlog(ears), Dialect.CAMEL, 0, caught_up=is_there.set)
+    async with asyncio.timeout(PATIENCE_S):
+        await is_there.wait()
+    assert ears.numbers == [1, 2, 3]
+    feed.deliver(Batch(4, 1, RUN[3:]))
+    assert ears.numbers == [1, 2, 3, 4, 5]
+
+
+async def test_a_client_can_read_the_first_of_much_before_the_rest_is_made() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        theirs.setblocking(False)
+        loop = asyncio.get_running_loop()
+        made: list[LocalWire] = []
+
+        class Nobody:
+            def take(self, line: object) -> None:
+                raise AssertionError(line)
+
+            def end_input(self) -> None: ...
+
+            def close(self) -> None: ...
+
+        def connected(wire: LocalWire) -> Nobody:
+            made.append(wire)
+            return Nobody()
+
+        transport, _ = await loop.create_connection(lambda: LocalWire(connected), sock=ours)
+        [wire] = made
+        wire.send(b"a\n")
+        assert not _waits(theirs)  # What is said in one tick goes out together,
+        wire.send(b"b" * 100_000)
+        assert _waits(theirs)  # unless it is much.
+        transport.abort()
+
+
+def _waits(other: socket.socket) -> bool:
+    """True if there is something to be read, at this moment."""
+    try:
+        return bool(other.recv(1, socket.MSG_PEEK))
+    except BlockingIOError:
+        return False
