@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args
@@ -279,7 +280,17 @@ def extension_places(config: Config) -> list[str]:
         os.path.join(config.cwd or ".", ".zot", "extensions"),
         *([os.path.join(home, "extensions")] if home else []),
     ]
-    return [*config.ext, *(place for place in places if os.path.isdir(place))]
+    return [*config.ext, *(place for place in places if _is_place(place))]
+
+
+def _is_place(path: str) -> bool:
+    """Tell if something may be in there: also if nobody can tell."""
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
 
 
 def zot_home(env: Mapping[str, str]) -> str | None:

@@ -240,6 +240,43 @@ def test_what_looks_like_a_guard_and_cannot_be_used_guards_what_it_says_or_all(t
     assert guard is None or guard.on_failure == "block"
 
 
+def test_a_link_that_leads_nowhere_costs_only_itself(tmp_path: Path) -> None:
+    put(tmp_path / "extensions", "good")
+    (tmp_path / "extensions" / "loop").symlink_to("loop")
+    found = discover(cwd=str(tmp_path), home=str(tmp_path), is_trusted=everything)
+    assert [(one.name, one.standing, one.counts) for one in found] == [
+        ("good", "runs", True), ("loop", "broken", False),
+    ]  # fmt: skip
+
+
+async def test_what_cannot_be_read_at_all_may_have_been_a_guard(tmp_path: Path) -> None:
+    home, project = tmp_path / "home", tmp_path / "project"
+    for place in (home, project / ".zot"):
+        place.mkdir(parents=True)
+        (place / "extensions").symlink_to("extensions")
+    async with Stage(home, cwd=str(project)) as stage:
+        events = await stage.prompt('call read {"path": "."} ;; --- ;; say done')
+    assert results(events) == []
+    [blocked] = [event["error"] for event in events if event["type"] == "turn_end"]
+    assert blocked == "extension extensions, which guards this, is not running"
+    assert stage.notices() == [
+        ("extensions", f"could not be started: {home}/extensions: Too many levels of symbolic links")
+    ]
+    async with Stage(home, cwd=str(project), no_ext=True) as stage:
+        [(_, is_error)] = results(await stage.prompt('call read {"path": "."} ;; --- ;; say done'))
+    assert not is_error
+
+
+def test_a_manifest_that_is_there_and_cannot_be_read_guards_everything(tmp_path: Path) -> None:
+    for place in (tmp_path / "extensions", tmp_path / ".zot" / "extensions"):
+        (place / "dir").mkdir(parents=True)
+        (place / "dir" / "extension.json").symlink_to("x" * 300)
+    of_project, installed = discover(cwd=str(tmp_path), home=str(tmp_path), is_trusted=everything)
+    assert installed.manifest is not None
+    assert (installed.manifest.name, installed.manifest.intercept, installed.counts) == ("dir", ALL, True)
+    assert not of_project.counts
+
+
 def test_a_named_copy_takes_the_place_of_one_whose_manifest_is_broken(tmp_path: Path) -> None:
     guarding = {"intercept": ["tool_call"], "on_failure": "block"}
     installed = put(tmp_path / "home" / "extensions", "guard", **guarding, version=3)

@@ -65,12 +65,21 @@ def discover(
 def _by_name(place: str, source: Source) -> list[Located]:
     try:
         with os.scandir(place) as entries:
-            directories = [entry.path for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
+            directories = [entry.path for entry in entries if not entry.name.startswith(".") and _is_place(entry)]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as problem:
-        return [Located(place, source, "broken", problem=f"{place}: {problem.strerror}")]
+        guard = _unknown_guard(place) if source != "project" else None
+        return [Located(place, source, "broken", guard, problem=f"{place}: {problem.strerror}")]
     return sorted((_located(directory, source) for directory in directories), key=lambda one: (one.name, one.directory))
+
+
+def _is_place(entry: os.DirEntry[str]) -> bool:
+    """Tell if an extension may be there: what cannot be told is found out when it is read, and costs no other one."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return True
 
 
 def _located(directory: str, source: Source) -> Located:
@@ -87,6 +96,12 @@ def _broken_guard(directory: str) -> Manifest | None:
     from zot.extensions.guarded import broken_guard  # Nearly all can be used.
 
     return broken_guard(directory)
+
+
+def _unknown_guard(place: str) -> Manifest:
+    from zot.extensions.guarded import unknown_guard  # Nearly every place can be read.
+
+    return unknown_guard(place)
 
 
 def _ranked(found: Sequence[Located], is_trusted: Callable[[str, Sequence[str]], bool]) -> Iterator[Located]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Mapping
@@ -16,6 +17,8 @@ from zot.wire.extension import INTERCEPTED, ExtensionName, Intercepted
 
 #: How much alike a misspelt word and the one that was meant have to be.
 _ALIKE: Final = 0.75
+#: What says that there is no manifest, not that nobody may see it.
+_ABSENT: Final = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL}
 #: What may be the wish of a guard in a file that is no JSON.
 _SIGN: Final = re.compile(rb"on\W?_?fail\w{0,8}\W{0,16}(\w{0,5})", re.IGNORECASE)
 
@@ -27,8 +30,8 @@ def broken_guard(directory: str) -> Manifest | None:
     """
     try:
         data = content(os.path.join(directory, FILE_NAME)).removeprefix(b"\xef\xbb\xbf")
-    except OSError:
-        return None
+    except OSError as problem:
+        return None if problem.errno in _ABSENT else unknown_guard(directory)
     try:
         fields = msgspec.json.decode(data, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -37,6 +40,11 @@ def broken_guard(directory: str) -> Manifest | None:
     if _field(fields, "enabled") is False or not _is_closed(_field(fields, "on_failure")):
         return None
     return _guard(_name(fields, directory), _guarded(_field(fields, "intercept")))
+
+
+def unknown_guard(directory: str) -> Manifest:
+    """Return the guard of everything, for what cannot be read: nobody can tell that there is none in it."""
+    return Manifest(_name({}, directory), exec="./nothing", intercept=INTERCEPTED, on_failure="block")
 
 
 def _guard(name: str, guarded: tuple[Intercepted, ...]) -> Manifest | None:
