@@ -149,7 +149,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "premises", "session", "extension_host", "extensions", "store",
     },
     # Who talks to a daemon needs nothing of what a daemon is made of.
-    "client_line": {"errors", "serve"},
+    "client_line": {"errors", "printable", "serve"},
     "client_session": {"errors", "messages", "events", "wire"},
     "client": {"learned", "errors", "version", "endpoint", "wire", "client_line", "client_session"},
     # A conversation and a home in the daemon. Faces do not know them.

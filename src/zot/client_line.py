@@ -6,14 +6,18 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from zot.errors import ConfigError, ConnectionLost
+from zot.printable import printable_line
 from zot.serve.dial import dial
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
+    from websockets.http11 import Response
 
 _READ_BYTES = 1 << 18
 #: One message may be as long as what a tool said.
 _MAX_MESSAGE_BYTES = 64 << 20
+#: So much is said of why a server refuses us.
+_MAX_REASON = 200
 
 
 class Line(Protocol):
@@ -81,10 +85,7 @@ class WebLine:
         except InvalidURI as problem:
             raise ConfigError(f"{url}: {problem}") from None
         except InvalidStatus as problem:
-            status = problem.response.status_code
-            if status in (401, 403):
-                raise ConnectionLost(f"{url}: the daemon refused the token ({status})") from None
-            raise ConnectionRefusedError(f"{url}: {problem}") from None
+            raise _refusal(url, problem.response) from None
         except InvalidHandshake as problem:
             raise ConnectionRefusedError(f"{url}: {problem}") from None
 
@@ -111,3 +112,14 @@ class WebLine:
     def close(self) -> None:
         """End it at once."""
         self._connection.transport.abort()
+
+
+def _refusal(url: str, response: Response) -> Exception:
+    """Return why there is no connection: ConnectionLost if there will be none later either."""
+    status, why = response.status_code, printable_line((response.body or b"").decode("utf-8", "replace"), _MAX_REASON)
+    if status == 401:
+        return ConnectionLost(f"{url}: the daemon refused the token (401)")
+    if status in (403, 404) and not why:  # Not from us: a server that others are mounted in, too, has no such path.
+        why = "there is no daemon at this path; that of one which is mounted ends with a slash"
+    told = f"{url}: refused with {status}" + (f": {why}" if why else "")
+    return ConnectionLost(told) if status == 403 else ConnectionRefusedError(told)

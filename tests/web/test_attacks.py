@@ -72,7 +72,7 @@ ATTACKS: Mapping[str, Attack] = {
     "a path upwards, in disguise": ({"path": "/healthz/%2e%2e/%2e%2e/etc/passwd"}, {}, 404, (None, "404")),
     "a path with a zero": ({"path": "/%00"}, {}, 404, (None, "404")),
     "the file of tokens": ({"path": "/token"}, {}, 404, (None, "404")),
-    "a WebSocket elsewhere": ({"path": "/nowhere"}, UPGRADE, 403, (None, "403")),
+    "a WebSocket elsewhere": ({"path": "/nowhere"}, UPGRADE, 404, (None, "404")),
     "a WebSocket of a page elsewhere": ({}, {**UPGRADE, "Origin": "https://evil.example"}, 403, (None, "403 origin")),
     "a WebSocket of a page from nowhere": ({}, {**UPGRADE, "Origin": "null"}, 403, (None, "403 origin")),
     "a WebSocket by another name": ({"host": "evil.example"}, UPGRADE, 421, (None, "421 host")),

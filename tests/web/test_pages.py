@@ -19,7 +19,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
-from zot.errors import ConfigError
+from zot.client import Client
+from zot.errors import ConfigError, ConnectionLost
 from zot.web import Limits, Tls, app_for, listen, open_daemon
 
 from .face import PATIENCE_S, Face, faced, until
@@ -158,8 +159,20 @@ async def test_an_address_may_have_a_path_before_ours(tmp_path: Path) -> None:
         assert face.url.endswith("/agents")
         assert (await face.ask(path="/agents/healthz")).status == 200
         assert (await face.ask(path="/healthz")).status == 404
-        async with face.connected("/ws") as client:
-            assert "result" in await client.call("initialize")
+        for path in ("", "/", "/ws"):
+            async with face.connected(path) as client:
+                assert "result" in await client.call("initialize")
+        async with Client.connect(url=face.url, token=face.token) as ours:
+            assert (await ours.status()).listens == (face.url,)
+
+
+async def test_our_own_client_says_that_nothing_is_where_it_was_sent(tmp_path: Path) -> None:
+    async with faced(tmp_path / "home", path="/agents") as face:
+        for url in (f"{face.url}s", f"{face.url}/wss"):
+            with pytest.raises(ConnectionLost, match="404: there is nothing at this path"):
+                async with Client.connect(url=url, token=face.token):
+                    pass
+        assert face.refusals() == [(None, "404")] * 2
 
 
 async def test_it_can_be_mounted_in_an_application_and_a_server_of_others(tmp_path: Path) -> None:
@@ -174,6 +187,9 @@ async def test_it_can_be_mounted_in_an_application_and_a_server_of_others(tmp_pa
             assert (await face.ask(path="/zot/healthz")).body == b"ok\n"
             assert (await face.ask(path="/zot/metrics")).status == 401
             assert (await face.ask(path="/zot/metrics", host="evil.example", headers=face.bearer)).status == 421
+            with pytest.raises(ConnectionLost, match=r"403: there is no daemon at this path.* ends with a slash"):
+                async with Client.connect(url=face.url, token=face.token):
+                    pass
             async with face.connected("/") as client, face.connected("/ws") as slow:
                 session = await client.begin()
                 told = await client.prompt(session, "!echo hello")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Route, WebSocketRoute
@@ -16,8 +16,10 @@ from zot.web.gate import Gate
 from zot.web.guard import App, Inner, Outer
 from zot.web.limits import Limits
 from zot.web.pages import MetricsPage, healthz
+from zot.web.refusing import refuse
 from zot.web.respond import Respond
 from zot.web.tokens import Tokens
+from zot.web.web_wire import Receive, Send
 
 if TYPE_CHECKING:
     from zot.serve.daemon import Daemon
@@ -30,8 +32,9 @@ def app_for(
     hosts: Iterable[str] = (),
     origins: Iterable[str] = (),
     limits: Limits | None = None,
+    path: str = "",
 ) -> App:
-    """Return an application that serves ``daemon``, at `/` or below a path at which it is mounted.
+    """Return an application that serves ``daemon``, at `/` or below a path at which it is mounted, and then ``path``.
 
     ``tokens`` are who may come in, otherwise those in `token` of the daemon's data directory. ``hosts`` and ``origins``
     count besides those that the configuration has. Raise ConfigError if there are no tokens.
@@ -51,4 +54,30 @@ def app_for(
     ]
     app = Starlette(routes=routes)
     app.router.redirect_slashes = False
-    return Outer(app, gate, Refusals(daemon.parts.audit, daemon.metrics))
+    app.router.default = _nothing
+    return Outer(_Below(path, app), gate, Refusals(daemon.parts.audit, daemon.metrics))
+
+
+class _Below:
+    """Puts an application below a path, which is that of its `/`, too, without a slash at its end."""
+
+    def __init__(self, path: str, app: App) -> None:
+        self._path = path
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        root, path = scope.get("root_path", "") + self._path, scope["path"]
+        if path == root:
+            path += "/"
+        if self._path and not path.startswith(f"{root}/"):
+            await _nothing(scope, receive, send)
+            return
+        scope.update(root_path=root, path=path)
+        await self._app(scope, receive, send)
+
+
+async def _nothing(scope: Any, receive: Receive, send: Send) -> None:
+    await refuse(scope, send, 404, "there is nothing at this path")

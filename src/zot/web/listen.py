@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 import uvicorn
-from starlette.applications import Starlette
-from starlette.routing import Mount
 
 from zot.errors import ConfigError
 from zot.listen_address import ListenAddress, Tls, checked
@@ -21,7 +19,6 @@ from zot.serve.acceptor import Acceptor, Handshake
 from zot.serve.audit import Who
 from zot.serve.refusals import Refusals
 from zot.web.app import app_for
-from zot.web.guard import App
 from zot.web.limits import Limits
 from zot.web.protocol import HttpProtocol, ServerConfig
 from zot.web.tokens import Tokens
@@ -81,7 +78,7 @@ async def listen(
     tokens = Tokens(os.path.join(daemon.place.data_dir, "token"))
     listener = await _bound(address, inherited)
     try:
-        app = _below(address.path, app_for(daemon, tokens=tokens, hosts=(address.host,), limits=limits))
+        app = app_for(daemon, tokens=tokens, hosts=(address.host,), limits=limits, path=address.path)
         refusals = Refusals(daemon.parts.audit, daemon.metrics)
         config = ServerConfig(app, limits, lambda outcome: refusals.note(Who("http"), "", outcome))
         server = _Server(config)
@@ -184,10 +181,6 @@ async def _place_of(address: ListenAddress) -> tuple[socket.AddressFamily, _Plac
 
 def _unavailable(address: ListenAddress, problem: OSError) -> ConfigError:
     return ConfigError(f"cannot listen at {address}: {problem.strerror or problem}")
-
-
-def _below(path: str, app: App) -> App:
-    return Starlette(routes=[Mount(path, app=app)]) if path else app
 
 
 def _forget(listens: list[str], url: str) -> None:
