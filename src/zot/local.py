@@ -113,6 +113,7 @@ class LocalConversation:
             if not isinstance(why, RunCancelled):  # Whoever wanted that has it back.
                 self._dropped(why)
 
+        self._check_here("it cannot be steered from here")
         self._session.steer(text, prompt_id=name, dropped=dropped)
 
     async def take_back(self, name: str) -> None:
@@ -122,10 +123,11 @@ class LocalConversation:
         asked = [message for message in self._session.transcript.messages if message.role == "user"]
         if not asked:
             raise UserError("nothing has been asked yet")
+        self._check_here("wait for its end")
         self._session.request(text_of(asked[-1].content) or "go on", lambda messages: None)
 
     async def abort(self) -> None:
-        if self._overhearing is not None and self._overhearing.is_elsewhere:
+        if self._overhearing is not None and self._is_elsewhere:
             await self._overhearing.abort()
             return
         self._session.abort(steers=True)
@@ -183,6 +185,7 @@ class LocalConversation:
             await self._reopen(lock=locked)
 
     async def compact(self) -> None:
+        self._check_here("wait for its end")
         self._session.compact(dropped=self._dropped)
 
     async def clear(self) -> None:
@@ -250,6 +253,16 @@ class LocalConversation:
     def _check_idle(self, what: str) -> None:
         if self._session.busy:
             raise RuntimeBusy(f"{what} while a prompt or compact is running; abort it first")
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        """True while another process is at work in the session."""
+        return self._overhearing is not None and self._overhearing.is_elsewhere
+
+    def _check_here(self, advice: str) -> None:
+        """Refuse what would fail, and would seem to end the run that another process makes."""
+        if self._is_elsewhere:
+            raise RuntimeBusy(f"another process is at work in this session; {advice}")
 
     def _working(self) -> Config:
         """Return the settings with what the session works with now."""

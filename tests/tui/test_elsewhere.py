@@ -48,6 +48,26 @@ async def test_what_the_other_says_is_shown_and_can_be_gone_on_with(tmp_path: Pa
         assert [message.role for message in said].count("user") == 3
 
 
+async def test_a_run_of_the_other_cannot_be_steered_and_what_waits_goes_on_waiting(tmp_path: Path) -> None:
+    async with two(tmp_path) as (one, other):
+        await one.says(HELD)
+        await other.sees("running bash")
+        await other.says("!echo said afterwards")
+        await other.says("to the left", "ctrl+s")
+        await other.sees("it cannot be steered from here")
+        assert other.app.editor.text == "to the left"
+        other.app.editor.text = ""
+        await other.says("/compact")
+        await other.sees("at work in this session; wait for its end")
+        assert "1. !echo said afterwards" in other.screen
+        assert "running bash" in other.screen
+        assert "steering:" not in other.screen
+        (tmp_path / "go").touch()
+        await other.sees("   said afterwards")
+        await other.idle()
+        assert other.screen.count("released") == 2
+
+
 async def test_what_a_process_that_dies_leaves_behind_is_ended(tmp_path: Path, zot: Callable[..., Zot]) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
