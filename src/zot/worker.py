@@ -363,8 +363,8 @@ class Worker:
         elif problem is not None:
             job.error = explained(problem)
             run.failed(job.error)
-            if job.yields and job.text is not None and isinstance(problem, ContextExhausted | ContextTooLong):
-                run.take_back(job.text)
+            if isinstance(problem, ContextExhausted | ContextTooLong):
+                self._agent.take_back(run, job.text if job.yields else None)
         run.done()
 
     def _steer(self, run: Run) -> bool:

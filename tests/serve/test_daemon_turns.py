@@ -74,6 +74,24 @@ async def test_tools_are_called_and_their_results_told(daemon: Running) -> None:
     assert_in_order(caller)
 
 
+async def test_a_prompt_that_no_window_holds_fails_and_is_not_kept(tmp_path: Path) -> None:
+    async with running(tmp_path, policy=("bash=ask",)) as daemon:
+        caller = await daemon.caller()
+        await caller.get("session/new", agentAlias="default", sessionId="s")
+        too_long = "x " * 390_000
+        code, why = await caller.error("session/prompt", sessionId="s", prompt=too_long)
+        assert (code, why.partition(":")[0]) == (-32603, "context exhausted")
+        assert (await caller.get("session/prompt", sessionId="s", prompt="!echo one"))["content"] == "one"
+        prompted = caller.call("session/prompt", sessionId="s", prompt="!bash sleep 20")
+        request_id = (await caller.until(type="approval_request"))["requestId"]
+        caller.call("session/steer", sessionId="s", prompt=too_long)
+        caller.call("session/approve", sessionId="s", requestId=request_id, decision="reject_once")
+        assert "error" in await caller.answer(prompted)
+        assert (await caller.get("session/prompt", sessionId="s", prompt="!echo two"))["content"] == "two"
+        said = (await caller.get("session/messages", sessionId="s"))["messages"]
+        assert [one["content"] for one in said if one["role"] == "user"] == ["!echo one", "!bash sleep 20", "!echo two"]
+
+
 async def test_prompts_of_one_session_wait_for_each_other(daemon: Running) -> None:
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")

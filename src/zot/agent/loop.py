@@ -177,6 +177,20 @@ class Agent:
                 limit=limit,
             )
 
+    def take_back(self, run: Run, text: str | None) -> None:
+        """There was no room for what was said last: let go of it if it is ``text``, or if there never is any for it.
+
+        Otherwise, nothing that is said from then on could be answered.
+        """
+        for said in run.recorder.transcript.messages[-1:]:
+            if said.role == "user" and text_of(said.content) != text:
+                try:
+                    self.check_fit(said)
+                except PromptTooLong:
+                    text = text_of(said.content)
+        if text is not None:
+            run.take_back(text)
+
     def need(self, transcript: Transcript, tools: Sequence[ToolSpec]) -> int:
         """Return how many tokens the next request takes, as far as we can tell."""
         return self.gauge.need(self.system, tools, transcript.messages)
