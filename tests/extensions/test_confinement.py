@@ -239,6 +239,7 @@ async def test_all_programs_are_found_if_all_are_allowed(place: Place) -> None:
     tool.write_text("#!/bin/sh\necho tooled | cat\n")
     tool.chmod(0o755)
     (place.outside / "bin" / "linked").symlink_to("tool")
+    (place.outside / "bin" / "loop").symlink_to("loop")
     env = {**place.env, "PATH": f"{place.env['PATH'].partition(':')[2]}:{tool.parent}"}
     async with place.stage(place.probe({"exec": True}), env=env) as stage:
         outcome = await tried(stage, "subprocess.check_output(['linked'])", f"open('{place.outside}/file')")

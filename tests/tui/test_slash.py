@@ -197,5 +197,15 @@ async def test_files_with_blanks_and_files_elsewhere_are_completed(tmp_path: Pat
         assert not editor.offers
 
 
+async def test_a_link_that_leads_to_itself_is_offered_like_any_file(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.pilot.press(*"see @./l")
+        await person.sees("@./loop")
+        await person.pilot.press("tab")
+        assert person.app.editor.text == "see @./loop "
+
+
 def _pasted(text: str) -> Paste:
     return Paste(text)

@@ -95,7 +95,7 @@ def _beside(directory: str) -> Places:
 
 def _linked(directory: str) -> Iterator[str]:
     for entry in os.scandir(directory):
-        if entry.is_symlink() and entry.is_file():
+        if entry.is_symlink() and os.path.isfile(entry.path):
             target = os.path.realpath(entry.path)
             parent = os.path.dirname(target)
             yield parent if os.path.basename(parent) in _BIN else target

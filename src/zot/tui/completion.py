@@ -115,7 +115,8 @@ class Files:
         except OSError:
             return []  # There is nothing to be offered in what cannot be read.
         hidden = name.startswith(".")
-        paths = [f"{place}{one.name}{'/' * one.is_dir()}" for one in fits if hidden or not one.name.startswith(".")]
+        # What cannot be looked at, such as a link that leads to itself, is offered as it is.
+        paths = [f"{place}{one.name}{'/' * os.path.isdir(one.path)}" for one in fits if hidden or one.name[0] != "."]
         return sorted(paths)[:_MOST]
 
     def _walk(self) -> Iterator[str]:
