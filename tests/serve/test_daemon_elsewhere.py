@@ -53,6 +53,34 @@ async def test_who_follows_a_session_hears_what_others_do_with_it(daemon: Runnin
     assert late.updates("s") == caller.updates("s")
 
 
+@pytest.mark.parametrize("is_loaded", [True, False])
+async def test_a_session_that_another_process_runs_is_running_however_one_asks(
+    daemon: Running, tmp_path: Path, is_loaded: bool
+) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    if not is_loaded:
+        await daemon.daemon.hub.let_go("s")
+    config = Config(provider="lab", session="s", journal=str(tmp_path / "journal.db"), cwd=str(tmp_path))
+    other = await open_recorded(config, {"provider"})
+    assert await states(caller) == ["idle"] * 3
+    other.prompt("!stall-mid")
+    await caller.until(type="agent_message_chunk")
+    assert await states(caller) == ["running"] * 3
+    other.abort()
+    await other.finish()
+    await caller.until(type="turn_complete")
+    assert await states(caller) == ["idle"] * 3
+    await other.close()
+
+
+async def states(caller: Caller) -> list[str]:
+    """Return in which state the only session is, by each of those that tell it."""
+    [entry] = (await caller.get("session/list"))["sessions"]
+    told = [await caller.get(f"session/{name}", sessionId="s") for name in ("attach", "state")]
+    return [one["state"] for one in (entry, *told)]
+
+
 @pytest.mark.parametrize("jump_s", [86_400, -86_400])
 async def test_what_others_do_is_heard_also_if_the_clock_is_set_meanwhile(
     daemon: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: int

@@ -32,6 +32,9 @@ class Shelf(Protocol):
     async def asked_at(self, session_id: str, request_id: str) -> int:
         """Return the number of a question that the newest run asked; 0 if that is not on record."""
 
+    async def is_running(self, session_id: str) -> bool:
+        """True if somebody runs a session, here or in another process. Raise NoSuchSession."""
+
     async def is_left_behind(self, session_id: str) -> bool:
         """True if the newest run of a session has no end because its process is gone."""
 
@@ -110,7 +113,7 @@ class SessionMethods:
         seq, epoch = await self._standing(connection, session_id)
         beginning = await self._beginning(session_id, seq)
         after = beginning if asked.after is None else min(asked.after, seq)
-        doing = _doing(self._hub.session(session_id))
+        doing = await self._doing(session_id)
         asked_seq = beginning + 1 if beginning < seq else said.ABSENT
         attached = said.Attached(session_id=session_id, last_seq=seq, epoch=epoch, asked_seq=asked_seq, **doing)
         return Told(attached, lambda: connection.follow(session_id, after, again=True))
@@ -144,6 +147,7 @@ class SessionMethods:
         seq, epoch = await self._standing(connection, asked.session_id)
         await self._hub.refresh(asked.session_id, seq)
         async with self._hub.use(asked.session_id, looks=True) as session:
+            doing = await self._doing(asked.session_id)
             state = session.state()
             return said.State(
                 session_id=asked.session_id,
@@ -158,8 +162,18 @@ class SessionMethods:
                 epoch=epoch,
                 context_tokens=session.agent.need(session.transcript, ()) if state.message_count else 0,
                 context_window=session.agent.model.context_window,
-                **_doing(session),
+                **doing,
             )
+
+    async def _doing(self, session_id: str) -> dict[str, Any]:
+        """Return what a session is doing. One that has nothing to do here may be run by another process."""
+        session = self._hub.session(session_id)
+        is_elsewhere = (session is None or not session.busy) and await self._shelf.is_running(session_id)
+        session = self._hub.session(session_id)
+        if session is not None and (request := session.pending) is not None:
+            return {"state": "waiting_approval", "pending_approval": pending_of(request, time.time())}
+        is_here = session is not None and session.busy
+        return {"state": "running" if is_here or is_elsewhere else "idle"}
 
     async def _beginning(self, session_id: str, seq: int) -> int:
         """Return after which number a new follower begins: a question that waits is shown again."""
@@ -315,15 +329,6 @@ class SessionMethods:
                     await session.forget(one)
                     return said.Forgotten(asked.session_id)
         raise UserError("that is not remembered")
-
-
-def _doing(session: Session | None) -> dict[str, Any]:
-    """Return what a session is doing; one that is not loaded does nothing."""
-    if session is None:
-        return {"state": "idle"}
-    if (request := session.pending) is not None:
-        return {"state": "waiting_approval", "pending_approval": pending_of(request, time.time())}
-    return {"state": "running" if session.busy else "idle"}
 
 
 def _undone(why: AgentError, code_if_unwanted: int) -> RpcError:

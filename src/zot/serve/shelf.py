@@ -45,9 +45,6 @@ class Shelf:
         """Return sessions, the newest first; of those, the ones in which ``query`` was said."""
         found = [hit.session for hit in await self._journal.search(query)] if query else None
 
-        def running(record: SessionRecord) -> bool:
-            return record.owner is not None and self._journal.is_running(record)
-
         def look(connection: sqlite3.Connection) -> list[Entry]:
             entries: list[Entry] = []
             for record in tables.listed(connection, cwd=cwd):
@@ -59,7 +56,7 @@ class Shelf:
                     record,
                     tables.last_seq(connection, record.number),
                     view.agent_of(connection, record),
-                    running(record),
+                    self._is_run(record),
                 )
                 if agent is None or entry.agent == agent:
                     entries.append(entry)
@@ -86,6 +83,13 @@ class Shelf:
     async def asked_at(self, session_id: str, request_id: str) -> int:
         """Return the number of a question that the newest run asked; 0 if that is not on record."""
         return await self._journal.reading(lambda connection: view.asked_at(connection, session_id, request_id))
+
+    async def is_running(self, session_id: str) -> bool:
+        """True if somebody runs a session, here or in another process. Raise NoSuchSession."""
+        return self._is_run(await self._journal.find(session_id))
+
+    def _is_run(self, record: SessionRecord) -> bool:
+        return record.owner is not None and self._journal.is_running(record)
 
     async def is_left_behind(self, session_id: str) -> bool:
         """True if the newest run of a session has no end because its process is gone."""
