@@ -261,7 +261,7 @@ def test_a_second_client_answers_what_the_first_is_asked(home: Path) -> None:
             daemon.cut()
             shown = [event async for event in up_to_question(replayed(helper)) if isinstance(event, ApprovalRequest)]
             assert shown == [request]
-            await helper.approve(request.id, "allow_once")
+            await helper.approve(request, "allow_once")
             with pytest.raises(RpcError):
                 await helper.approve(request.id, "reject")
             rest = [event async for event in turn]

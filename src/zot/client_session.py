@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, Protocol, Self, TypeVar
 
 from zot.errors import AgentError, RunCancelled
-from zot.events import AgentEvent
+from zot.events import AgentEvent, ApprovalRequest
 from zot.messages import ImageBlock
 from zot.wire import daemon_extensions as extensions
 from zot.wire import daemon_session as said
@@ -98,9 +98,13 @@ class ClientSession:
         """End the running turn. Raise RpcError if there is none."""
         await self._ask("session/cancel", said.Cancelled)
 
-    async def approve(self, request: str, decision: str) -> None:
-        """Answer an `ApprovalRequest`: allow_once, allow_always or reject. Raise RpcError if nobody waits for it."""
-        await self._ask("session/approve", said.Approved, requestId=request, decision=decision)
+    async def approve(self, request: ApprovalRequest | str, decision: str) -> None:
+        """Answer an `ApprovalRequest`, or the one of this id: allow_once, allow_always or reject.
+
+        Raise RpcError if nobody waits for it.
+        """
+        request_id = request if isinstance(request, str) else request.id
+        await self._ask("session/approve", said.Approved, requestId=request_id, decision=decision)
 
     async def state(self) -> said.State:
         """Return how it is."""
