@@ -387,6 +387,12 @@ def test_importing_zot_loads_nothing_else() -> None:
     assert result.stdout == "[]\n"
 
 
+def test_the_events_are_there_before_anything_else_was_used() -> None:
+    code = "import zot; print('events' in dir(zot), zot.events.Done.__name__)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert result.stdout == "True Done\n"
+
+
 def test_what_zot_offers_can_be_had() -> None:
     import zot
 

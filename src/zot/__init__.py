@@ -72,6 +72,8 @@ _HOMES = {
     "zot.version": ("__version__",),
     "zot.wire.jsonrpc": ("RpcError",),
 }
+#: Modules that are used by their names: `zot.events.Done`.
+_MODULES = ("events",)
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = sorted(_HOME_OF)  # noqa: PLE0605 -- made from the table, so that it cannot differ from it
@@ -79,12 +81,14 @@ __all__ = sorted(_HOME_OF)  # noqa: PLE0605 -- made from the table, so that it c
 
 def __getattr__(name: str) -> Any:
     home = _HOME_OF.get(name)
-    if home is None:
+    if home is None and name not in _MODULES:
         raise AttributeError(f"module 'zot' has no attribute {name!r}")
     from importlib import import_module
 
+    if home is None:
+        return import_module(f"zot.{name}")
     return getattr(import_module(home), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME_OF})
+    return sorted({*globals(), *_HOME_OF, *_MODULES})
