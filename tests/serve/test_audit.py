@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -121,6 +123,31 @@ def test_the_next_daemon_goes_on_with_the_chain_also_after_a_torn_line(tmp_path:
     Audit(LogFile(str(path)), soon=at_once).close()
     assert verify([str(path)]).problems == (f"{path}:3: is not as it was written",)
     assert verify([str(path)]).last == 3
+
+
+def test_daemons_that_share_a_log_write_one_chain(tmp_path: Path) -> None:
+    path = str(tmp_path / "a")
+    audits = [Audit(LogFile(path, max_bytes=1500), soon=at_once) for _ in range(3)]
+    for number in range(20):
+        audits[number % 3].call(LOCAL, f"m{number}")
+        audits[number * 7 % 3].call(LOCAL, f"n{number}")
+    for audit in audits:
+        audit.close()
+    verified = verify(log_files(path))
+    assert (verified.problems, verified.last) == ((), 43)
+
+
+def test_processes_that_write_a_log_at_the_same_time_write_one_chain(tmp_path: Path) -> None:
+    path = str(tmp_path / "a")
+    writes = (
+        "import sys\nfrom zot.serve.audit import Audit, Who\nfrom zot.serve.log_file import LogFile\n"
+        "audit = Audit(LogFile(sys.argv[1]), soon=lambda call: call())\n"
+        "for number in range(300): audit.call(Who('unix'), 'm')\naudit.close()\n"
+    )
+    processes = [subprocess.Popen([sys.executable, "-c", writes, path]) for _ in range(3)]
+    assert [process.wait(PATIENCE_S) for process in processes] == [0, 0, 0]
+    verified = verify(log_files(path))
+    assert (verified.problems, verified.last) == ((), 903)
 
 
 def test_the_chain_goes_on_over_files_that_are_put_aside(tmp_path: Path) -> None:

@@ -53,7 +53,10 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Audit:
-    """The audit log. What is noted in one tick is written at its end, in one piece. Never raises, never waits."""
+    """The audit log. What is noted in one tick is written at its end, in one piece. Never raises, hardly ever waits.
+
+    Other daemons may write to the same file: each goes on behind the others.
+    """
 
     def __init__(self, file: LogFile, *, soon: Callable[[Callable[[], None]], object]) -> None:
         """Go on with what is in ``file``. ``soon`` calls a function later, such as the event loop's `call_soon`."""
@@ -61,7 +64,7 @@ class Audit:
         self._soon = soon
         self._waiting: list[Entry] = []
         self._is_called = False
-        self._n, self._hash = _last(file.path)
+        self._n, self._hash = 0, _NOTHING
         self._lost = 0
         #: Whoever has something to note at the end.
         self.when_closing: list[Callable[[], None]] = []
@@ -103,15 +106,25 @@ class Audit:
             return
         if self._lost:
             entries = [Entry(0, timestamp(), "lost", lines=self._lost), *entries]
+        with self._file.alone():
+            if self._write(entries):
+                self._lost = 0
+            else:
+                self._lost += len(entries) - bool(self._lost)
+
+    def _write(self, entries: Iterable[Entry]) -> bool:
+        """Add ``entries`` to the chain, behind what other daemons have added. False if they cannot be written."""
+        if not self._file.is_as_we_left_it:
+            self._n, self._hash = max((self._n, self._hash), _last(self._file.path), key=lambda last: last[0])
         n, hashed, lines = self._n, self._hash, []
         for entry in entries:
             n += 1
             line, hashed = _chained(msgspec.structs.replace(entry, n=n, prev=hashed))
             lines.append(line)
-        if self._file.append(b"".join(lines)):
-            self._n, self._hash, self._lost = n, hashed, 0
-        else:
-            self._lost += len(entries) - bool(self._lost)
+        if not self._file.append(b"".join(lines)):
+            return False
+        self._n, self._hash = n, hashed
+        return True
 
     def close(self) -> None:
         """Write the rest and close the file."""
@@ -180,7 +193,7 @@ def _last(path: str) -> tuple[int, str]:
     """Return the number and the hash of the last whole line of a log."""
     for one in (path, f"{path}.1"):
         try:
-            with open(one, "rb") as file:
+            with open(one, "rb", opener=_opened) as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
                 lines = file.read(_TAIL_BYTES).split(b"\n")
         except OSError:  # There is none, or it cannot be read: then a new chain begins.
@@ -189,6 +202,10 @@ def _last(path: str) -> tuple[int, str]:
             if entry := _read(line):
                 return entry.n, _hash_in(line)
     return 0, _NOTHING
+
+
+def _opened(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
 
 
 def _lines(paths: Iterable[str]) -> Iterator[tuple[str, int, bytes]]:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 
 from zot.private import make_directory
 
 MAX_BYTES = 10 * 1024 * 1024
 FILES = 5
+#: So often we look if another process has written, and so long we wait before that.
+_TRIES, _PAUSE_S = 50, 0.002
 _OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK
 
 
 class LogFile:
     """Lines at the end of ``path``, for its owner only. The older ones are in ``path.1`` and so on, the oldest last.
 
-    One process writes it. Never raises: ``problem`` says why lines could not be added when they last were to be.
+    Several processes may write it, each `alone` for what belongs together. Never raises: ``problem`` says why lines could not be added when they last were to be.
     """
 
     def __init__(self, path: str, *, max_bytes: int = MAX_BYTES, files: int = FILES) -> None:
@@ -26,6 +32,32 @@ class LogFile:
         self._files = files
         self._descriptor = -1
         self._size = 0
+
+    @property
+    def is_as_we_left_it(self) -> bool:
+        """False if somebody else has written it, moved it or removed it since we last wrote; also before that."""
+        return self._is_in_place() and os.fstat(self._descriptor).st_size == self._size
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Let no other process be `alone` meanwhile; for a moment only. One that does not end its own is not waited for."""
+        try:
+            directory = os.open(os.path.dirname(self.path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:  # Then there is nothing to share.
+            yield
+            return
+        try:
+            for _ in range(_TRIES):
+                try:
+                    fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    time.sleep(_PAUSE_S)
+                except OSError:  # Not every file system can.
+                    break
+            yield
+        finally:
+            os.close(directory)
 
     def append(self, lines: bytes) -> bool:
         """Add whole lines, or nothing. False if there is no room, or no file."""
@@ -46,7 +78,9 @@ class LogFile:
 
     def _find_place(self, size: int) -> None:
         """See to it that the file is open, in its place, and not too long for ``size`` more bytes."""
-        if not self._is_in_place():
+        if self._is_in_place():
+            self._size = os.fstat(self._descriptor).st_size
+        else:
             self._open()
         if self._size and self._size + size > self._max_bytes:
             for path, older in reversed(_pairs(self.path, self._files)):
