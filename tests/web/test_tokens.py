@@ -59,6 +59,28 @@ def test_a_token_that_is_taken_out_counts_no_more_and_one_that_is_put_in_does(tm
     assert tokens.bearer(path.read_text().strip()) == "default"
 
 
+def test_a_line_that_is_no_token_keeps_everybody_out_and_the_log_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = written(tmp_path / "token", f"{ONE}\n")
+    tokens = Tokens(str(path))
+    assert (tokens.bearer(ONE), caplog.messages) == ("default", [])
+    path.write_text(f"{ONE}\nsecret\n")
+    assert [tokens.bearer(token) for token in (ONE, OTHER, ONE)] == [None, None, None]
+    [told] = caplog.messages
+    assert told.startswith(f"{path}:2: expected a token")
+    assert told.endswith("until that is mended, no token admits anybody")
+    assert not any(token in told for token in ("secret", ONE))
+    path.chmod(0o644)
+    assert tokens.bearer(ONE) is None
+    path.chmod(0o600)
+    path.write_text(f"{ONE}\n")
+    assert [tokens.bearer(ONE), tokens.bearer(ONE)] == ["default", "default"]
+    assert [one.removeprefix(f"{path}: ").partition(",")[0] for one in caplog.messages[1:]] == [
+        "others can read it", "it can be read again",
+    ]  # fmt: skip
+
+
 WRONG = {
     "one that can be guessed": ("secret\n", 0o600, ":1: expected a token of 32 to 256"),
     "a strange name": (f"{ONE}\na b:{OTHER}\n", 0o600, ":2: expected"),

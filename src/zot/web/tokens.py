@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+import logging
 import os
 import re
 import stat
@@ -11,6 +12,8 @@ from collections.abc import Mapping
 
 from zot.errors import ConfigError
 from zot.private import make_directory
+
+log = logging.getLogger("zot")
 
 _BYTES = 32
 #: Whose token it is that has no name.
@@ -30,14 +33,18 @@ class Tokens:
         self.path = path
         self._seen: tuple[int, ...] = ()
         self._tokens: Mapping[str, bytes] = {}
+        #: What is wrong with the file, as it was told.
+        self._told = ""
         self._refresh()
 
     def bearer(self, token: str) -> str | None:
         """Return whose token it is; None if it is nobody's. Takes as long for one as for another."""
         try:
             self._refresh()
-        except ConfigError:  # What cannot be read admits nobody; whoever has changed it will look.
+        except ConfigError as problem:  # What cannot be read admits nobody.
+            self._tell(str(problem))
             return None
+        self._tell("")
         given = token.encode("utf-8", "surrogatepass")
         found = None
         for name, known in self._tokens.items():
@@ -48,6 +55,16 @@ class Tokens:
     def first(self) -> str:
         """Return the token of the first line, for whoever may read the file anyway."""
         return next(iter(self._tokens.values())).decode()
+
+    def _tell(self, problem: str) -> None:
+        """Log what is wrong with the file, once: those who are kept out are told nothing of it."""
+        if problem == self._told:
+            return
+        self._told = problem
+        if problem:
+            log.warning("%s; until that is mended, no token admits anybody", problem)
+        else:
+            log.warning("%s: it can be read again, and its tokens count", self.path)
 
     def _refresh(self) -> None:
         try:
