@@ -22,7 +22,8 @@ _OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os
 class LogFile:
     """Lines at the end of ``path``, for its owner only. The older ones are in ``path.1`` and so on, the oldest last.
 
-    Several processes may write it, each `alone` for what belongs together. Never raises: ``problem`` says why lines could not be added when they last were to be.
+    Several processes may write it, each `alone` for what belongs together. Never raises: ``problem`` says
+    why lines could not be added when they last were to be.
     """
 
     def __init__(self, path: str, *, max_bytes: int = MAX_BYTES, files: int = FILES) -> None:
@@ -40,7 +41,7 @@ class LogFile:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Let no other process be `alone` meanwhile; for a moment only. One that does not end its own is not waited for."""
+        """Let no other process be `alone` for a moment. One that does not come to the end of its own is not waited for."""
         try:
             directory = os.open(os.path.dirname(self.path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:  # Then there is nothing to share.
