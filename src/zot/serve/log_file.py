@@ -41,7 +41,7 @@ class LogFile:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Let no other process be `alone` for a moment. One that does not come to the end of its own is not waited for."""
+        """Let no other process be `alone` for a moment. One that does not come to its end is not waited for."""
         try:
             directory = os.open(os.path.dirname(self.path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:  # Then there is nothing to share.
