@@ -195,6 +195,10 @@ class Journal(Look):
             self.suspect(problem)
             raise
 
+    async def check_writing(self) -> None:
+        """Raise StoreFailed if nothing could be written now, or nobody would find it."""
+        await self.writing(lambda connection: self.writer.check_file())
+
     def suspect(self, problem: BaseException) -> None:
         """If that is damage, see to it that the file is salvaged when it is next opened, or a session resumed."""
         if isinstance(problem, JournalDamaged):

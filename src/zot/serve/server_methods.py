@@ -12,6 +12,7 @@ import msgspec
 
 from zot.errors import UserError
 from zot.messages import timestamp
+from zot.serve.checkup import Checkup
 from zot.serve.connection import Connection, Handler, Later, Told
 from zot.serve.metrics import rss_bytes
 from zot.wire import daemon_server as said
@@ -31,6 +32,7 @@ class ServerMethods:
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
+        self._journal = Checkup(daemon.shelf.check)
         #: Answers of which we have not heard if they got out.
         self._undelivered: dict[tuple[int, str], Answered] = {}
         #: Who waits for an answer, and what makes it.
@@ -92,7 +94,7 @@ class ServerMethods:
             pid=os.getpid(),
             updated_at=now,
             uptime_seconds=int(self._daemon.uptime_s),
-            components={"daemon": ok, "journal": ok},
+            components={"daemon": ok, "journal": await self._journal.make()},
             process=process,
         )
 

@@ -80,6 +80,10 @@ class Shelf:
         """Remove a session for good. Raise NoSuchSession, SessionBusy."""
         await self._journal.delete(session_id)
 
+    async def check(self) -> None:
+        """Raise StoreFailed if nothing could be recorded now."""
+        await self._journal.check_writing()
+
     async def asked_at(self, session_id: str, request_id: str) -> int:
         """Return the number of a question that the newest run asked; 0 if that is not on record."""
         return await self._journal.reading(lambda connection: view.asked_at(connection, session_id, request_id))
