@@ -27,6 +27,7 @@ class ClientConversation:
         self._session = session
         self._followers: dict[Subscriber, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._agent = ""
         #: The number above which is what is told to who follows; None is from now on.
         self._after = session.opened_at if session.opened.state == "waiting_approval" else None
 
@@ -49,6 +50,7 @@ class ClientConversation:
             raise UserError("there is no connection to the daemon")
         async with _plainly():
             state = await self._session.state()
+        self._agent = state.agent_alias
         used = state.usage.counters
         return Snapshot(
             self._session.id,
@@ -62,6 +64,12 @@ class ClientConversation:
             state.context_window,
             queued=state.queued,
         )
+
+    async def agent(self) -> str:
+        """Return the name of its agent; also when it is gone, if somebody had seen it before."""
+        if not self._agent:
+            await self.state()
+        return self._agent
 
     async def messages(self) -> Sequence[ShownMessage]:
         async with _plainly():

@@ -15,11 +15,11 @@ class ClientHome:
     """A `Home` whose sessions run in the daemon.
 
     Keys, skills and files of sessions are those of the user, if the daemon has the same: then ``own`` is the home of a
-    session that works in a directory.
+    session that works in a directory, for an agent. What is made from within a session is of the agent of that one.
     """
 
     def __init__(
-        self, client: Client, *, cwd: str, agent: str = "default", own: Callable[[str], Home] | None = None
+        self, client: Client, *, cwd: str, agent: str = "default", own: Callable[[str, str], Home] | None = None
     ) -> None:
         self._client = client
         self._cwd = cwd
@@ -34,7 +34,7 @@ class ClientHome:
 
     async def open(self, session: str | None = None) -> ClientConversation:
         if session is None:
-            return self.conversation(await self._client.session(agent=self._agent, cwd=self._cwd))
+            return self.conversation(await self._client.session(agent=await self._agent_here(), cwd=self._cwd))
         return self.conversation(await self._client.attach(session))
 
     async def sessions(self) -> Sequence[SessionInfo]:
@@ -74,4 +74,9 @@ class ClientHome:
         """Return the home of the user, seen from where the session works. Raise UserError if the daemon has another."""
         if self._make_own is None:
             raise UserError(f"this cannot be done from here: the daemon {otherwise}")
-        return self._make_own(self._cwd if self._newest is None else (await self._newest.state()).cwd)
+        cwd = self._cwd if self._newest is None else (await self._newest.state()).cwd
+        return self._make_own(cwd, await self._agent_here())
+
+    async def _agent_here(self) -> str:
+        """Return the agent of the session that one is in."""
+        return self._agent if self._newest is None else await self._newest.agent()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from zot.config import Config, zot_home
+from zot.config import DEFAULT_AGENT, Config, zot_home
 from zot.conversation import SessionInfo, SkillInfo, Untrusted
 from zot.errors import ConfigError, NoSuchSession, StoreFailed, UserError
 from zot.local import LocalConversation
@@ -97,6 +97,7 @@ class LocalHome:
                     spare_id=new_session_id,
                     home=_user(),
                     cwd=None,
+                    agent="" if self._config.agent == DEFAULT_AGENT else self._config.agent,
                     now=timestamp(),
                 )
             )

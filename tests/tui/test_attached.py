@@ -18,6 +18,7 @@ from zot.config import Config
 from zot.conversation import Conversation, Home
 from zot.local_home import LocalHome
 from zot.tui.app import ZotApp
+from zot.wire.daemon_session import State
 
 HELD = """!script call bash {"command": "while ! [ -e %s ]; do sleep 0.02; done"} ;; --- ;; say "released" """
 
@@ -33,7 +34,7 @@ async def attached(
     client: Client, home: Path, session: str | None = None, state: str = "ready", own: Home | None = None
 ) -> AsyncIterator[Stage]:
     """A terminal at a session, or at a new one, when it shows that state. The daemon has the home ``own``, if any."""
-    there = ClientHome(client, cwd=str(home), agent="careful", own=None if own is None else lambda cwd: own)
+    there = ClientHome(client, cwd=str(home), agent="careful", own=None if own is None else lambda cwd, agent: own)
     talk = await there.open(session)
 
     async def begin() -> Home:
@@ -188,6 +189,30 @@ async def test_what_cannot_be_done_from_afar_says_what_to_do_instead(home: Path,
             await person.says(command)
             await person.until(lambda: said in " ".join(person.screen.replace("│", " ").split()), said)
             await person.idle()
+
+
+async def test_what_is_made_from_within_a_session_is_of_its_agent(home: Path) -> None:
+    env = {"PATH": os.environ["PATH"], "HOME": str(home), "ZOT_HOME": str(home)}
+
+    def own(cwd: str, agent: str) -> Home:
+        return LocalHome(Config(provider="lab", cwd=cwd, env=env, agent=agent))
+
+    async def entered(talk: Conversation) -> str:
+        state = await client.ask("session/state", {"sessionId": (await talk.state()).session}, State)
+        return state.agent_alias
+
+    async with asyncio.timeout(2 * PATIENCE_S), Restarting(home) as daemon, daemon.client() as client:
+        careful = await client.session(agent="careful", cwd=str(home))
+        there = ClientHome(client, cwd=str(home), own=own)
+        await there.open(careful.id)
+        new = await there.open()
+        assert (await new.state()).session != careful.id
+        assert await entered(new) == "careful"
+        await there.export(careful.id, str(home / "a.jsonl"))
+        assert await entered(await there.open(await there.import_(str(home / "a.jsonl")))) == "careful"
+        await there.open((await client.session(agent="default", cwd=str(home))).id)
+        assert await entered(await there.open()) == "default"
+        assert await entered(await there.open(await there.import_(str(home / "a.jsonl")))) == "default"
 
 
 async def test_at_a_daemon_with_the_same_home_sessions_are_exported_imported_and_skills_listed(home: Path) -> None:

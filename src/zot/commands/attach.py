@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _FLAGS = (
     flags.Flag("--new", "a new session, in the current directory"),
-    flags.Flag("--agent", "of which agent a new one is (default)", value="NAME"),
+    flags.Flag("--agent", "of which agent it is, with --new (default)", value="NAME"),
     flags.Flag("--plain", "lines, also on a terminal that could show more"),
     flags.Flag("--after", "show first what happened above this number; 0 is everything", value="N", parse=int),
     *PLACE_FLAGS,
@@ -114,7 +114,7 @@ async def _on_screen(client: Client, session: ClientSession, settings: dict[str,
     from zot.tui.app import ZotApp
 
     own = _own_home if _shares_home(settings) else None
-    home = ClientHome(client, cwd=directory(None), agent=settings.get("agent", "default"), own=own)
+    home = ClientHome(client, cwd=directory(None), own=own)
 
     async def begin() -> Home:
         return home
@@ -135,11 +135,11 @@ def _shares_home(settings: dict[str, Any]) -> bool:
     return place.config_dir is None and place.journal is None
 
 
-def _own_home(cwd: str) -> Home:
+def _own_home(cwd: str, agent: str) -> Home:
     from zot.config import Config
     from zot.local_home import LocalHome
 
-    return LocalHome(Config(cwd=cwd))
+    return LocalHome(Config(cwd=cwd, agent=agent))
 
 
 class Attachment:

@@ -65,12 +65,13 @@ def imported(
     spare_id: Callable[[], str],
     home: str,
     cwd: str | None,
+    agent: str = "",
     now: str,
 ) -> SessionRecord:
     """Make a session of ``lines``, which are valid: within a transaction, so all of it or nothing.
 
     It is called ``wanted_id``, which must be free; without one as before, or ``spare_id`` if there is such a session.
-    ``cwd`` is where it works from now on, if that is not where it did. Raise UserError.
+    ``cwd`` is where it works from now on, if that is not where it did, ``agent`` whose it is. Raise UserError.
     """
     reading = iter(lines)
     header = next(reading)
@@ -78,7 +79,7 @@ def imported(
     new_id = wanted_id or (header.id if find(connection, header.id) is None else spare_id())
     where = local(header.cwd, home) if cwd is None else cwd
     made = create(connection, new_id, cwd=where, title=header.title, now=now)
-    _Import(connection, made.number, home=home, cwd=cwd, now=now).take(reading)
+    _Import(connection, made.number, home=home, cwd=cwd, agent=agent, now=now).take(reading)
     parent = None if header.parent is None else key_of(header.parent)
     query = "UPDATE sessions SET created = ?, parent = ?, fork_seq = ? WHERE number = ?"
     connection.execute(query, (header.created, parent, header.fork_seq, made.number))
@@ -88,11 +89,14 @@ def imported(
 class _Import:
     """Rows on their way into one session."""
 
-    def __init__(self, connection: sqlite3.Connection, number: int, *, home: str, cwd: str | None, now: str) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, number: int, *, home: str, cwd: str | None, agent: str, now: str
+    ) -> None:
         self._connection = connection
         self._number = number
         self._home = home
         self._cwd = cwd
+        self._agent = agent
         self._now = now
         self._summary = Summary()
         self._open: Chunk | None = None
@@ -115,10 +119,11 @@ class _Import:
         summed_up(self._connection, self._number, self._summary.assignments(self._now))
 
     def _here(self, change: Change) -> Change:
-        """Return ``change`` with the directory of this machine."""
+        """Return ``change`` with the directory and the agent of this machine."""
         if not isinstance(change, Configured):
             return change
-        return msgspec.structs.replace(change, cwd=local(change.cwd, self._home) if self._cwd is None else self._cwd)
+        cwd = local(change.cwd, self._home) if self._cwd is None else self._cwd
+        return msgspec.structs.replace(change, cwd=cwd, agent=self._agent)
 
     def _take_row(self, seq: int, run: int, kind: Kind, row: Row) -> None:
         body = encode(row) + b"\n"
