@@ -167,7 +167,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "local_home": {
         "errors", "messages", "config", "conversation", "local", "runtime", "session", "journal", "skills", "trust",
-        "extensions", "auth_file", "credentials", "providers", "providers/vendors", "private",
+        "extensions", "auth_file", "credentials", "providers", "providers/vendors", "private", "printable",
     },
     "about": {"readable"},
     "html": {"messages", "readable", "about"},
@@ -192,7 +192,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "html", "client_home", "preloading", "private",
     },
     # It imports the command that was named, by name; one that must answer is not to die while it is loaded.
-    "cli": {"errors", "version", "serve"},
+    "cli": {"errors", "version", "serve", "readable"},
     "__main__": {"cli"},
     # The face of the SDK re-exports; it loads nothing until it is asked.
     "__init__": {

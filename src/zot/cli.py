@@ -155,6 +155,8 @@ def _run(command: str, argv: Sequence[str]) -> int:
         # Without importlib, which alone would take as long as the rest of this file.
         code: int = __import__(f"zot.commands.{command}", fromlist=["main"]).main(argv)
     except AgentError as problem:
-        sys.stderr.write(f"zot: {problem}\n")
+        from zot.readable import escaped  # Only who fails needs it.
+
+        sys.stderr.write(f"zot: {escaped(str(problem))}\n")
         return 2 if isinstance(problem, UsageError) else 1
     return code

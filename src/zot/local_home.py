@@ -13,6 +13,7 @@ from zot.config import DEFAULT_AGENT, Config, zot_home
 from zot.conversation import SessionInfo, SkillInfo, Untrusted
 from zot.errors import ConfigError, NoSuchSession, StoreFailed, UserError
 from zot.local import LocalConversation
+from zot.printable import printable
 from zot.runtime import HOSTED, journal_path, open_recorded, open_session
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class LocalHome:
     async def newest(self) -> str:
         """Return the newest session of the directory that is no stranger's. Raise NoSuchSession."""
         cwd = self._cwd
-        nothing = NoSuchSession(f"there is no session of {cwd} to go on with; /sessions shows the others")
+        nothing = NoSuchSession(f"there is no session of {printable(cwd)} to go on with; /sessions shows the others")
         if not await asyncio.to_thread(os.path.exists, journal_path(self._config)):
             raise nothing
         journal = await self._journal()

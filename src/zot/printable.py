@@ -14,6 +14,22 @@ def printable_line(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 
+def shell_word(text: str) -> str:
+    """Return ``text`` as one word of a command for bash, zsh and others, in which all that there is can be seen."""
+    from shlex import quote
+
+    if text.isprintable():
+        return quote(text)
+    return "$'" + "".join(_typed(one) for one in text) + "'"
+
+
+def _typed(one: str) -> str:
+    if one.isprintable():
+        return f"\\{one}" if one in "\\'" else one
+    how = "surrogateescape" if "\udc80" <= one <= "\udcff" else "surrogatepass"
+    return "".join(f"\\{byte:03o}" for byte in one.encode("utf-8", how))
+
+
 def _escaped(one: str) -> str:
     if "\udc80" <= one <= "\udcff":  # a byte of a file's name that is no character
         return f"\\x{ord(one) - 0xDC00:02x}"

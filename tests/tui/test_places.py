@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tui.stage import stage
@@ -56,6 +57,17 @@ async def test_where_colours_are_not_wanted_there_are_none(tmp_path: Path, monke
         }
         assert {colour.name for colour in colours if colour is not None} <= {"default"}
         assert "✗ read  nowhere.txt" in person.screen
+
+
+async def test_the_name_of_the_directory_or_of_the_model_cannot_take_the_terminal_over(tmp_path: Path) -> None:
+    place = tmp_path / "ev\x1b]0;PWNED\x07\nil\u202ex"
+    place.mkdir()
+    async with stage(tmp_path, size=(300, 20), cwd=str(place)) as person:
+        await person.sees(r"ev\x1b]0;PWNED\x07\nil\u202ex")
+        now = await person.app.conversation.state()
+        person.app.status.show(msgspec.structs.replace(now, model="lab-\x1b[2J\u202e"))
+        await person.sees(r"lab-\x1b[2J\u202e ·")
+        assert person.screen.replace("\n", "").isprintable()
 
 
 @pytest.mark.parametrize(

@@ -255,3 +255,38 @@ def test_a_locale_without_utf_8_is_written_nothing_that_it_cannot_show(tmp_path:
         person.type(b"\x11")
         assert person.end() == 0
         assert person.written.isascii()
+
+
+#: A name that would set the title of the terminal, wipe it, and turn its text around.
+FORGED = "ev\x1b]0;PWNED\x07\x1b[2Jil\u202ex"
+
+
+def test_the_name_of_a_session_is_shown_for_the_shell_and_cannot_take_the_terminal_over(tmp_path: Path) -> None:
+    with seat(tmp_path, "-m", "zot", "--provider", "lab", "--session", FORGED) as person:
+        person.until(b"ready")
+        person.type(b"!echo it is kept\r")
+        person.until(b"  it is kept")
+        person.type(b"\x11")
+        assert person.end() == 0
+    assert _raw(person.written) == []
+    word = re.search(r"zot --resume (\S+) goes on", person.written.decode())
+    assert word is not None
+    shown = subprocess.run(["bash", "-c", f"printf %s {word[1]}"], capture_output=True, timeout=PATIENCE_S, check=True)
+    assert shown.stdout.decode() == FORGED
+
+
+@pytest.mark.parametrize("words", [(), ("--plain",)])
+def test_the_name_of_a_directory_cannot_take_the_terminal_over_when_it_ends(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    place = tmp_path / FORGED
+    place.mkdir()
+    with seat(place, "-m", "zot", "--provider", "lab", "--continue", *words) as person:
+        assert person.end() == 1
+    assert rb"ev\x1b]0;PWNED\x07\x1b[2Jil\u202ex to go on with" in person.written.replace(b"\r\n", b"")
+    assert _raw(person.written) == []
+
+
+def _raw(written: bytes) -> list[bytes]:
+    """Return what of the name came as it is."""
+    return [part for part in (b"\x1b]0;PWNED", b"PWNED\x07", b"\x1b[2Jil", "\u202e".encode()) if part in written]

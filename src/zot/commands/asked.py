@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from zot.errors import ConfigError, NoSuchSession, UserError
-from zot.readable import one_line
+from zot.readable import escaped, one_line
 
 if TYPE_CHECKING:  # Not every command needs the journal.
     from zot.journal.look import Look
@@ -57,7 +57,7 @@ def write_json(value: object) -> None:
 
 def remark(text: str) -> None:
     """Say something beside the answer."""
-    sys.stderr.write(f"zot: {text}\n")
+    sys.stderr.write(f"zot: {escaped(text)}\n")
 
 
 def aligned(rows: Iterable[Sequence[str]]) -> str:

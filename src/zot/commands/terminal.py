@@ -91,13 +91,13 @@ def _screen(opening: Opening) -> int:
 
     put_off()
     import asyncio
-    from shlex import quote as quoted
 
+    from zot.printable import shell_word
     from zot.tui.app import ZotApp
 
     code = asyncio.run(run_app(app := ZotApp(opening.home, opening.session)))
     if app.left is not None and app.left.session and app.left.messages:
-        sys.stdout.write(f"zot --resume {quoted(app.left.session)} goes on with this session\n")
+        sys.stdout.write(f"zot --resume {shell_word(app.left.session)} goes on with this session\n")
     return code
 
 

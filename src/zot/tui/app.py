@@ -36,7 +36,7 @@ from zot.tui.following import Following
 from zot.tui.inside import Ground
 from zot.tui.keys import KEYS
 from zot.tui.level import Level
-from zot.tui.looks import Look, look_for
+from zot.tui.looks import Look, look_for, safe
 from zot.tui.pace import Pace
 from zot.tui.panel import Panel
 from zot.tui.panels import PanelEvent, Panels
@@ -141,7 +141,7 @@ class ZotApp(Ground):
             await ask_trust(self)
             await self._enter(await self._session(self._home))
         except AgentError as problem:
-            self.exit(1, message=Text(f"zot: {problem}"))
+            self.exit(1, message=Text(f"zot: {safe(str(problem))}"))
         else:
             from zot.tui.flow import warm
 

@@ -123,7 +123,7 @@ class PlainTerminal:
             self.note("zot, line by line; /help tells what can be done, Ctrl+C aborts, Ctrl+D leaves")
             await self._talk()
         except AgentError as problem:
-            self._say(f"zot: {problem}")
+            self._say(f"zot: {escaped(str(problem))}")
             return 1
         return 0
 

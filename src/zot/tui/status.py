@@ -10,7 +10,7 @@ from rich.text import Text
 from textual.widgets import Static
 
 from zot.conversation import Snapshot
-from zot.printable import printable_line
+from zot.printable import printable, printable_line
 from zot.tui.inside import is_behind
 from zot.tui.looks import Look, shortened, tokens
 
@@ -89,12 +89,12 @@ class Status(Static):
             return []
         cost = now.usage.cost
         return [
-            now.model,
+            printable(now.model),
             f"{now.queued} queued" if now.queued else "",
             self._window(now),
             "" if cost is None else f"${cost:.2f}" if cost >= 1 else f"${cost:.4f}",
             "locked" if now.locked else "",
-            shortened(now.cwd, os.environ.get("HOME", "")),
+            printable(shortened(now.cwd, os.environ.get("HOME", ""))),
         ]
 
     def _window(self, now: Snapshot) -> str:
