@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from outline import Outline
 from shell import Shell
 from zot.html.page import page
@@ -63,3 +65,18 @@ def test_a_kept_session_is_exported_as_a_page(shell: Shell) -> None:
     assert shell.sessions("export", "colours", "--html", "-o", str(shell.cwd / "page.html")).code == 0
     assert (shell.cwd / "page.html").read_text() == done.out
     assert (shell.cwd / "page.html").stat().st_mode & 0o777 == 0o600
+
+
+def test_all_that_a_call_was_called_with_is_on_the_page() -> None:
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("bash", {"command": f"echo {'a' * 200}; echo <tail>", "timeout": 7}),
+        ("look_up", {"long": "b" * 200, "last": "<word>"}),
+        ("write", {"path": "p" * 200 + "/end.txt", "content": "one\n", "mode": "odd"}),
+        ("read", {"path": "a.txt", "offset": 3}),
+    ]
+    said = [ShownMessage("assistant", tuple(ShownCall(name, name, args) for name, args in calls), NOON)]
+    text = "".join(Outline(page("t", said)).texts)
+    for part in ("echo <tail>", '"timeout": 7', '"last": "<word>"', "/end.txt", '"mode": "odd"', '"offset": 3'):
+        assert part in text
+    assert text.count("+one") == 1
+    assert text.count("a.txt") == 1

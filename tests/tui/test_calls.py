@@ -224,3 +224,42 @@ async def test_control_c_refuses_and_twice_leaves(tmp_path: Path) -> None:
         await person.pilot.press("ctrl+c")
         await person.until(lambda: person.app.return_value == 0)
         assert not (tmp_path / "x").exists()
+
+
+async def test_all_that_a_call_was_called_with_can_be_read_when_it_is_unfolded(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("red\ngreen\n")
+    async with stage(tmp_path, size=(80, 60)) as person:
+        await person.sees("ready")
+        calls = [
+            ("bash", f'{{"command": "echo {"a" * 90}; echo tail of it | wc -c", "timeout": 7}}', "timeout: 7"),
+            ("read", '{"path": "a.txt", "offset": 2, "limit": 1}', "limit: 1"),
+            ("look_up", f'{{"long": "{"b" * 90}", "deep": {{"last": "word"}}}}', '"last": "word"'),
+        ]
+        for name, args, _ in calls:
+            await person.says(f"!script call {name} {args} ;; --- ;; say 'z'")
+            await person.idle()
+        person.app.transcript.fold_all()  # What was asked for is on the screen, too: only calls are looked at.
+        shown = [one for one in person.app.transcript.entries if isinstance(one, CallEntry)]
+        for entry, (name, _, last) in zip(shown, calls, strict=True):
+            rows = [strip.text.rstrip() for strip in entry.draw(80, person.app.look)]
+            assert rows[0].startswith("▾ " if name != "look_up" else "✗ ")
+            body = "".join(row.removeprefix("  │ ") for row in rows[1:])
+            assert last in body
+            assert ("tail of it | wc -c" in body) == (name == "bash")
+        person.app.transcript.fold_all()
+        assert not any(last in entry.text.partition("\n")[2] for entry, (_, _, last) in zip(shown, calls, strict=True))
+
+
+async def test_a_call_that_says_all_in_its_head_does_not_say_it_again(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.says("!bash echo 'x  y' > a")
+        await person.idle()
+        await person.says("!bash true")
+        await person.idle()
+        person.app.transcript.fold_all()
+        spaced, short = (one.text.split("\n") for one in person.app.transcript.entries if isinstance(one, CallEntry))
+        assert spaced[:2] == ["echo 'x y' > a", "$ echo 'x  y' > a"]
+        drawn = [one.draw(80, person.app.look) for one in person.app.transcript.entries if isinstance(one, CallEntry)]
+        assert "$ true" not in "".join(strip.text for strip in drawn[1])
+        assert short[0] == "true"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from zot.about import changes, summary
 from zot.html.blocks import markdown
 from zot.html.style import STYLE
@@ -66,19 +68,30 @@ def _call(call: ShownCall, result: ShownResult | None) -> str:
     failed = ' class="failed"' if result is not None and result.is_error else ""
     content = result.content if result is not None else ()
     shown = (_image(one) if isinstance(one, ShownImage) else f"<pre>{plain(one.text)}</pre>" for one in content)
-    head = f"<b>{plain(call.name)}</b> {plain(one_line(summary(args), 160))}"
-    return f"<details{failed}><summary>{head}</summary>{''.join([*_arguments(args), *shown])}</details>"
+    about = summary(args)
+    head = one_line(about, 160)
+    below = "".join([*_arguments(args, is_named=head == about), *shown])
+    return f"<details{failed}><summary><b>{plain(call.name)}</b> {plain(head)}</summary>{below}</details>"
 
 
-def _arguments(args: dict[str, Any]) -> Iterator[str]:
+def _arguments(args: dict[str, Any], *, is_named: bool) -> Iterator[str]:
+    """Yield what a call was called with; ``is_named`` if its summary is read in full above."""
+    kinds = {"+": "add", "-": "del"}
+    rows = [f'<span class="{kinds.get(row[:1], "")}">{row}</span>' for row in changes(args, plain)]
+    told = {"edits", "content"} if rows else set()
     match args:
-        case {"command": str(command)} if "\n" in command.strip():
-            yield f"<pre>{plain(command)}</pre>"
+        case {"command": str(command)}:
+            told.add("command")
+            if not is_named:
+                yield f"<pre>{plain(command)}</pre>"
+        case {"path": str()}:
+            told |= {"path"} if is_named else set()
         case _:
-            kinds = {"+": "add", "-": "del"}
-            rows = [f'<span class="{kinds.get(row[:1], "")}">{row}</span>' for row in changes(args, plain)]
-            if rows:
-                yield f"<pre>{chr(10).join(rows)}</pre>"
+            told |= args.keys() if is_named else set()
+    if rows:
+        yield f"<pre>{chr(10).join(rows)}</pre>"
+    if rest := {name: value for name, value in args.items() if name not in told}:
+        yield f"<pre>{plain(msgspec.json.format(msgspec.json.encode(rest), indent=2).decode())}</pre>"
 
 
 def _image(image: ShownImage) -> str:

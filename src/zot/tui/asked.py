@@ -35,6 +35,25 @@ def in_full(request: ApprovalRequest) -> list[Line]:
             return [(line, "") for line in frank(written).split("\n")]
 
 
+def called_with(args: dict[str, Any], *, is_named: bool) -> Iterator[Line]:
+    """Yield what a call was called with; ``is_named`` if its summary is read in full above."""
+    diff = [*changes(args)]
+    match args:
+        case {"command": str(command)}:
+            if not is_named:
+                yield from ((f"$ {line}", "cyan") for line in frank(command).strip("\n").split("\n"))
+            yield from _others(args, {"command"})
+        case {"path": str()}:
+            told = _told_by_diff(args) if diff else {"path"}
+            yield from _others(args, told if is_named else told - {"path"})
+            yield from diff
+        case _ if not is_named:
+            written = msgspec.json.format(msgspec.json.encode(args), indent=2).decode()
+            yield from ((line, _ARGUMENT) for line in frank(written).split("\n"))
+        case _:
+            return
+
+
 def beyond_summary(request: ApprovalRequest) -> list[str]:
     """Return the lines of what a call would do that its summary does not tell."""
     match request.args:

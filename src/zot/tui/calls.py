@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, TypeAlias
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.text import Text
 from textual.strip import Strip
@@ -12,6 +13,7 @@ from textual.strip import Strip
 from zot.about import summary
 from zot.readable import counted, one_line
 from zot.tui.about import changes
+from zot.tui.asked import called_with
 from zot.tui.entries import DIM, Entry
 from zot.tui.looks import Look, frank, safe, written
 from zot.tui.markdown import drawn, plain_line, with_prefix
@@ -82,10 +84,12 @@ class CallEntry(Entry):
         self.touch()
 
     def draw(self, width: int, look: Look) -> list[Strip]:
-        body = [*self._body()]
+        is_named = self._is_named(width)
+        body = [*self._body(is_named=is_named)]
         shown, hidden = self._cut(body)
         head = Text(no_wrap=True, overflow="ellipsis")
-        head.append(f"{self._mark(look, is_whole=not body or (self.folded and not hidden))} ", _COLOURS[self.state])
+        is_whole = is_named and (not body or (self.folded and not hidden))
+        head.append(f"{self._mark(look, is_whole=is_whole)} ", _COLOURS[self.state])
         head.append(self.name, "bold")
         head.append(f"  {self._head()}")
         lines = drawn(head, width, ascii_only=not look.unicode)
@@ -114,13 +118,19 @@ class CallEntry(Entry):
             return one_line(self._raw, 200) + where
         return one_line(summary(self._args), 300) + where
 
-    def _body(self) -> Iterator[tuple[str, str]]:
+    def _is_named(self, width: int) -> bool:
+        """True if the head, in a line of that width, tells all of what the call is about."""
+        about = self._raw.strip() if self._args is None else summary(self._args)
+        head = self._head()
+        return head.startswith(frank(about)) and cell_len(f"  {self.name}  {head}") <= width
+
+    def _body(self, *, is_named: bool = False) -> Iterator[tuple[str, str]]:
         """Yield the lines below the head, each with its style."""
         args = self._args or {}
         command = args.get("command")
-        if isinstance(command, str) and "\n" in command.strip() and not self.folded:
-            yield from ((f"$ {line}", "cyan") for line in frank(command).strip("\n").split("\n"))
-        if self.state != "failed":
+        if not self.folded:
+            yield from called_with(args, is_named=is_named)
+        elif self.state != "failed":
             yield from changes(args)
         text = self._result if self._result is not None else written(self._live)
         if isinstance(command, str):  # The model is told which command it was; here it stands above.
