@@ -271,6 +271,16 @@ async def test_a_start_that_fails_leaves_no_socket_and_does_not_say_that_it_list
     assert not os.path.exists(daemons.path)
 
 
+async def test_a_directory_that_does_not_exist_is_made_and_said_to_be_once(daemons: Daemons) -> None:
+    fresh, notice = daemons.home / "fresh", f"zot: {daemons.home}/fresh does not exist: it is made"
+    argv = ("daemon", "--provider", "lab", "--config-dir", str(fresh))
+    for is_new in (True, False):
+        daemon = daemons.fork(*argv)
+        assert (notice in daemons.hears(daemon, "listens at")) is is_new
+        assert stat.S_IMODE(fresh.stat().st_mode) == 0o700
+        assert await daemons.end(daemon) == 0
+
+
 async def test_what_was_done_is_in_the_audit_log(daemons: Daemons) -> None:
     daemon = daemons.start()
     caller = await opened(daemons)

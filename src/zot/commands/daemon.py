@@ -13,6 +13,7 @@ from zot.commands.daemon_operate import PLACE_FLAGS, SUBCOMMANDS, operate
 from zot.config import AGENT_FLAGS, zot_home
 from zot.endpoint import Place, locate
 from zot.errors import ConfigError, DaemonRunning, UsageError
+from zot.printable import printable
 
 if TYPE_CHECKING:
     import socket
@@ -63,6 +64,8 @@ def main(argv: Sequence[str]) -> int:
     leave_on_signals()
     agents = Agents.load(place.config_dir or zot_home(os.environ))
     listens = _listens(own, agents.daemon)
+    if place.config_dir is not None and not os.path.isdir(place.config_dir):  # Clients that start one rely on it.
+        sys.stderr.write(f"zot: {printable(place.config_dir)} does not exist: it is made, and nothing is configured\n")
     try:
         claim = _claim(place, replaces=bool(own.get("replace")))
     except DaemonRunning as problem:
