@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -13,6 +12,7 @@ from zot.encoding import encode
 from zot.errors import NoSuchSession
 from zot.hub import Hub
 from zot.messages import Message, show, thought_of
+from zot.serve.checked_out import checked_out
 from zot.serve.connection import Connection, Handler
 from zot.serve.shelf import Entry, Shelf
 from zot.serve.using import check_use
@@ -123,7 +123,7 @@ class KeptMethods:
     async def _git_branch(self, connection: Connection, asked: said.OfSession) -> said.GitBranch:
         del connection
         record = await self._shelf.find(asked.session_id)
-        branch, commit = await asyncio.to_thread(_checked_out, record.cwd)
+        branch, commit = await asyncio.to_thread(checked_out, record.cwd)
         return said.GitBranch(asked.session_id, branch or msgspec.UNSET, commit or msgspec.UNSET)
 
 
@@ -140,27 +140,3 @@ async def _encoded(messages: Sequence[Message], spelling: Spelling, *, thinking:
             size = 0
             await asyncio.sleep(0)
     return found
-
-
-def _checked_out(directory: str) -> tuple[str, str]:
-    """Return the branch and the commit that are checked out, each "" if there is none. Reads files, runs nothing."""
-    while not os.path.exists(os.path.join(directory, ".git")):
-        above = os.path.dirname(directory)
-        if above == directory:
-            return "", ""
-        directory = above
-    git = os.path.join(directory, ".git")
-    try:
-        head = _line(os.path.join(git, "HEAD"))
-        if not head.startswith("ref: "):
-            return "", head[:7]
-        name = head.removeprefix("ref: ")
-        commit = _line(os.path.join(git, name))
-    except OSError:
-        return "", ""
-    return name.removeprefix("refs/heads/"), commit[:7]
-
-
-def _line(path: str) -> str:
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.read(4096).partition("\n")[0].strip()
