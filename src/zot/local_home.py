@@ -33,6 +33,12 @@ class LocalHome:
         #: Why sessions are not kept, if they cannot be.
         self.problem = ""
 
+    async def begin(self) -> LocalConversation:
+        """Return the session that flags name, made if it is new; without such a flag a new one."""
+        if self._config.session is None:
+            return await self._new()
+        return await self._recorded(self._config, self._given)
+
     async def open(self, session: str | None = None) -> LocalConversation:
         if session is None:
             return await self._new()
@@ -186,11 +192,9 @@ class LocalHome:
         return vendor
 
     async def _new(self) -> LocalConversation:
-        """Open a session that is new, or that flags name; kept if that is possible and wanted."""
+        """Open a session that is new; kept if that is possible and wanted."""
         from zot.session import new_session_id
 
-        if self._config.session is not None:
-            return await self._recorded(self._config, self._given)
         if self._keep:
             try:
                 config = msgspec.structs.replace(self._config, session=new_session_id())
@@ -202,7 +206,8 @@ class LocalHome:
                 if self._home is not None:
                     raise
                 self.problem = str(problem)
-        return LocalConversation(open_session(self._config, own_process=True, reloadable=True), self._config)
+        config = msgspec.structs.replace(self._config, session=None)
+        return LocalConversation(open_session(config, own_process=True, reloadable=True), config)
 
     async def _recorded(self, config: Config, given: Collection[str]) -> LocalConversation:
         session = await open_recorded(config, given, own_process=True, parks=True, reloadable=True)

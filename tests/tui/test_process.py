@@ -154,6 +154,20 @@ def test_a_terminal_that_can_only_do_lines_has_lines(tmp_path: Path) -> None:
         assert b"* bash echo from a tool" in person.written
 
 
+def test_who_named_a_session_can_begin_another(tmp_path: Path) -> None:
+    with seat(tmp_path, "-m", "zot", "--provider", "lab", "--session", "one", TERM="dumb") as person:
+        person.until(b"> ")
+        person.type(b"!echo into the first\n")
+        person.until(b"\ninto the first")
+        person.type(b"/session new\n")
+        person.until(b"-- session ")
+        person.type(b"/session\n")
+        person.until(b"messages   0")
+        assert b"-- session    one" not in person.written
+        person.type(b"\x04")
+        assert person.end() == 0
+
+
 def test_without_the_extra_there_are_lines_and_a_hint(tmp_path: Path) -> None:
     with seat(tmp_path, "-c", BARE, "--provider", "lab", "--policy", "bash=ask") as person:
         person.until(HINT)

@@ -70,8 +70,9 @@ class Opening:
     async def session(self, home: Home) -> Conversation:
         """Return the session that was asked for."""
         assert self._home is not None
-        name = await self._home.newest() if self._earlier == "" else self._earlier
-        return await self._home.open(name)
+        if self._earlier is None:
+            return await self._home.begin()
+        return await self._home.open(self._earlier or await self._home.newest())
 
 
 def finds_screen(env: Mapping[str, str]) -> bool:
