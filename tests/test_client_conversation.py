@@ -16,10 +16,11 @@ from restarting import Restarting
 from tui.stage import Stage
 from zot.client_home import ClientHome
 from zot.conversation import Conversation, Home, ModelInfo, Remembered, Untrusted
-from zot.errors import UserError
-from zot.events import AgentEvent, ApprovalRequest, Done
+from zot.errors import EpochChanged, UserError
+from zot.events import AgentEvent, ApprovalRequest, Done, Error, TextDelta
 from zot.history import Batch
 from zot.tui.app import ZotApp
+from zot.wire.jsonrpc import RpcError
 
 
 class Face:
@@ -30,6 +31,8 @@ class Face:
 
     def __init__(self) -> None:
         self.heard: list[AgentEvent] = []
+        #: What was heard and forgotten last.
+        self.before: list[AgentEvent] = []
         self._came = asyncio.Event()
 
     def deliver(self, batch: Batch) -> None:
@@ -44,8 +47,8 @@ class Face:
         while not self.heard or not isinstance(self.heard[-1], kind):
             self._came.clear()
             await self._came.wait()
-        last, self.heard = self.heard[-1], []
-        return last
+        self.before, self.heard = self.heard, []
+        return self.before[-1]
 
 
 def held(conversation: Coroutine[Any, Any, None]) -> None:
@@ -142,6 +145,45 @@ def test_a_question_that_waited_is_shown_also_if_something_was_configured_behind
             shown = [first, await face.until(ApprovalRequest)]
             await talk.close()
             return shown
+
+    held(conversation())
+
+
+def test_a_session_that_another_one_has_deleted_is_said_to_be_gone_and_the_next_of_its_name_is_heard(
+    home: Path,
+) -> None:
+    async def conversation() -> None:
+        async with Restarting(home) as daemon, daemon.client() as client, daemon.client() as other:
+            talk, face = await ClientHome(client, cwd=str(home)).open(), Face()
+            here = {"sessionId": (await talk.state()).session}
+            talk.follow(face)
+            await talk.prompt("!echo before")
+            await face.until(Done)
+            await other.call("session/delete", here)
+            await face.until(Done)
+            assert [type(event) for event in face.before] == [Error, Done]
+            await other.session(here["sessionId"])
+            await talk.prompt("!echo mine")
+            await face.until(Done)
+            assert TextDelta("mine") in face.before
+            await talk.close()
+
+    held(conversation())
+
+
+def test_who_follows_a_session_is_told_if_it_is_another_one_after_a_break(home: Path) -> None:
+    async def conversation() -> None:
+        async with Restarting(home) as daemon, daemon.client() as client:
+            session = await client.session("s")
+            await session.prompt("!say 99 " + 99 * "x").result()
+            hearing = asyncio.create_task(anext(session.follow()))
+            await daemon.stop()
+            await daemon.start()
+            async with daemon.client() as other:
+                await other.call("session/delete", {"sessionId": "s"})
+                await (await other.session("s")).prompt("!echo another").result()
+            with pytest.raises((EpochChanged, RpcError)):
+                await hearing
 
     held(conversation())
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -566,6 +567,15 @@ async def test_the_epoch_changes_if_the_journal_ends_before_the_last_number_sent
     assert (await tell(journal, "a", HELLO, run=2)).epoch == 2
     assert (await journal.record("a")).epoch == 2
     await journal.close()
+
+
+async def test_no_two_sessions_of_one_name_have_the_same_epoch(journal: Journal) -> None:
+    epochs = set()
+    for _ in range(3):
+        epochs.add((await journal.record("a")).epoch)
+        await journal.delete("a")
+    assert len(epochs) == 3
+    assert min(b - a for a, b in pairwise(sorted(epochs))) > 1000  # However often power is lost.
 
 
 async def test_the_epoch_changes_if_the_machine_went_down_in_a_run(journal: Journal) -> None:

@@ -32,12 +32,11 @@ class ClientConversation:
         self._after = session.opened_at if session.opened.state == "waiting_approval" else None
 
     def follow(self, subscriber: Subscriber) -> Callable[[], None]:
-        task = asyncio.create_task(self._deliver(subscriber), name="zot following")
-        self._followers[subscriber] = task
+        self._followers[subscriber] = self._following(subscriber)
 
         def stop() -> None:
-            if self._followers.pop(subscriber, None) is not None:
-                task.cancel()
+            if (following := self._followers.pop(subscriber, None)) is not None:
+                following.cancel()
 
         return stop
 
@@ -203,6 +202,9 @@ class ClientConversation:
         if tasks:
             await asyncio.wait(tasks)
 
+    def _following(self, subscriber: Subscriber) -> asyncio.Task[None]:
+        return asyncio.create_task(self._deliver(subscriber), name="zot following")
+
     async def _deliver(self, subscriber: Subscriber) -> None:
         after, self._after = self._after, None
         try:
@@ -214,8 +216,15 @@ class ClientConversation:
         except AgentError as problem:
             subscriber.deliver(Batch(0, 0, _over(problem)))
 
+    def _follow_again(self) -> None:
+        """Let those hear what happens who were told that the session is gone: another one may have its name."""
+        for subscriber, following in self._followers.items():
+            if following.done():
+                self._followers[subscriber] = self._following(subscriber)
+
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Let something run. What happens is told to those who follow; that it never will be, too."""
+        self._follow_again()
 
         async def attend() -> None:
             try:

@@ -132,7 +132,10 @@ class PromptLost(ConnectionLost):
 
 
 class EpochChanged(AgentError):
-    """A part of a session that was shown is lost. ``epoch`` is the new one: what is kept can be heard again from 0."""
+    """A session is not what was shown: it was deleted and made anew, or a part of it is lost.
+
+    ``epoch`` is the new one: what there is can be heard from 0.
+    """
 
     def __init__(self, message: str, *, epoch: int) -> None:
         super().__init__(message)

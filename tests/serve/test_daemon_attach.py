@@ -174,18 +174,44 @@ def running_beside(home: Path) -> Any:
 
 async def test_a_deleted_session_can_be_made_again_and_is_heard_from_its_beginning(daemon: Running) -> None:
     first, second = await daemon.caller(), await daemon.caller()
-    await first.get("session/new", agentAlias="default", sessionId="s")
+    before = await first.get("session/new", agentAlias="default", sessionId="s")
     await second.get("session/attach", sessionId="s")
     await first.get("session/prompt", sessionId="s", prompt="!say 5 before")
     assert await first.get("session/delete", sessionId="s") == {"sessionId": "s", "deleted": True}
     assert (await second.error("session/attach", sessionId="s"))[0] == -32000
     opened = await first.get("session/new", agentAlias="default", sessionId="s")
     assert (opened["messageCount"], opened["lastSeq"] < 3) == (0, True)
+    assert opened["epoch"] != before["epoch"]
     second.heard.clear()
     first.heard.clear()
     await first.get("session/prompt", sessionId="s", prompt="!echo after")
     await second.until(type="turn_complete")
     assert second.updates() == first.updates()
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_who_is_still_reading_the_past_of_a_deleted_session_hears_the_next_one_from_its_beginning(
+    daemon: Running, dialect: Frame
+) -> None:
+    first, late = await daemon.caller(), await daemon.stranger(limit=1 << 14)
+    await first.get("session/new", agentAlias="default", sessionId="s")
+    await first.get("session/prompt", sessionId="s", prompt="!say 9000 " + 9000 * "x")
+    await late.get("initialize", **dialect)
+    await late.get("session/attach", sessionId="s", after=0)
+    await late.until(seq=100)
+    await first.get("session/delete", sessionId="s")
+    await first.get("session/new", agentAlias="default", sessionId="s")
+    await first.get("session/prompt", sessionId="s", prompt="!echo after")
+    numbers = [seq for seq, _ in await daemon.events("s")]
+    while (heard := [(await late.read())["params"]])[0].get("seq", 0) > 100:
+        pass  # What was on its way to it.
+    assert len(late.heard) < 9000
+    while heard[-1].get("seq") != numbers[-1]:
+        heard.append((await late.read())["params"])
+    if dialect == EVENTS:
+        assert heard.pop(0) == {"sessionId": "s", "type": "restarted"}
+        assert [one["seq"] for one in heard] == numbers
+    assert (heard[0]["seq"], heard[-1]["type"] in ("turn_complete", "event")) == (numbers[0], True)
 
 
 async def test_many_clients_that_go_and_come_lose_nothing(daemon: Running) -> None:

@@ -81,6 +81,19 @@ async def states(caller: Caller) -> list[str]:
     return [one["state"] for one in (entry, *told)]
 
 
+async def test_who_followed_a_session_that_was_deleted_hears_the_next_one_of_its_name_also_if_others_make_it(
+    daemon: Running, tmp_path: Path
+) -> None:
+    caller, other = await daemon.caller(), await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    await caller.get("session/prompt", sessionId="s", prompt="!say 99 " + 99 * "x")
+    await other.get("session/attach", sessionId="s")
+    await caller.get("session/delete", sessionId="s")
+    await say_elsewhere(tmp_path, "s", "!echo there")
+    await other.until(type="turn_complete", content="there")
+    assert said(other, "s") == ["there"]
+
+
 @pytest.mark.parametrize("jump_s", [86_400, -86_400])
 async def test_what_others_do_is_heard_also_if_the_clock_is_set_meanwhile(
     daemon: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: int

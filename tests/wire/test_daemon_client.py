@@ -174,6 +174,24 @@ def test_another_epoch_is_said_to_be_one(daemon: Daemon) -> None:
     assert [*after.unread] == [(8, TextDelta("goes on"))]
 
 
+def test_a_session_that_begins_anew_is_looked_at_and_said_to_be_another_one(daemon: Daemon) -> None:
+    listener = daemon.follow()
+    daemon.say(Updates("s", Dialect.EVENTS).restarted())
+    daemon.attached(after=10, last=3, epoch=2)
+    assert isinstance(listener.problem, EpochChanged)
+    after, (asked, _) = daemon.follow(), daemon.prompt("x")
+    daemon.happen(4, said("x"), Done())
+    assert [seq for seq, _ in after.unread] == [seq for seq, _ in asked.unread] == [4, 5]
+
+
+def test_a_session_that_is_gone_while_it_is_followed_is_said_to_be(daemon: Daemon) -> None:
+    listener = daemon.follow()
+    daemon.say(Updates("s", Dialect.EVENTS).restarted())
+    [(_, _, number)] = daemon.asked()
+    daemon.refuse(number, -32000)
+    assert isinstance(listener.problem, RpcError)
+
+
 def test_a_session_that_is_gone_after_a_break_is_said_to_be(daemon: Daemon) -> None:
     listener = daemon.follow()
     daemon.peer.broken()

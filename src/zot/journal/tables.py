@@ -37,6 +37,8 @@ CHUNK = "session, kind, first, count, run, body, crc"
 _FETCH = 64
 #: The version of the file that first had a table of losses.
 _LOSSES_SINCE = 3
+#: So many epochs are kept for each session.
+_EPOCHS = 1 << 20
 _DECODE_BYTES = 1 << 18
 
 
@@ -105,13 +107,18 @@ def newest(connection: sqlite3.Connection, cwd: str, *, but: str) -> SessionReco
 
 
 def create(connection: sqlite3.Connection, session_id: str, *, cwd: str, title: str, now: str) -> SessionRecord:
-    """Make a session. Raise UserError if it exists."""
+    """Make a session. Raise UserError if it exists.
+
+    Its epoch is never that of another one which had its name: numbers are not used again, and what a power loss adds to
+    an epoch does not reach the next.
+    """
     if find(connection, session_id) is not None:
         raise UserError(f"there is a session {session_id!r} already")
     connection.execute(
         "INSERT INTO sessions (id, created, updated, cwd, title) VALUES (?, ?, ?, ?, ?)",
         (key_of(session_id), now, now, key_of(cwd), titled(title)),
     )
+    connection.execute(f"UPDATE sessions SET epoch = 1 + (number - 1) * {_EPOCHS} WHERE number = last_insert_rowid()")
     return get(connection, session_id)
 
 

@@ -72,6 +72,16 @@ class Follower:
         if self._reading is None:
             self._reading = asyncio.get_running_loop().create_task(self._read(), name="zot replay")
 
+    def restart(self) -> None:
+        """Hear another session of the same name, from its beginning; what it was to see before is gone."""
+        self.cursor, self.was_told = 0, False
+        self.give_up()
+        if data := Updates(self._feed.session_id, self.dialect).restarted():
+            self.hear(data)
+        self.stop()
+        self._reading = None
+        self.catch_up()
+
     def stop(self) -> None:
         """Hear nothing more. What is still to be done then is left to a successor, or done when we `give_up`."""
         self.is_live = False
@@ -100,7 +110,8 @@ class Follower:
             log.warning("a client is cut off, for what it missed cannot be read: %s", problem)
             self.wire.cut("what it missed cannot be read")
         finally:
-            self._reading = None
+            if self._reading is asyncio.current_task():  # Another one may read another session by now.
+                self._reading = None
 
     async def _replay(self) -> None:
         updates = Updates(self._feed.session_id, self.dialect)
@@ -225,10 +236,7 @@ class Feed:
         self.in_run = True
         self._updates.clear()
         for follower in self._followers:
-            follower.cursor, follower.was_told = 0, False
-            follower.give_up()  # What it was to see before is gone.
-            if follower.is_live:
-                follower.catch_up()
+            follower.restart()
 
     def overheard(self, upto: int) -> None:
         """There are rows up to this number that were not delivered: everybody reads them first."""

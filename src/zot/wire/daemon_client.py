@@ -36,6 +36,8 @@ from zot.wire.lines import MAX_LINE_BYTES, LineSplitter
 REPEATABLE: Final = LOOKS | {"session/attach", "session/delete", "session/rename"}
 #: What can be asked of the next daemon if this one ends before it has begun with it.
 _FOR_THE_NEXT: Final = REPEATABLE | {"session/prompt"}
+#: The type of the update that says that a session is another one.
+_RESTARTED: Final = "restarted"
 #: A replayed event may be as long as what a tool said.
 _MAX_LINE_BYTES: Final = 64 << 20
 
@@ -64,6 +66,7 @@ class _Update(msgspec.Struct, frozen=True, rename="camel"):
     """What `session/update` says with the feature `events`."""
 
     session_id: str
+    type: str = ""
     event: AgentEvent | None = None
     seq: int = 0
 
@@ -228,7 +231,11 @@ class DaemonPeer:
         except msgspec.ValidationError:
             return  # An event that a newer daemon knows.
         following = self._followed.get(update.session_id)
-        if following is not None and update.event is not None:
+        if following is None:
+            return
+        if update.type == _RESTARTED:
+            self._attach_again(following)  # The answer says which session it is by now, or that there is none.
+        elif update.event is not None:
             following.hear(update.seq, update.event, names_prompts=self._names_prompts)
 
     @property

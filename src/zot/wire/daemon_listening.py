@@ -220,6 +220,9 @@ class Following:
         return begin if ours is None else msgspec.structs.replace(begin, prompt_id=ours.prompt_id)
 
     def _begin_anew(self, said: Attached) -> None:
-        self.fail(EpochChanged(f"a part of session {self.session_id!r} that was shown is lost", epoch=said.epoch))
+        why = (
+            f"session {self.session_id!r} is not what was shown: it was deleted and made anew, or a part of it is lost"
+        )
+        self.fail(EpochChanged(why, epoch=said.epoch))
         self.listeners.clear()
         self.cursor = None

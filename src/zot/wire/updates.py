@@ -132,6 +132,10 @@ class EventUpdate(Update, tag="event", frozen=True):
     event: AgentEvent
 
 
+class RestartedUpdate(Update, tag="restarted", frozen=True):
+    """With the feature `events`: what has this name from now on is another session, whose numbers begin anew."""
+
+
 #: A deadline is told in milliseconds, which may be a little more than what is left of it.
 _ROUNDING_S: Final = 0.01
 _HEAD: Final = b'{"jsonrpc":"2.0","method":"session/update","params":{"%s":%s,'
@@ -198,6 +202,10 @@ class Updates:
         for event in events:
             if type(event) not in PIECES:
                 self._take(event)
+
+    def restarted(self) -> bytes:
+        """Return the line that says that another session has the name; empty for who hears only what the seed knows."""
+        return self._line(RestartedUpdate(), 0) if self._native else b""
 
     def _native_lines(self, seq: int, events: Sequence[AgentEvent]) -> bytes:
         if not seq:
