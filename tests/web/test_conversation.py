@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
+from websockets.frames import Frame, Opcode
+from websockets.protocol import Event
 
 from daemons import running
 from zot.client import Client
@@ -176,11 +179,25 @@ async def test_who_does_not_answer_a_ping_is_cut_off(tmp_path: Path) -> None:
         client.socket.transport.abort()
 
 
+class Pinged(ClientConnection):
+    """A connection that counts how often it is pinged; what it is made of answers."""
+
+    pings = 0
+
+    def process_event(self, event: Event) -> None:
+        if isinstance(event, Frame) and event.opcode is Opcode.PING:
+            self.pings += 1
+        super().process_event(event)
+
+
 async def test_who_answers_pings_stays(tmp_path: Path) -> None:
     limits = Limits(ping_s=0.01, pong_s=5.0)
-    async with faced(tmp_path / "home", limits=limits) as face, face.connected(ping_interval=None) as client:
+    options: dict[str, Any] = {"create_connection": Pinged, "ping_interval": None}
+    async with faced(tmp_path / "home", limits=limits) as face, face.connected(**options) as client:
+        socket = client.socket
+        assert isinstance(socket, Pinged)
+        await until(lambda: socket.pings > 3)  # Each comes when the one before has been answered.
         await client.call("initialize")
-        await asyncio.sleep(0.1)
         assert "result" in await client.call("status")
 
 
