@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
-from tui.stage import stage
+from tui.stage import PATIENCE_S, stage
 from zot.tui.log import noted
 
 TWO_MODELS = '{"providers": {"lab": {"models": [{"id": "lab-2", "contextWindow": 100000}]}}}'
@@ -38,6 +39,24 @@ async def test_a_failure_can_be_left_as_it_is(tmp_path: Path) -> None:
         await person.misses("Ask again?")
         assert person.app.focused is person.app.editor
         await person.idle()
+
+
+async def test_a_failure_is_forgotten_when_something_else_succeeds(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        for text in ("one", "two", "three"):
+            await person.says(f"!echo {text}")
+            await person.sees(f"   {text}")
+            await person.idle()
+        await person.says("!script status 400")
+        await person.decides("The model call failed. Ask again?", "escape")
+        await person.misses("Ask again?")
+        await person.says("/compact")
+        await person.sees("the conversation was summarised")
+        await person.idle()
+        async with asyncio.timeout(PATIENCE_S):  # A question would be waited for.
+            await person.app.workers.wait_for_complete()
+        assert "Ask again?" not in person.screen
 
 
 async def test_what_is_typed_while_a_model_fails_is_not_taken_for_a_choice(tmp_path: Path) -> None:

@@ -42,10 +42,11 @@ class Story:
         self._answer: AnswerEntry | None = None
         self._thought: ThoughtEntry | None = None
         self._calls: dict[str, CallEntry] = {}
+        #: Why the newest model call of the run failed; "" if it did not.
         self._error = ""
         #: What is going on, in a word or two; "" when nothing is.
         self.doing = ""
-        #: Why the model call of the run that is over failed; "" if it did not.
+        #: The same of the run that is over.
         self.failure = ""
 
     def recall(self, messages: Iterable[PastMessage]) -> None:
@@ -84,7 +85,7 @@ class Story:
 
     def _asked(self, event: UserMessage) -> None:
         self._say_user(event.content, event.time)
-        self.doing, self.failure = "waiting for the model", ""
+        self.doing, self._error = "waiting for the model", ""
 
     def _begin_turn(self, event: TurnStart) -> None:
         self.doing = "waiting for the model"
@@ -163,7 +164,7 @@ class Story:
         self._end_thought()
         match event.stop:
             case "error":
-                self._error = self.failure = event.error or "the model call failed"
+                self._error = event.error or "the model call failed"
                 self._add(NoteEntry(self._error, "error"))
             case "aborted":
                 self._add(NoteEntry("aborted", "warn"))
@@ -177,8 +178,8 @@ class Story:
             call.finish("", is_error=True)
         self._calls.clear()
         self._end_thought()
-        self._answer, self._error = None, ""
-        self.doing = ""
+        self.failure, self._error = self._error, ""
+        self._answer, self.doing = None, ""
 
     def _compacted(self, event: CompactDone) -> None:
         why = "the conversation was made shorter by itself" if event.auto else "the conversation was summarised"
