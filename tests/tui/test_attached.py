@@ -79,6 +79,20 @@ async def test_what_one_says_the_other_shows_and_can_answer_and_abort(home: Path
         await one.idle()
 
 
+async def test_both_say_that_they_wait_for_somebody_at_every_question(home: Path) -> None:
+    calls = [f'call write {{"path": "{name}.txt", "content": "{name}"}}' for name in "abc"]
+    async with two(home) as (one, other):
+        await one.says("!script " + " ;; --- ;; ".join([*calls, 'say "written"']))
+        for name in "abc":
+            await other.sees(f"write: {name}.txt")
+            await other.sees("waiting for you")
+            await one.sees(f"write: {name}.txt")
+            await one.decides("write wants to run; may it?", "y")
+            await other.misses(f"write: {name}.txt")
+        await other.sees("   written")
+        await other.idle()
+
+
 async def test_who_comes_later_sees_what_was_thought_folded_too(home: Path) -> None:
     async with asyncio.timeout(2 * PATIENCE_S), Restarting(home) as daemon, daemon.client() as client:
         async with attached(client, home) as one:

@@ -45,8 +45,8 @@ class Approvals:
             call.wait(waits=True)
         self._app.busy("waiting for you")
         decision: Decision | Literal["gone"] | None = await self._app.asking.put(question)
-        self._app.busy("")
         self._open.pop(request.id, None)
+        self._app.busy("waiting for you" if self._open else "")  # The next one may be open already.
         if call is not None:
             call.wait(waits=False)
         if decision != "gone":
