@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from textual.events import Key
+from textual.events import Key, Paste
 from textual.widgets import Input
 
 from tui.stage import Stage, stage
@@ -13,7 +13,7 @@ from tui.stage import Stage, stage
 def press_at_once(person: Stage, *keys: str) -> None:
     """Press keys faster than anything can be done about them."""
     for key in keys:
-        person.app.post_message(Key(key, key if len(key) == 1 else None))
+        person.app.post_message(Key("space" if key == " " else key, key if len(key) == 1 else None))
 
 
 async def test_what_is_deleted_is_what_stood_there_when_the_key_was_pressed(tmp_path: Path) -> None:
@@ -56,3 +56,42 @@ async def test_the_same_holds_for_a_line_that_is_asked_for(tmp_path: Path) -> No
         press_at_once(person, "x", "backspace", "y", "z", "left", "a", "enter")
         await person.until(lambda: bool(answers))
         assert answers == ["yaz"]
+
+
+async def test_what_is_submitted_in_one_go_waits_in_its_order_and_can_be_taken_back(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        press_at_once(person, *"!slow 1000 0.02", "enter", *"first", "enter", *"second", "enter")
+        await person.sees("2. second")
+        assert "1. first" in person.screen
+        await person.sees("answering")
+        await person.pilot.press("escape")
+        await person.sees("aborted")
+        await person.idle()
+        assert person.app.editor.text == "first\n\nsecond"
+
+
+async def test_an_abort_in_the_same_moment_ends_what_is_just_being_said(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        press_at_once(person, *"!slow 1000 0.02", "enter", *"never said", "enter", "escape")
+        await person.sees("aborted")
+        await person.idle()
+        assert person.app.editor.text == "never said"
+
+
+async def test_what_begins_in_the_transcript_goes_to_the_editor_with_every_key(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.pilot.press("shift+tab")
+        assert person.app.focused is person.app.transcript
+        press_at_once(person, *"!echo hello j k", "left", "backspace", "x", "enter")
+        await person.sees("   hello jxk")
+
+
+async def test_what_is_pasted_in_the_transcript_goes_to_the_editor(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.pilot.press("shift+tab")
+        person.app.post_message(Paste("some words"))
+        await person.until(lambda: person.app.editor.text == "some words")

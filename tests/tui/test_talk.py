@@ -139,6 +139,21 @@ async def test_control_c_twice_leaves_and_once_does_not(tmp_path: Path) -> None:
         await person.until(lambda: person.app.return_value == 0)
 
 
+async def test_what_is_written_after_control_c_is_cleared_by_the_next_one_which_does_not_leave(tmp_path: Path) -> None:
+    async with stage(tmp_path, clock=lambda: 0.0) as person:
+        await person.sees("ready")
+        await person.pilot.press("ctrl+c", "n", "e", "w", "ctrl+c")
+        await person.until(lambda: not person.app.editor.text)
+        person.app.post_message(Paste("pasted"))
+        await person.until(lambda: person.app.editor.text == "pasted")
+        await person.pilot.press("ctrl+c")
+        await person.until(lambda: not person.app.editor.text)
+        assert person.app.is_running
+        assert person.app.return_value is None
+        await person.pilot.press("ctrl+c")
+        await person.until(lambda: person.app.return_value == 0)
+
+
 async def test_what_is_selected_is_copied(tmp_path: Path) -> None:
     async with stage(tmp_path, size=(60, 20)) as person:
         await person.sees("ready")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.events import Event, Key
+from textual.events import Event, Key, Paste
 
 from zot.conversation import Conversation, Home, Snapshot
 from zot.errors import AgentError, UserError
@@ -42,18 +42,17 @@ from zot.tui.panel import Panel
 from zot.tui.panels import PanelEvent, Panels
 from zot.tui.pauses import keep_short
 from zot.tui.question import Question
+from zot.tui.speech import Speech
 from zot.tui.status import Status
 from zot.tui.terminal import Option
 from zot.tui.transcript import Transcript
 from zot.tui.trust import ask_trust
+from zot.tui.twice import Twice
 
 if TYPE_CHECKING:  # The first frame must not wait for it.
     from zot.tui.story import Story
 
 T = TypeVar("T")
-
-#: A second Ctrl+C within this time leaves.
-_TWICE_S = 2.0
 
 
 class ZotApp(Ground):
@@ -83,7 +82,6 @@ class ZotApp(Ground):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
-        self._clock = clock
         self.look = look or look_for()
         self.set_class(not self.look.unicode, "ascii")
         if self.look.code_theme == "ansi_light":
@@ -91,7 +89,7 @@ class ZotApp(Ground):
         self._begin, self._session = begin, session
         self._home: Home | None = None
         self._approvals = Approvals(self)
-        self.transcript = Transcript(self.look, self.insert)
+        self.transcript = Transcript(self.look)
         self.status = Status(self.look)
         self.composer = Composer()
         self.editor, self.queue = self.composer.editor, self.composer.queue
@@ -99,7 +97,8 @@ class ZotApp(Ground):
         self.following = Following(self.transcript, self.editor, heard, send=self.send, do=self._do)
         self.asking = Asking(self.composer, clock)
         self.panels = Panels(self.editor, self.asking.is_quiet_since)
-        self._waiting_for, self._interrupted = "", -_TWICE_S
+        self.speech = Speech(self.following, self.composer, do=self._do, changed=self._show_doing)
+        self._waiting_for, self._leaving = "", Twice(clock)
         #: How the conversation stood when it was left.
         self.left: Snapshot | None = None
 
@@ -162,7 +161,7 @@ class ZotApp(Ground):
         self._do(self._learn_commands())
         if former is not None:
             await former.close()
-        await self._say_waiting()
+        self.speech.go_on()
 
     async def _begin_anew(self) -> None:
         await self.following.begin_anew()
@@ -224,14 +223,23 @@ class ZotApp(Ground):
 
             await rescue(self, failure)
         else:
-            await self._say_waiting()
+            self.speech.go_on()
 
     # What people do.
 
     async def on_event(self, event: Event) -> None:
         if isinstance(event, Key):
             self.asking.keyed()
+        if isinstance(event, Key | Paste):
+            self._typed(event)
         await super().on_event(event)
+
+    def _typed(self, event: Key | Paste) -> None:
+        """Make ready for what is typed: what the transcript has no use for is meant for the editor."""
+        if not (isinstance(event, Key) and event.key == "ctrl+c"):
+            self._leaving.forget()
+        if self.focused is self.transcript and not (isinstance(event, Key) and self.transcript.wants(event)):
+            self.screen.set_focus(self.editor)  # At once: the next key may be here already.
 
     async def on_editor_submitted(self, message: Editor.Submitted) -> None:
         self.transcript.show_end()
@@ -246,33 +254,11 @@ class ZotApp(Ground):
         self._do(self.composer.withdraw_steering(message, self.conversation.take_back))
 
     async def submit(self, text: str) -> None:
-        if not self.following.is_open or self.runs:
-            self.queue.add(text)
-        else:
-            self._do(self._prompt(text))
-
-    async def _prompt(self, text: str) -> None:
-        from zot.tui.images import images_in
-
-        self.story.doing = "waiting for the model"
-        self._show_doing()
-        try:
-            images = await asyncio.to_thread(images_in, text, (await self.conversation.state()).cwd)
-            await self.conversation.prompt(text, images)
-        except (AgentError, TimeoutError):
-            self.story.doing = ""
-            self._show_doing()
-            self.composer.put_back([text])
-            raise
+        self.speech.submit(text)
 
     @property
     def runs(self) -> bool:
-        """True while a run goes on, by what has been told: a session may need a moment longer to be idle."""
-        return bool(self.story.doing)
-
-    async def _say_waiting(self) -> None:
-        if self.queue.waiting and not self.runs:
-            await self._prompt(self.queue.next())
+        return self.speech.runs
 
     async def _run_command(self, line: str) -> None:
         name = line[1:].split(maxsplit=1)[0]
@@ -286,11 +272,8 @@ class ZotApp(Ground):
             await self._refresh_state()
 
     async def on_editor_escaped(self) -> None:
-        if self.composer.withdraw():
-            return
-        self.composer.take_back_all()  # First: what waits is said as soon as the run is over.
-        if self.following.is_open:
-            self._do(self.conversation.abort())
+        if not self.composer.withdraw():
+            self.speech.abort()
 
     def action_interrupt(self) -> None:
         if (selected := self.screen.get_selected_text()) or (selected := self.editor.selected_text):
@@ -300,10 +283,9 @@ class ZotApp(Ground):
         if isinstance(self.focused, Panel):
             self.post_message(Panel.Dismissed(self.focused.panel_id))
             return
-        if self._clock() - self._interrupted < _TWICE_S:
+        if self._leaving.press():
             self.leave()
             return
-        self._interrupted = self._clock()
         if not self.asking.refuse():
             self.editor.text = ""
         self.note("Ctrl+C again leaves; Esc aborts what runs")

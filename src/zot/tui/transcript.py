@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -53,10 +52,8 @@ class Transcript(ScrollView, can_focus=True):
         Binding("enter,space", "fold", "fold", show=False),
     ]
 
-    def __init__(self, look: Look, typed: Callable[[str], None]) -> None:
-        """``typed`` is given what somebody writes here, although it is not the place for it."""
+    def __init__(self, look: Look) -> None:
         super().__init__()
-        self._typed = typed
         self.entries: list[Entry] = []
         #: True while the newest is to be seen.
         self.follows = True
@@ -323,11 +320,9 @@ class Transcript(ScrollView, can_focus=True):
 
     # What people do.
 
-    def on_key(self, event: events.Key) -> None:
-        if event.character is not None and event.character.isprintable() and event.key not in ("j", "k", "space"):
-            event.stop()
-            event.prevent_default()
-            self._typed(event.character)
+    def wants(self, event: events.Key) -> bool:
+        """True for keys that do something here, and for those that write nothing."""
+        return event.key in ("j", "k", "space") or event.character is None or not event.character.isprintable()
 
     def on_click(self, event: events.Click) -> None:
         row = self.scroll_offset.y + event.y
