@@ -14,6 +14,7 @@ from zot.errors import UserError
 from zot.messages import timestamp
 from zot.serve.checkup import Checkup
 from zot.serve.connection import Connection, Handler, Later, Told
+from zot.serve.costs import Span, added_up
 from zot.serve.metrics import rss_bytes
 from zot.wire import daemon_server as said
 from zot.wire.daemon import PROTOCOL_VERSION
@@ -22,9 +23,6 @@ from zot.wire.host import Refused, Request, check
 if TYPE_CHECKING:
     from zot.serve.daemon import Daemon
     from zot.serve.respond import Answered
-
-#: How much of a time says the day, and the month.
-_DAY, _MONTH = len("2026-01-31"), len("2026-01")
 
 
 class ServerMethods:
@@ -130,24 +128,8 @@ class ServerMethods:
         )
 
     async def _costs(self, connection: Connection, asked: said.CostQuery) -> said.Costs:
-        """Tell what was spent, by the day on which a session was used last."""
-        now, spent = timestamp(), [0.0, 0.0, 0.0]
-        tokens = requests = 0
-        for entry in await self._daemon.shelf.listed(agent=asked.agent):
-            totals, updated = entry.record.totals, entry.record.updated
-            if (asked.since or "") <= updated <= (asked.until or now):
-                spent[0] += totals.cost_usd
-                spent[1] += totals.cost_usd * (updated[:_DAY] == now[:_DAY])
-                spent[2] += totals.cost_usd * (updated[:_MONTH] == now[:_MONTH])
-                tokens += totals.input + totals.output + totals.cache_read + totals.cache_write
-                requests += entry.record.messages
-        return said.Costs(
-            session_cost_usd=spent[0],
-            daily_cost_usd=spent[1],
-            monthly_cost_usd=spent[2],
-            total_tokens=tokens,
-            request_count=requests,
-        )
+        span = Span(asked.since, asked.until)
+        return added_up(await self._daemon.shelf.spent(agent=asked.agent, since=span.since), span, timestamp())
 
     async def _subscribe(self, connection: Connection, asked: said.Nothing) -> Told:
         return Told(said.Subscribed(), lambda: self._daemon.log_feed.subscribe(connection.wire))

@@ -12,7 +12,9 @@ from zot.errors import NoSuchSession
 from zot.events import AgentEvent
 from zot.journal import tables, view
 from zot.journal.journal import Journal
+from zot.journal.spent import Spent, spent
 from zot.journal.tables import SessionRecord
+from zot.messages import ZERO
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -61,6 +63,22 @@ class Shelf:
                 if agent is None or entry.agent == agent:
                     entries.append(entry)
             return entries
+
+        return await self._journal.reading(look)
+
+    async def spent(self, *, agent: str | None = None, since: str = "") -> list[tuple[str, Spent]]:
+        """Return the model calls of all sessions, or of those of an agent, with their agents.
+
+        Sessions that were not used ``since`` a time are left out.
+        """
+
+        def look(connection: sqlite3.Connection) -> list[tuple[str, Spent]]:
+            found: list[tuple[str, Spent]] = []
+            for record in tables.listed(connection):
+                if record.updated >= since and record.totals != ZERO:
+                    of = view.agent_of(connection, record)
+                    found += [(of, one) for one in (spent(connection, record) if agent in (None, of) else ())]
+            return found
 
         return await self._journal.reading(look)
 

@@ -175,14 +175,29 @@ class CostQuery(Spelled, frozen=True, rename={"since": "from", "until": "to"}):
     until: str | None = None
 
 
+class Spending(Spelled, frozen=True):
+    """What so many model calls used. One whose price is not known costs nothing here."""
+
+    cost_usd: float = 0.0
+    total_tokens: int = 0
+    request_count: int = 0
+
+    def __add__(self, other: Spending) -> Spending:
+        return Spending(
+            self.cost_usd + other.cost_usd,
+            self.total_tokens + other.total_tokens,
+            self.request_count + other.request_count,
+        )
+
+
 class Costs(Spelled, frozen=True, kw_only=True):
     session_cost_usd: float = 0.0
     daily_cost_usd: float = 0.0
     monthly_cost_usd: float = 0.0
     total_tokens: int = 0
     request_count: int = 0
-    by_model: dict[str, Any] = {}  # noqa: RUF012
-    by_agent: dict[str, Any] = {}  # noqa: RUF012
+    by_model: dict[str, Spending] = {}  # noqa: RUF012
+    by_agent: dict[str, Spending] = {}  # noqa: RUF012
 
 
 class HostRespond(host.Request, frozen=True, rename={"age_ms": "ageMs"}):
