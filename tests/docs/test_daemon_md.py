@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from msgspec.structs import FieldInfo
 
+from zot.serve.daemon import MAX_CLIENTS
 from zot.wire import daemon, host, jsonrpc, updates
 from zot.wire.daemon import METHODS, Method
 from zot.wire.daemon_server import LogEvent
@@ -52,6 +53,10 @@ def fields(kind: type[msgspec.Struct], may_be_missing: Callable[[FieldInfo], boo
 @pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
 def test_every_method_is_described(method: Method) -> None:
     assert f"\n{row(method)}\n" in TEXT
+
+
+def test_how_many_clients_there_may_be_is_said() -> None:
+    assert f"too many clients, which is {MAX_CLIENTS}, or fewer" in TEXT
 
 
 @pytest.mark.parametrize("name", sorted(UPDATES))
