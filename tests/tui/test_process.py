@@ -128,6 +128,15 @@ def test_a_signal_leaves_the_terminal_as_it_was(tmp_path: Path, number: signal.S
         assert [code for code in RESTORED if code not in person.written] == []
 
 
+def test_what_is_typed_while_it_starts_is_all_there(tmp_path: Path) -> None:
+    with seat(tmp_path) as person:
+        person.until(b"\x1b[?1049h")
+        person.type(b"!echo just like k so\r")
+        person.until(b"  just like k so")
+        person.type(b"\x11")
+        assert person.end() == 0
+
+
 def test_a_crash_leaves_the_terminal_as_it_was_and_shows_no_secrets(tmp_path: Path) -> None:
     with seat(tmp_path, "-c", CRASH) as person:
         assert person.end() == 1
