@@ -171,7 +171,10 @@ class LocalHome:
 
     @property
     def _cwd(self) -> str:
-        return os.path.abspath(self._config.cwd or os.getcwd())
+        try:
+            return os.path.abspath(self._config.cwd or os.getcwd())
+        except FileNotFoundError:
+            raise UserError("the directory that zot was started in is gone") from None
 
     @property
     def _home(self) -> str | None:

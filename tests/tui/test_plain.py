@@ -92,6 +92,10 @@ async def test_a_conversation_with_questions_and_commands(tmp_path: Path) -> Non
         assert "  ! not run: the user refused this call\n" in await person.until("> ")
         person.type("/model")
         await person.until("  1  lab/lab-1 200k\n  number, or nothing: ")
+        person.type("\u00b2")  # No number of an option, although Python calls it a digit.
+        assert "the next model call" not in await person.until("> ")
+        person.type("/model")
+        await person.until("number, or nothing: ")
         person.type("1")
         await person.until("-- the next model call asks lab/lab-1\n> ")
         person.type("/nonsense")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,29 @@ async def test_what_is_exported_twice_is_in_two_files(tmp_path: Path, monkeypatc
                 await person.until((tmp_path / f"{name}{suffix}").exists)
 
 
+async def test_what_a_command_cannot_do_is_a_note_and_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "gone"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    async with stage(tmp_path, size=(110, 60), cwd=None) as person:
+        await person.sees("ready")
+        await person.says("!echo It is red.")
+        await person.idle()
+        for number, count in enumerate(("\u00b2", "9" * 5000), 1):
+            await person.says(f"/session fork {count}")
+            await _sees_so_often(person, "takes a number of messages", number)
+        place.rmdir()
+        commands = ("/export ", "/session export", "/export x.html", "/skills ", "/reload-ext ")
+        for number, command in enumerate(commands, 1):
+            await person.says(command)
+            await _sees_so_often(person, "the directory that zot was started in is gone", number)
+        monkeypatch.setattr(person.home, "skills", _refused)
+        await person.says("/skills ")
+        await person.sees("/skills: /of/others: Permission denied")
+        await person.says(f"/export {tmp_path}/page.html")
+        await person.sees("the conversation is in")
+
+
 async def test_commands_about_the_model_and_what_was_said(tmp_path: Path) -> None:
     async with stage(tmp_path, size=(110, 60)) as person:
         await person.sees("ready")
@@ -105,6 +130,14 @@ async def test_commands_about_the_model_and_what_was_said(tmp_path: Path) -> Non
         assert "aborts what runs" in person.screen
         await person.says("/exit ")
         await person.until(lambda: person.app.return_value == 0)
+
+
+async def _refused() -> None:
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/of/others")
+
+
+async def _sees_so_often(person: Stage, text: str, count: int) -> None:
+    await person.until(lambda: person.screen.count(text) == count, f"{text!r} {count} times")
 
 
 def _session(person: Stage) -> str:

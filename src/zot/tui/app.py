@@ -70,6 +70,7 @@ class ZotApp(Ground):
         Binding("ctrl+q", "leave", "leave", show=False, priority=True),
         Binding("ctrl+z", "suspend_process", "suspend", show=False, priority=True),
     ]
+    AUTO_FOCUS = "Editor"
     ENABLE_COMMAND_PALETTE = False
     TITLE = "zot"
 
@@ -375,5 +376,5 @@ class ZotApp(Ground):
     async def _told(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-        except (AgentError, TimeoutError) as problem:
+        except (AgentError, OSError) as problem:  # Also a TimeoutError, which is one.
             self.note(str(problem) or "there was no answer in time", "error")

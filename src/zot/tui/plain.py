@@ -336,10 +336,9 @@ class PlainTerminal:
         lines += [f"  {number}  {label}" for number, label in enumerate(shown, 1)]
         self._say("\n".join(line for line in lines if line))
         answer = await self._answer("  number, or nothing: ")
-        by_key = next((one for one in options if one.key and one.key == answer.lower()), None)
-        if by_key is not None:
-            return by_key.value
-        return options[int(answer) - 1].value if answer.isdigit() and 0 < int(answer) <= len(shown) else None
+        numbered = {str(number): one for number, one in enumerate(options[:_LISTED], 1)}
+        chosen = next((one for one in options if one.key and one.key == answer.lower()), None) or numbered.get(answer)
+        return None if chosen is None else chosen.value
 
     async def ask(self, title: str, *, secret: bool = False) -> str | None:
         if secret:

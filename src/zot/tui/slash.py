@@ -20,6 +20,7 @@ from zot.tui.terminal import Option, Terminal
 from zot.tui.trust import ask_trust
 
 _COMMAND = re.compile(r"/[\w.-]+(\s|$)")
+_COUNT = re.compile(r"[0-9]{0,9}")
 
 Action: TypeAlias = Callable[[Terminal, str], Awaitable[None]]
 
@@ -40,6 +41,16 @@ def is_command(text: str) -> bool:
 async def run(terminal: Terminal, line: str) -> None:
     """Do what a line that begins with a slash says. Raise AgentError if it cannot be done."""
     name, args = _split(line[1:])
+    try:
+        await _obey(terminal, name, args)
+    except TimeoutError:
+        raise UserError(f"/{name}: there was no answer in time") from None
+    except OSError as problem:
+        what = problem.strerror or str(problem)
+        raise UserError(f"/{name}: {problem.filename}: {what}" if problem.filename else f"/{name}: {what}") from None
+
+
+async def _obey(terminal: Terminal, name: str, args: str) -> None:
     command = COMMANDS.get(name)
     if command is not None:
         await command.action(terminal, args)
@@ -192,7 +203,7 @@ async def _export_session(terminal: Terminal, path: str) -> None:
 
 async def _fork(terminal: Terminal, count: str) -> None:
     await _kept(terminal)
-    if count and not count.isdigit():
+    if not _COUNT.fullmatch(count):
         raise UserError("/session fork takes a number of messages, or nothing")
     made = await terminal.conversation.fork(int(count) if count else None)
     await terminal.switch(made)
@@ -306,7 +317,10 @@ async def _export(terminal: Terminal, args: str) -> None:
 
 
 def _place(path: str) -> str:
-    return os.path.abspath(os.path.expanduser(path))
+    try:
+        return os.path.abspath(os.path.expanduser(path))
+    except FileNotFoundError:
+        raise UserError("the directory that zot was started in is gone: say where, with a path from /") from None
 
 
 def _unused(name: str, suffix: str) -> str:

@@ -63,7 +63,7 @@ class Speech:
             async with self._turn:
                 images = await asyncio.to_thread(images_in, text, (await conversation.state()).cwd)
                 await conversation.prompt(text, images)
-        except (AgentError, TimeoutError):
+        except (AgentError, OSError):
             self._show("")
             self._composer.put_back([text])
             raise
