@@ -91,6 +91,12 @@ def test_status_tells_programs_the_same(operator: Operator) -> None:
     }  # fmt: skip
 
 
+def test_where_it_keeps_its_files_is_told_by_the_daemon_itself(operator: Operator) -> None:
+    with FakeDaemon(operator.path, {**BUSY, "status": {"dataDir": "/else/where"}}):
+        assert "\ndata      /else/where\n" in operator.run("status").out
+        assert json.loads(operator.run("status", "--json").out)["data_dir"] == "/else/where"
+
+
 def test_without_a_daemon_the_exit_code_is_3(operator: Operator) -> None:
     assert operator.run("status") == Said(f"no daemon is running at {operator.path}\n", 3)
     claim_endpoint(operator.path).release()

@@ -1,4 +1,4 @@
-"""`health` says what it has tried, not what was once true."""
+"""`health` says what it has tried, not what was once true; `status`, where the daemon is at home."""
 
 from __future__ import annotations
 
@@ -27,3 +27,9 @@ async def test_health_says_if_sessions_can_be_recorded(tmp_path: Path) -> None:
 async def test_what_does_not_answer_does_not_work() -> None:
     told = await Checkup(asyncio.Event().wait, within_s=0.01).make()
     assert (told.status, told.last_ok, told.last_error) == ("error", None, "no answer within 0.01 s")
+
+
+async def test_status_says_where_the_daemon_keeps_its_files(tmp_path: Path) -> None:
+    async with running(tmp_path) as daemon:
+        told = await (await daemon.caller()).get("status")
+    assert (told["dataDir"], told["configDir"]) == (str(tmp_path), str(tmp_path))

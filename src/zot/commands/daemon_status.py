@@ -46,6 +46,7 @@ class _Said(msgspec.Struct, frozen=True, rename="camel"):
     active_sessions: int = 0
     session_ids: tuple[str, ...] = ()
     listens: tuple[str, ...] = ()
+    data_dir: str | None = None
 
 
 def place_of(request: Request) -> Place:
@@ -84,6 +85,7 @@ def look(place: Place, *, within_s: float = _ANSWER_S) -> Status:
     return msgspec.structs.replace(
         nothing,
         running=True,
+        data_dir=said.data_dir or place.data_dir,  # An earlier daemon does not say it.
         pid=greeting.server_pid or pid or None,
         version=greeting.server_version,
         protocol=greeting.protocol_version,
@@ -177,7 +179,7 @@ def _described(found: Status) -> str:
             ("running", f"process {found.pid or 'unknown'}, version {printable(found.version or 'unknown')}"),
             ("endpoint", found.endpoint),
             *(("listens", printable(address)) for address in found.listens),
-            ("data", found.data_dir),
+            ("data", printable(found.data_dir)),
             ("for", "unknown" if found.uptime_s is None else _spoken(found.uptime_s)),
             ("sessions", f"{found.active_sessions}{': ' if names else ''}{', '.join([*names, *more])}"),
         ]

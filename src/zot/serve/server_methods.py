@@ -82,6 +82,7 @@ class ServerMethods:
             config_kind="default" if daemon.place.config_dir is None else "custom",
             local_ipc_endpoint=daemon.place.socket,
             listens=tuple(daemon.listens),
+            data_dir=daemon.place.data_dir,
         )
 
     async def _health(self, connection: Connection, asked: said.Nothing) -> said.Health:

@@ -62,6 +62,7 @@ class Status(Spelled, frozen=True, kw_only=True):
     config_kind: Literal["default", "custom", "temporary"] | Absent = ABSENT
     local_ipc_endpoint: str | Absent = ABSENT
     listens: tuple[str, ...] | Absent = ABSENT
+    data_dir: str | Absent = ABSENT
 
 
 class Component(Spelled, frozen=True, kw_only=True):
