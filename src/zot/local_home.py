@@ -30,8 +30,6 @@ class LocalHome:
         self._config = config
         self._given = frozenset(given)
         self._keep = keep
-        #: Why sessions are not kept, if they cannot be.
-        self.problem = ""
 
     async def begin(self) -> LocalConversation:
         """Return the session that flags name, made if it is new; without such a flag a new one."""
@@ -204,11 +202,11 @@ class LocalHome:
                 session = await open_recorded(config, self._given, own_process=True, parks=True, reloadable=True)
                 return LocalConversation(session, config, unused=self._discard_empty)
             except StoreFailed as problem:
-                self.problem = str(problem)
+                _warn(problem)
             except ConfigError as problem:
                 if self._home is not None:
                     raise
-                self.problem = str(problem)
+                _warn(problem)
         config = msgspec.structs.replace(self._config, session=None)
         return LocalConversation(open_session(config, own_process=True, reloadable=True), config)
 
@@ -271,6 +269,13 @@ class LocalHome:
             for one in located
             if one.standing == "untrusted"
         ]
+
+
+def _warn(problem: Exception) -> None:
+    """Say that a session is not kept: what was said in it is lost at its end, and nobody has wanted that."""
+    import logging
+
+    logging.getLogger("zot").warning("this session is not kept: %s", problem)
 
 
 def _user() -> str:

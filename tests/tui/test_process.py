@@ -177,6 +177,17 @@ def test_who_named_a_session_can_begin_another(tmp_path: Path) -> None:
         assert person.end() == 0
 
 
+@pytest.mark.parametrize("term", ["dumb", "xterm-256color"])
+def test_a_home_in_which_nothing_can_be_kept_is_told_of(tmp_path: Path, term: str) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "journal.db").symlink_to("journal.db")
+    with seat(tmp_path, TERM=term) as person:
+        person.until(b"this session is not kept: ")
+        person.until(b"> " if term == "dumb" else b"ready")
+        person.type(b"/exit\r" if term != "dumb" else b"/exit\n")
+        assert person.end() == 0
+
+
 def test_without_the_extra_there_are_lines_and_a_hint(tmp_path: Path) -> None:
     with seat(tmp_path, "-c", BARE, "--provider", "lab", "--policy", "bash=ask") as person:
         person.until(HINT)
