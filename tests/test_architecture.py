@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "encoding": {"surrogates"},
     "events": {"learned", "errors", "messages"},
     "slash": set(),
+    "open_panels": {"events"},
     "flags": {"errors"},
     "listen_address": {"errors"},
     "daemon_settings": {"flags", "listen_address"},
@@ -56,7 +57,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": {"errors", "messages", "events"},
     "journal": {"learned", "errors", "messages", "encoding", "events", "store", "surrogates"},
     "readable": {"messages"},
-    "wire": {"learned", "errors", "messages", "encoding", "events", "surrogates", "outcome"},
+    "wire": {"learned", "errors", "messages", "encoding", "events", "open_panels", "surrogates", "outcome"},
     # The protocol without I/O in `peer.py`, and around it what spawns, asks and tells.
     "extensions": {
         "errors", "printable", "private", "regular", "messages", "events", "slash", "wire", "fingerprint", "agent",
@@ -141,7 +142,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "serve": {
         "errors", "version", "printable", "private", "regular", "messages", "events", "slash", "history", "job",
         "learned", "outcome", "answers", "session", "hub", "wire", "journal", "agents", "daemon_settings", "endpoint",
-        "tools", "encoding",
+        "tools", "encoding", "open_panels",
     },
     # The daemon for browsers; `embedded` puts one together inside another program.
     "web": {

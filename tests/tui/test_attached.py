@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from extensions.stage import Extension
 from restarting import Restarting
 from tui.stage import PATIENCE_S, Stage
 from zot.client import Client
@@ -20,6 +21,20 @@ from zot.local_home import LocalHome
 from zot.tui.app import ZotApp
 from zot.wire.daemon_session import State
 
+#: Has one panel, which shows the last key.
+KEYED = """
+hello("commands", "panels")
+say("register_command", name="open", description="opens it")
+say("ready")
+for frame in frames():
+    if frame["type"] == "command_invoked":
+        panel = {"id": "p1", "title": "Todo", "lines": ["nothing pressed"]}
+        say("command_response", id=frame["id"], action="open_panel", open_panel=panel)
+    elif frame["type"] == "panel_key":
+        say("panel_render", panel_id="p1", title="Todo", lines=["pressed " + frame["key"]])
+    elif frame["type"] == "shutdown":
+        say("shutdown_ack")
+"""
 HELD = """!script call bash {"command": "while ! [ -e %s ]; do sleep 0.02; done"} ;; --- ;; say "released" """
 
 
@@ -163,6 +178,38 @@ async def test_all_follow_who_clears_the_conversation(home: Path) -> None:
             await person.sees("   said afterwards")
             assert person.screen.index("begins anew") < person.screen.index("said afterwards")
             await person.idle()
+
+
+async def test_panels_are_seen_by_who_comes_later_and_are_gone_with_the_daemon(home: Path) -> None:
+    keyed = Extension(home, "keyed", KEYED)
+    with (home / "config.toml").open("a") as config:
+        config.write(f'ext = ["{keyed.directory}"]\n')
+    async with asyncio.timeout(3 * PATIENCE_S), Restarting(home) as daemon, daemon.client() as client:
+        async with attached(client, home) as one:
+            await one.until(lambda: bool(one.app.extension_commands), "commands of the extension")
+            await one.says("/open ")
+            await one.sees("nothing pressed")
+            await one.app.conversation.press("p1", "down")
+            await one.sees("pressed down")
+            session = (await one.app.conversation.state()).session
+            async with daemon.client() as second, attached(second, home, session) as late:
+                await late.sees("pressed down")
+                daemon.cut()
+                async with daemon.client() as third:
+                    await (await third.attach(session)).press("p1", "up", "")
+                for person in (one, late):  # The daemon has it still, and says so.
+                    await person.sees("pressed up")
+                await late.pilot.press("shift+tab", "escape")
+                for person in (one, late):
+                    await person.misses("pressed up")
+                await one.says("/open ")
+                await late.sees("nothing pressed")
+                await daemon.stop()
+                await daemon.start()
+                for person in (one, late):
+                    await person.misses("nothing pressed")
+                    await person.sees("ready")
+                    assert "no panel" not in person.screen
 
 
 async def test_what_is_to_steer_can_be_taken_back_from_the_daemon(home: Path) -> None:

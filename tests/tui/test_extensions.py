@@ -10,6 +10,7 @@ import pytest
 
 from extensions.stage import Extension
 from tui.stage import Stage, stage
+from zot.events import PanelOpened
 from zot.tui.order import DEAD_S
 from zot.tui.panel import Panel
 from zot.tui.question import Question
@@ -313,3 +314,14 @@ async def test_a_question_has_room_although_panels_are_open(tmp_path: Path, size
         assert person.app.focused is entered
         await person.sees("> row 0.")
         await person.sees("Shift+Tab")
+
+
+async def test_a_panel_is_closed_for_a_person_also_if_nobody_knows_of_it_any_more(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.app.panels.hear(PanelOpened("player", "lost", "Lost", ("its extension is gone",)))
+        await person.sees("its extension is gone")
+        await person.pilot.press("shift+tab", "escape")
+        await person.misses("its extension is gone")
+        assert "no panel" not in person.screen
+        assert person.app.focused is person.app.editor

@@ -10,6 +10,7 @@ from typing import Protocol
 from zot.errors import AgentError
 from zot.events import AgentEvent, ConversationReplaced, Done
 from zot.history import Batch
+from zot.open_panels import OpenPanels
 from zot.serve.backlog import Backlog
 from zot.serve.metrics import Metrics
 from zot.wire.updates import Dialect, Updates
@@ -173,6 +174,7 @@ class Feed:
         self.in_run = True
         self._followers: set[Follower] = set()
         self._updates: dict[Dialect, Updates] = {}
+        self._panels = OpenPanels()
 
     @property
     def is_followed(self) -> bool:
@@ -214,6 +216,8 @@ class Feed:
         if follower in self._followers:
             self._updates.setdefault(follower.dialect, updates)
             follower.is_live = True
+            if panels := Updates(self.session_id, follower.dialect).lines(0, self._panels.shown):
+                follower.hear(panels)
             follower.caught_up()
 
     # What a channel does.
@@ -227,7 +231,9 @@ class Feed:
         self.overheard(last_seq)
 
     def closed(self) -> None:
-        """The session has been let go of."""
+        """The session has been let go of, and its extensions with it."""
+        if gone := self._panels.gone():
+            self.deliver(Batch(0, 0, gone))
         self.is_loaded = False
 
     def restart(self) -> None:
@@ -252,6 +258,8 @@ class Feed:
         """Tell what happened to everybody who has seen what was before."""
         if batch.seq:
             self.seq = batch.last
+        else:
+            self._panels.hear(batch.events)
         is_over = isinstance(batch.events[-1], Done)
         is_unrecorded = is_over and not batch.seq and self.in_run
         if is_over or (batch.seq and not isinstance(batch.events[-1], ConversationReplaced)):

@@ -305,7 +305,7 @@ class ZotApp(Ground):
         self._do(self.conversation.press(message.panel_id, message.key, message.text))
 
     def on_panel_dismissed(self, message: Panel.Dismissed) -> None:
-        self._do(self.conversation.close_panel(message.panel_id))
+        self._do(self.panels.dismiss(message.panel_id, self.conversation.close_panel))
 
     # What commands can do.
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeAlias
 
 from textual.containers import Vertical
 
+from zot.errors import UserError
 from zot.events import PanelClosed, PanelOpened, PanelRendered
 from zot.tui.editor import Editor
 from zot.tui.order import DEAD_S
@@ -94,6 +96,12 @@ class Panels(Vertical):
                     self._fit()
             case PanelClosed(panel_id=panel_id):
                 await self._close(panel_id)
+
+    async def dismiss(self, panel_id: str, tell: Callable[[str], Awaitable[None]]) -> None:
+        """Close one for a person, and tell its extension, if that still knows of it."""
+        await self._close(panel_id)
+        with suppress(UserError):
+            await tell(panel_id)
 
     async def close_all(self) -> None:
         """Show none any more."""

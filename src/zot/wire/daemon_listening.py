@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -16,6 +16,7 @@ from zot.errors import AgentError, ConnectionLost, EpochChanged, PromptLost
 from zot.events import AgentEvent, Done, UserMessage
 from zot.learned import learned
 from zot.messages import text_of
+from zot.open_panels import OpenPanels
 from zot.surrogates import without_halves
 from zot.wire.daemon_session import Attached, FailedTurn, Prompted
 from zot.wire.jsonrpc import RpcError
@@ -161,6 +162,7 @@ class Following:
         self.epoch: int | None = None
         self.is_attached = False
         self._in_turn = False
+        self._panels = OpenPanels()
         #: In the order in which they came.
         self.listeners: dict[Listener, None] = {}
 
@@ -177,6 +179,7 @@ class Following:
             listener.cursor = self.cursor
         if self.is_attached and listener.cursor == self.cursor:
             listener.is_open = True
+            self._tell(self._panels.shown, listener)
         return not listener.is_open
 
     def remove(self, listener: Listener) -> None:
@@ -200,19 +203,26 @@ class Following:
             if isinstance(event, UserMessage) and not (names_prompts or self._in_turn):
                 event = self._named(event)
             self.cursor, self._in_turn = seq, not isinstance(event, Done)
+        self._panels.hear([event])
         for listener in list(self.listeners):
             listener.hear(seq, event)
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """The connection is gone. Which panels are open is told again by whoever is there next, if they still are."""
         self.is_attached = False
+        gone = self._panels.gone()
         for listener in self.listeners:
+            self._tell(gone, listener)
             listener.is_open = False
 
     def fail(self, problem: AgentError) -> None:
         """Nobody will hear anything more."""
         for listener in self.listeners:
             listener.fail(problem)
+
+    def _tell(self, unrecorded: Sequence[AgentEvent], listener: Listener) -> None:
+        for event in unrecorded:
+            listener.hear(0, event)
 
     def _named(self, begin: UserMessage) -> UserMessage:
         waiting = (one for one in self.listeners if isinstance(one, Asked) and one.phase is Phase.WAITING)
