@@ -142,7 +142,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "serve": {
         "errors", "version", "printable", "private", "regular", "messages", "events", "slash", "history", "job",
         "learned", "outcome", "answers", "session", "hub", "wire", "journal", "agents", "daemon_settings", "endpoint",
-        "tools", "encoding", "open_panels",
+        "tools", "encoding", "open_panels", "past", "store",
     },
     # The daemon for browsers; `embedded` puts one together inside another program.
     "web": {

@@ -48,16 +48,22 @@ def everything(changes: Iterable[Change]) -> list[Message]:
     return messages
 
 
+def standing(changes: Iterable[Change]) -> list[Message]:
+    """Return the messages of the transcript as the changes leave it."""
+    transcript = Transcript()
+    for change in changes:
+        transcript.apply(change)
+    return list(transcript.messages)
+
+
 def fork_point(changes: Sequence[tuple[int, Change]], count: int, *, purpose: str = "fork at") -> int:
     """Return the number of the row at which the transcript had the first ``count`` of its messages, and no more.
 
     ``purpose`` is for errors. Raise UserError if it never was so: they are too many, or a call would be
     parted from its results.
     """
-    now = Transcript()
-    for _, change in changes:
-        now.apply(change)
-    wanted, then, point = list(now.messages[:count]), Transcript(), 0
+    now = standing(change for _, change in changes)
+    wanted, then, point = now[:count], Transcript(), 0
     for seq, change in changes:
         then.apply(change)
         if list(then.messages) == wanted:

@@ -184,3 +184,24 @@ async def test_of_two_who_make_a_session_for_different_agents_one_is_refused(tmp
                 second.ask("session/new", agentAlias="two", sessionId="s"),
             )
     assert sorted("error" in answer for answer in answers) == [False, True]
+
+
+async def test_a_session_whose_agent_is_gone_can_still_be_read(tmp_path: Path) -> None:
+    agents = '[agents.default]\nprovider = "lab"\n'
+    (tmp_path / "config.toml").write_text(f'{agents}[agents.gone]\nprovider = "lab"\n')
+    async with running(tmp_path) as daemon:
+        caller = await daemon.caller()
+        await caller.get("session/new", agentAlias="gone", sessionId="s")
+        for prompt in ("!echo one", "!echo two", "!echo three"):
+            await caller.get("session/prompt", sessionId="s", prompt=prompt)
+        await caller.get("session/compact", sessionId="s")
+        read = {view: await caller.get("session/messages", sessionId="s", view=view) for view in ("full", "past")}
+        read["shown"] = await caller.get("session/messages", sessionId="s")
+    (tmp_path / "config.toml").write_text(agents)
+    async with running(tmp_path) as daemon:
+        caller = await daemon.caller()
+        for view in ("full", "past"):
+            assert await caller.get("session/messages", sessionId="s", view=view) == read[view]
+        assert await caller.get("session/messages", sessionId="s") == read["shown"]
+        code, why = await caller.error("session/prompt", sessionId="s", prompt="!echo four")
+    assert (code, why.partition(" in ")[0]) == (-32602, "there is no agent 'gone'")

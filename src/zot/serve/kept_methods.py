@@ -9,7 +9,7 @@ from contextlib import suppress
 import msgspec
 
 from zot.encoding import encode
-from zot.errors import NoSuchSession
+from zot.errors import NoSuchAgent, NoSuchSession
 from zot.hub import Hub
 from zot.messages import Message, show, thought_of
 from zot.serve.checked_out import checked_out
@@ -99,12 +99,19 @@ class KeptMethods:
                 if asked.view == "full":
                     kept = await session.all_messages()
                     messages = [msgspec.structs.replace(message, shown_text=None) for message in kept]
+        except NoSuchAgent:  # Nobody can use it, but it can be read.
+            messages, last_seq = await self._recorded(asked), seq if asked.view == "past" else said.ABSENT
         except NoSuchSession:
             messages = []
         stop = len(messages) if asked.before_index is None else min(asked.before_index, len(messages))
         start = 0 if asked.limit is None else max(0, stop - asked.limit)
         page = await _encoded(messages[start:stop], connection.spelling, thinking=asked.view == "past")
         return _EncodedPage(asked.session_id, tuple(page), len(messages), start, last_seq)
+
+    async def _recorded(self, asked: said.Messages) -> list[Message]:
+        """Return the messages of a session that cannot be loaded."""
+        kept = await self._shelf.messages(asked.session_id, every=asked.view == "full")
+        return [msgspec.structs.replace(one, shown_text=None) for one in kept] if asked.view == "full" else kept
 
     async def _delete(self, connection: Connection, asked: said.OfSession) -> said.Deleted:
         with suppress(NoSuchSession):  # Then it is as it was wanted.

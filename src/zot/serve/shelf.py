@@ -14,7 +14,9 @@ from zot.journal import tables, view
 from zot.journal.journal import Journal
 from zot.journal.spent import Spent, spent
 from zot.journal.tables import SessionRecord
-from zot.messages import ZERO
+from zot.messages import ZERO, Message
+from zot.past import everything, standing
+from zot.store import Change
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -79,6 +81,19 @@ class Shelf:
                     of = view.agent_of(connection, record)
                     found += [(of, one) for one in (spent(connection, record) if agent in (None, of) else ())]
             return found
+
+        return await self._journal.reading(look)
+
+    async def messages(self, session_id: str, *, every: bool = False) -> list[Message]:
+        """Return a conversation as it was recorded; ``every`` message of it also if it has been compacted.
+
+        Raise NoSuchSession.
+        """
+
+        def look(connection: sqlite3.Connection) -> list[Message]:
+            _, rows = tables.all_changes(connection, tables.get(connection, session_id).number)
+            changes = [row for row in rows if isinstance(row, Change)]
+            return everything(changes) if every else standing(changes)
 
         return await self._journal.reading(look)
 
