@@ -163,7 +163,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "left_providers": {"config", "provision", "providers/models"},
     "local": {
         "errors", "messages", "events", "slash", "store", "config", "conversation", "history", "outcome", "past",
-        "overhearing", "left_providers",
+        "overhearing", "left_providers", "abortable",
         "session", "runtime", "reloadable", "providers/vendors", "providers/models", "agent",
     },
     "local_home": {

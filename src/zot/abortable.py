@@ -14,7 +14,9 @@ T = TypeVar("T")
 class Abortable:
     """What somebody waits for, until it is there or everything is aborted."""
 
-    def __init__(self) -> None:
+    def __init__(self, said: str = "aborted before the extension answered") -> None:
+        """``said`` is what those hear whose wait was ended."""
+        self._said = said
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
@@ -32,7 +34,7 @@ class Abortable:
             self._tasks.discard(task)
             task.cancel()
         if task.cancelled():
-            raise RunCancelled("aborted before the extension answered")
+            raise RunCancelled(self._said)
         return task.result()
 
     def abort(self) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from zot.abortable import Abortable
 from zot.agent.hooks import MessageDecision
 from zot.config import Config
 from zot.conversation import Aside, Decision, ModelInfo, Remembered, Snapshot
@@ -47,6 +48,8 @@ class LocalConversation:
         self._begun: Sequence[tuple[int, Row]] = ()
         self._panels = _OpenPanels(session)
         self._left = LeftProviders()
+        #: What is asked without being part of the conversation.
+        self._asides = Abortable("the answer by the way was aborted")
         session.start()
 
     def follow(self, subscriber: Subscriber) -> Callable[[], None]:
@@ -127,6 +130,7 @@ class LocalConversation:
         self._session.request(text_of(asked[-1].content) or "go on", lambda messages: None)
 
     async def abort(self) -> None:
+        self._asides.abort()
         if self._overhearing is not None and self._is_elsewhere:
             await self._overhearing.abort()
             return
@@ -199,6 +203,9 @@ class LocalConversation:
 
     async def aside(self, question: str) -> Aside:
         """Ask without leaving a trace; whoever guards the conversation guards this, too."""
+        return await self._asides.run(self._aside(question))
+
+    async def _aside(self, question: str) -> Aside:
         extensions = self._session.agent.extensions
         await extensions.ready()
         # No turn of a run has this number: what waits for a decision about one of those goes on waiting.
@@ -227,6 +234,7 @@ class LocalConversation:
             await session.close()
 
     async def close(self) -> None:
+        self._asides.abort()
         for stop in self._followers.values():
             stop()
         self._followers.clear()

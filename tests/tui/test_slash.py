@@ -89,6 +89,22 @@ async def test_what_a_command_cannot_do_is_a_note_and_no_end(tmp_path: Path, mon
         await person.sees("the conversation is in")
 
 
+async def test_an_answer_by_the_way_is_shown_to_go_on_and_aborted_with_escape(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.says("/btw !slow 6000 0.1")
+        await person.sees("answering by the way")
+        await person.says("!echo meanwhile")
+        await person.sees("  meanwhile")
+        await person.says("/cost ")
+        await person.sees("output ")
+        await person.until(lambda: not person.app.story.doing and not person.app.following.waits)
+        assert "answering by the way" in person.screen
+        await person.pilot.press("escape")
+        await person.sees("the answer by the way was aborted")
+        await person.sees("ready")
+
+
 async def test_commands_about_the_model_and_what_was_said(tmp_path: Path) -> None:
     async with stage(tmp_path, size=(110, 60)) as person:
         await person.sees("ready")

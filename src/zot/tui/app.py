@@ -100,6 +100,8 @@ class ZotApp(Ground):
         self.panels = Panels(self.editor, self.asking.is_quiet_since)
         self.speech = Speech(self.following, self.composer, do=self._do, changed=self._show_doing)
         self._waiting_for, self._leaving = "", Twice(clock)
+        #: What the commands do that take a while, whatever runs.
+        self._busy: list[str] = []
         #: How the conversation stood when it was left.
         self.left: Snapshot | None = None
 
@@ -176,7 +178,7 @@ class ZotApp(Ground):
         self._show_doing()
 
     def _show_doing(self) -> None:
-        self.status.do(self._waiting_for or self.story.doing)
+        self.status.do(self._waiting_for or next(reversed(self._busy), "") or self.story.doing)
 
     # What happens.
 
@@ -266,7 +268,8 @@ class ZotApp(Ground):
         try:
             await slash.run(self, line)
         finally:
-            self.busy("")
+            self._waiting_for = ""
+            self._show_doing()
         if name == "reload-ext":
             await self._learn_commands()
         if self.following.is_open:
@@ -323,7 +326,10 @@ class ZotApp(Ground):
         self.panels.enter(panel_id, since)
 
     def busy(self, text: str) -> None:
-        self._waiting_for = text
+        if text:
+            self._busy.append(text)
+        else:
+            self._busy.pop()
         self._show_doing()
 
     async def choose(

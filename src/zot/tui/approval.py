@@ -46,7 +46,7 @@ class Approvals:
         self._app.busy("waiting for you")
         decision: Decision | Literal["gone"] | None = await self._app.asking.put(question)
         self._open.pop(request.id, None)
-        self._app.busy("waiting for you" if self._open else "")  # The next one may be open already.
+        self._app.busy("")
         if call is not None:
             call.wait(waits=False)
         if decision != "gone":

@@ -48,7 +48,7 @@ class Terminal(Protocol):
         """Let a panel have the keys that was asked for here at a time, unless something was typed since."""
 
     def busy(self, text: str) -> None:
-        """Say what is waited for; "" when it is over."""
+        """Say what is waited for; "" when it is over, once for each that was said."""
 
     async def choose(
         self, title: str, options: Sequence[Option[T]], *, body: str = "", sudden: bool = False
