@@ -205,6 +205,7 @@ async def test_panels_are_seen_by_who_comes_later_and_are_gone_with_the_daemon(h
                 await one.says("/open ")
                 await late.sees("nothing pressed")
                 await daemon.stop()
+                await one.sees("no connection to the daemon, trying again")
                 await daemon.start()
                 for person in (one, late):
                     await person.misses("nothing pressed")
