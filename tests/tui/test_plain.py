@@ -63,7 +63,7 @@ async def lines(directory: Path, *, tty: bool = False, **settings: Any) -> Async
         return home
 
     async def session(_: Home) -> Conversation:
-        return await home.open()
+        return await home.begin()
 
     incoming, typed = reversed(os.openpty()) if tty else os.pipe()
     written = io.StringIO()
