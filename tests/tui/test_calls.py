@@ -69,6 +69,22 @@ async def test_a_call_shows_its_output_while_it_runs_and_unfolds_by_key_and_clic
         assert not thought.folded
 
 
+async def test_how_a_long_command_ended_is_seen_folded_and_unfolded(tmp_path: Path) -> None:
+    async with stage(tmp_path, size=(80, 30)) as person:
+        await person.sees("ready")
+        await person.says("!bash seq 1 5000; exit 3")
+        await person.idle()
+        await person.sees("│ [exit 3]")
+        rows = [line.split("│ ")[1].strip() for line in person.screen.split("\n") if "  │ " in line]
+        assert rows[:5] == ["1", "2", "3", "4", "5"]
+        assert rows[5].endswith("more lines")
+        assert [row.split("  ")[0] for row in rows[6:]] == ["[exit 3]"]
+        await person.pilot.press("ctrl+o", "ctrl+end")
+        await person.sees("│ 5000\n")
+        assert "│ [exit 3]" in person.screen
+        assert "more lines" not in person.screen
+
+
 async def test_a_change_is_shown_as_a_diff_and_approved_with_all_of_it_in_sight(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("red\ngreen\n")
     async with stage(tmp_path, policy=("edit=ask", "bash=ask")) as person:

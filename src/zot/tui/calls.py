@@ -19,6 +19,8 @@ from zot.tui.looks import Look, frank, safe, written
 from zot.tui.markdown import drawn, plain_line, with_prefix
 
 State: TypeAlias = Literal["writing", "waiting", "running", "done", "failed"]
+#: What it says, and its style.
+Line: TypeAlias = tuple[str, str]
 
 _COLOURS: dict[State, str] = {
     "writing": "dim",
@@ -27,9 +29,11 @@ _COLOURS: dict[State, str] = {
     "done": "green",
     "failed": "red",
 }
-#: How many lines of a folded call are shown, and how many of one that is not.
+#: How many lines of a folded call are shown, and how many of one that is not: more than our own tools return.
 _FOLDED_LINES = 6
-_UNFOLDED_LINES = 2000
+_UNFOLDED_LINES = 5000
+#: So many of those of a command are its last: how it ended stands there.
+_LAST_LINES = 1
 #: How much of what a tool says while it runs is kept.
 _LIVE_CHARACTERS = 64 * 1024
 
@@ -86,7 +90,7 @@ class CallEntry(Entry):
     def draw(self, width: int, look: Look) -> list[Strip]:
         is_named = self._is_named(width)
         body = [*self._body(is_named=is_named)]
-        shown, hidden = self._cut(body)
+        shown, hidden, last = self._cut(body)
         head = Text(no_wrap=True, overflow="ellipsis")
         is_whole = is_named and (not body or (self.folded and not hidden))
         head.append(f"{self._mark(look, is_whole=is_whole)} ", _COLOURS[self.state])
@@ -98,18 +102,21 @@ class CallEntry(Entry):
         lines += _indented(shown, width, look)
         if hidden and self.state != "running":
             lines += _indented([(f"{look.more} {counted(hidden, 'more line')}", "dim")], width, look)
-        return [*lines, *self.hung()]
+        return [*lines, *_indented(last, width, look), *self.hung()]
 
     def _mark(self, look: Look, *, is_whole: bool) -> str:
         if self.state == "failed":  # Where there are no colours it must be seen, too.
             return look.failed
         return look.call if is_whole else look.folded if self.folded else look.unfolded
 
-    def _cut(self, body: list[tuple[str, str]]) -> tuple[list[tuple[str, str]], int]:
-        """Return the lines to show, and how many are not: of one that runs the newest are, else the first."""
+    def _cut(self, body: list[Line]) -> tuple[list[Line], int, list[Line]]:
+        """Return the lines to show, how many are not, and which to show below: of one that runs only the newest are."""
         limit = _FOLDED_LINES if self.folded else _UNFOLDED_LINES
         hidden = max(0, len(body) - limit)
-        return (body[hidden:] if self.state == "running" else body[: len(body) - hidden]), hidden
+        if self.state == "running":
+            return body[hidden:], hidden, []
+        last = _LAST_LINES if hidden and "command" in (self._args or {}) else 0
+        return body[: limit - last], hidden, body[len(body) - last :]
 
     def _head(self) -> str:
         """Return what the call is about, in one line."""
@@ -124,7 +131,7 @@ class CallEntry(Entry):
         head = self._head()
         return head.startswith(frank(about)) and cell_len(f"  {self.name}  {head}") <= width
 
-    def _body(self, *, is_named: bool = False) -> Iterator[tuple[str, str]]:
+    def _body(self, *, is_named: bool = False) -> Iterator[Line]:
         """Yield the lines below the head, each with its style."""
         args = self._args or {}
         command = args.get("command")
@@ -145,7 +152,7 @@ def _is_quiet(name: str, args: dict[str, Any]) -> bool:
     return name in ("read", "skill") or "edits" in args or "content" in args
 
 
-def _indented(lines: Iterable[tuple[str, str]], width: int, look: Look) -> list[Strip]:
+def _indented(lines: Iterable[Line], width: int, look: Look) -> list[Strip]:
     prefix = Segment(f"  {look.bar} ", DIM)
     return [
         strip
