@@ -30,6 +30,7 @@ TEXTS = {
     "long tables between other things": f"Before\n\n{TABLE}\nBetween\n\n{TABLE}| 7 | {'wide ' * 30}|\n\nAfter",
     "a long paragraph": PROSE,
     "a long paragraph with open ends": f"A ` and a ** and [one {'more word ' * 500} ends** here](a)` {'or not ' * 99}",
+    "a long paragraph of lines": "".join(f"line {number} of *many*\n" for number in range(300)),
     "nothing": "\n\n",
 }
 
@@ -54,7 +55,7 @@ def test_all_lines_of_long_code_are_there() -> None:
 
 @pytest.mark.parametrize("text", [POINTS, PROSE, TABLE], ids=["a list", "prose", "a table"])
 def test_a_long_block_in_pieces_looks_as_a_whole(text: str) -> None:
-    whole = [line.text.rstrip() for line in as_lines(markdown(text, Look(), breaks=False), 60)]
+    whole = [line.text.rstrip() for line in as_lines(markdown(text, Look()), 60)]
     assert drawn(Flow(), text) == whole[whole[0] == "" :]
 
 
@@ -108,3 +109,7 @@ def test_what_looks_like_a_tag_is_shown_as_it_is() -> None:
     text = "Use <div>, Vec<String>, a<b and c>d\n\n<table><tr>\n\n- <b>one</b> <!-- two -->\n\nend"
     shown = ["Use <div>, Vec<String>, a<b and c>d", "", "<table><tr>", "", " • <b>one</b> <!-- two -->", "", "end"]
     assert drawn(Flow(), text) == shown
+
+
+def test_the_lines_of_a_paragraph_stay_lines() -> None:
+    assert drawn(Flow(), "one\ntwo\n\n- three\n  four") == ["one", "two", "", " • three", "   four"]

@@ -185,6 +185,15 @@ async def test_new_lines_are_written_in_several_ways_and_an_empty_editor_can_be_
         await person.until(lambda: person.app.return_value == 0)
 
 
+async def test_what_is_answered_in_lines_is_shown_in_lines(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.says('!script say "a list\\n  of lines\\nwithout marks"')
+        await person.idle()
+        rows = [line.strip() for line in person.screen.split("\n") if line.strip()]
+        assert rows[1:4] == ["a list", "of lines", "without marks"]
+
+
 async def test_a_carriage_return_in_an_answer_hides_nothing(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")
@@ -192,7 +201,7 @@ async def test_a_carriage_return_in_an_answer_hides_nothing(tmp_path: Path) -> N
         await person.sees("after")
         await person.idle()
         rows = [line.strip() for line in person.screen.split("\n") if line.strip()]
-        assert rows[1] == "before after"
+        assert rows[1:3] == ["before", "after"]
 
 
 async def test_what_is_typed_goes_to_the_editor_wherever_the_focus_is(tmp_path: Path) -> None:

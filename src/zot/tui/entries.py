@@ -81,13 +81,10 @@ class UserEntry(Entry):
 class AnswerEntry(Entry):
     """What the model says, as Markdown, while it says it."""
 
-    #: True if the line ends of its paragraphs are meant.
-    breaks = False
-
     def __init__(self, text: str = "") -> None:
         super().__init__()
         self._text = safe(text) if text else ""
-        self._flow = Flow(breaks=self.breaks)
+        self._flow = Flow()
 
     @property
     def text(self) -> str:
@@ -101,7 +98,7 @@ class AnswerEntry(Entry):
     def replace(self, text: str) -> None:
         """Something else was said, after all."""
         if (text := safe(text)) != self._text:
-            self._text, self._flow = text, Flow(breaks=self.breaks)
+            self._text, self._flow = text, Flow()
             self.touch()
 
     def draw(self, width: int, look: Look) -> list[Strip]:
@@ -163,8 +160,6 @@ class NoteEntry(Entry):
 
 class DisplayEntry(AnswerEntry):
     """A note that an extension wants shown, as Markdown."""
-
-    breaks = True
 
     def __init__(self, text: str, *, source: str) -> None:
         super().__init__(text)

@@ -43,9 +43,7 @@ class Flow:
     A line that is there again is the same object as it was. Of a long block only the last piece is drawn anew.
     """
 
-    def __init__(self, *, breaks: bool = False) -> None:
-        """``breaks``: the line ends of a paragraph stay where they are."""
-        self._breaks = breaks
+    def __init__(self) -> None:
         self._key: tuple[int, Look, Segment] | None = None
         self._begin()
 
@@ -97,7 +95,7 @@ class Flow:
     def _block(self, text: str) -> list[Strip]:
         assert self._key is not None
         width, look, _ = self._key
-        lines = drawn(markdown(text, look, breaks=self._breaks), width, ascii_only=not look.unicode)
+        lines = drawn(markdown(text, look), width, ascii_only=not look.unicode)
         while lines and not lines[-1].text.strip():
             lines.pop()
         while lines and not lines[0].text.strip() and not _FENCE.match(text):

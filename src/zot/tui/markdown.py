@@ -110,13 +110,13 @@ def _folded(line: Text, width: int) -> list[Strip]:
 def rows_of(text: str) -> list[Row]:
     """Return the rows of a table that is all of a text, its head first."""
     rows: list[Row] = []
-    drawn(_ours()(text, code_theme="", breaks=False, rows=rows), 80)
+    drawn(_ours()(text, code_theme="", rows=rows), 80)
     return rows
 
 
-def markdown(text: str, look: Look, *, breaks: bool) -> RenderableType:
-    """Return a text as it is drawn. ``breaks``: the line ends of a paragraph stay where they are."""
-    made: RenderableType = _ours()(text, code_theme=look.code_theme, breaks=breaks)
+def markdown(text: str, look: Look) -> RenderableType:
+    """Return a text as it is drawn. The line ends of a paragraph stay where they are: most who write them mean them."""
+    made: RenderableType = _ours()(text, code_theme=look.code_theme)
     return made
 
 
@@ -155,14 +155,14 @@ def _ours() -> Any:
                 yield Segment.line()
 
     class Ours(Markdown):
-        def __init__(self, text: str, *, code_theme: str, breaks: bool, rows: list[Row] | None = None) -> None:
+        def __init__(self, text: str, *, code_theme: str, rows: list[Row] | None = None) -> None:
             self.rows = rows  # Where those of a table are wanted, instead of its lines.
             # Theirs makes a parser of its own each time, which takes longer than what it is for.
             self.markup, self.code_theme, self.hyperlinks = text, code_theme, False
             self.justify, self.style = None, "none"
             self.inline_code_lexer, self.inline_code_theme = None, code_theme
             self.parsed = _parser().parse(text)  # A tag is text like any other: theirs would be left out.
-            for child in (child for token in self.parsed if breaks for child in token.children or ()):
+            for child in (child for token in self.parsed for child in token.children or ()):
                 if child.type == "softbreak":
                     child.type = "hardbreak"
 
