@@ -147,6 +147,7 @@ async def test_clearing_waits_until_it_is_done_and_an_aside_leaves_no_trace(tmp_
         aside = await conversation.aside("!echo beside it")
         assert (aside.text, aside.usage.input) == ("beside it", 100)
         assert await said(conversation) == ["!echo one", "one"]
+        assert (await conversation.state()).usage.input == 200
         await conversation.clear()
         assert await said(conversation) == []
 

@@ -231,6 +231,7 @@ class LocalConversation:
                 raise RunCancelled("aborted")
             return Aside(outcome.text, outcome.usage)
         finally:
+            self._session.add_used(outcome.usage)  # Also what an abort has left.
             await session.close()
 
     async def close(self) -> None:

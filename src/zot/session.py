@@ -96,6 +96,10 @@ class Session:
         """What it has used so far."""
         return self._history.totals
 
+    def add_used(self, counters: Counters) -> None:
+        """Count what was used for this session outside of it. It is on record with the next model call."""
+        self._history.totals += counters
+
     @property
     def before(self) -> Before:
         """The conversation before the run that goes on here, which events above its number tell; else as it is."""
