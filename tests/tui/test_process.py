@@ -163,6 +163,19 @@ def test_a_terminal_that_can_only_do_lines_has_lines(tmp_path: Path) -> None:
         assert b"* bash echo from a tool" in person.written
 
 
+@pytest.mark.parametrize("leaving", [b"/exit\n", b"\x04"])
+def test_lines_too_say_how_to_go_on_and_control_c_at_the_prompt_asks_again(tmp_path: Path, leaving: bytes) -> None:
+    with seat(tmp_path, "-m", "zot", "--provider", "lab", "--session", "one", TERM="dumb") as person:
+        person.until(b"> ")
+        person.type(b"!echo said\n")
+        person.until(b"\nsaid\r\n> ")
+        person.process.send_signal(signal.SIGINT)
+        person.until(b"\nsaid\r\n> \r\n> ")
+        person.type(leaving)
+        assert person.end() == 0
+        assert person.written.endswith(b"\r\nzot --resume one goes on with this session\r\n")
+
+
 def test_who_named_a_session_can_begin_another(tmp_path: Path) -> None:
     with seat(tmp_path, "-m", "zot", "--provider", "lab", "--session", "one", TERM="dumb") as person:
         person.until(b"> ")

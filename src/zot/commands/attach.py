@@ -25,11 +25,19 @@ from zot.wire.lines import LineSplitter
 if TYPE_CHECKING:
     from zot.conversation import Conversation, Home
 
+
+def _number(text: str) -> int:
+    """Read the number of something that happened, or 0."""
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError("must be a whole number")
+    return int(text)
+
+
 _FLAGS = (
     flags.Flag("--new", "a new session, in the current directory"),
     flags.Flag("--agent", "of which agent it is, with --new (default)", value="NAME"),
     flags.Flag("--plain", "lines, also on a terminal that could show more"),
-    flags.Flag("--after", "show first what happened above this number; 0 is everything", value="N", parse=int),
+    flags.Flag("--after", "show first what happened above this number; 0 is everything", value="N", parse=_number),
     *PLACE_FLAGS,
 )
 _SUMMARY = """\

@@ -35,8 +35,8 @@ class Status(msgspec.Struct, frozen=True):
     protocol: int | None = None
     uptime_s: float | None = None
     active_sessions: int | None = None
-    session_ids: tuple[str, ...] = ()
-    listens: tuple[str, ...] = ()
+    session_ids: tuple[str, ...] | None = None
+    listens: tuple[str, ...] | None = None
     problem: str | None = None
 
 
@@ -172,13 +172,13 @@ def _described(found: Status) -> str:
             return f"no daemon is running at {found.endpoint}\n"
         who = f"process {found.pid}" if found.pid else "another process"
         return f"{who} is the daemon at {found.endpoint}, but: {printable(found.problem)}\n"
-    names = [printable(name) for name in found.session_ids[:_MAX_NAMED]]
-    more = ["..."] if len(found.session_ids) > _MAX_NAMED else []
+    names = [printable(name) for name in (found.session_ids or ())[:_MAX_NAMED]]
+    more = ["..."] if len(found.session_ids or ()) > _MAX_NAMED else []
     return aligned(
         [
             ("running", f"process {found.pid or 'unknown'}, version {printable(found.version or 'unknown')}"),
             ("endpoint", found.endpoint),
-            *(("listens", printable(address)) for address in found.listens),
+            *(("listens", printable(address)) for address in found.listens or ()),
             ("data", printable(found.data_dir)),
             ("for", "unknown" if found.uptime_s is None else _spoken(found.uptime_s)),
             ("sessions", f"{found.active_sessions}{': ' if names else ''}{', '.join([*names, *more])}"),

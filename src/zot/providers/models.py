@@ -98,7 +98,7 @@ class Catalogue(msgspec.Struct, frozen=True):
             return unknown_model(model_id, self.provider)
         known = ", ".join(model.id for model in self.models) or "none"
         if not model_id:
-            raise UserError(f"{self.provider} needs to be told which model: pass --model")
+            raise UserError(f"{self.provider} needs to be told which model: name one, on the command line with --model")
         raise UserError(f"unknown model {model_id!r} (provider {self.provider!r}); known: {known}")
 
 

@@ -6,6 +6,7 @@ files would exclude nobody.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -128,8 +129,8 @@ def _open_existing(path: str) -> int:
     try:
         return os.open(path, _OPEN | os.O_CREAT, 0o600)
     except OSError as problem:
-        raise ConfigError(f"{path} cannot be used as a lock file: {problem.strerror}: remove it, or name another"
-                          " place with --socket") from None  # fmt: skip
+        advice = "name another place" if problem.errno == errno.EROFS else "remove it, or name another place"
+        raise ConfigError(f"{path} cannot be used as a lock file: {problem.strerror}: {advice} with --socket") from None
 
 
 def _wrong_with(found: os.stat_result) -> str:
