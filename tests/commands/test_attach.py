@@ -159,6 +159,7 @@ def test_a_session_is_named_by_its_beginning_and_told_from_its_first_event(kept:
     wrong = kept.run("attach", "nothing")
     assert (wrong.out, wrong.code) == ("", 1)
     assert wrong.err.startswith("zot: 'nothing' is no session")
+    assert "--after x: must be a whole number\n" in kept.run("attach", "beginning", "--after", "x").err
 
 
 def test_without_a_daemon_there_is_nothing_to_attach_to(kept: Kept, tmp_path: Path) -> None:

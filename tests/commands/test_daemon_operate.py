@@ -140,6 +140,7 @@ def test_one_that_does_not_answer_is_not_waited_for_for_ever(operator: Operator)
         pid=os.getpid(),
         problem="it does not answer",
     )
+    assert (found.session_ids, found.listens) == (None, None)
 
 
 def test_the_flags_say_which_daemon_is_meant(operator: Operator) -> None:

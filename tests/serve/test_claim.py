@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -236,6 +237,20 @@ def a_lock_with_two_names(path: Path) -> None:
     (path.parent / "precious").write_text("precious")
     (path.parent / "precious").chmod(0o600)
     os.link(path.parent / "precious", path)
+
+
+def test_where_nothing_can_be_written_nothing_is_to_be_removed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "d.sock.lock").touch(0o600)
+    opened = os.open
+
+    def read_only(path: str, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_CREAT and not flags & os.O_EXCL:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return opened(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", read_only)
+    with pytest.raises(ConfigError, match=r"Read-only file system: name another place with --socket"):
+        claim_endpoint(str(place / "d.sock"))
 
 
 def a_lock_of_another(path: Path) -> None:
