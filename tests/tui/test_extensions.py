@@ -34,7 +34,7 @@ for frame in frames():
         "lines": {"action": "display", "display": "first: 1\\nsecond: 2"},
         "open": {"action": "open_panel", "open_panel": {"id": "one", "title": "First [red]", "lines": ["[b]a", "b"],
                                                          "footer": "keys go here"}},
-        "open2": {"action": "open_panel", "open_panel": {"id": "two", "title": "Second", "lines": ["c"]}},
+        "open2": {"action": "open_panel", "open_panel": {"id": "two", "title": "Second\\npart", "lines": ["c"]}},
         "long": {"action": "open_panel", "open_panel": {"id": "long", "title": "Long", "lines": rows(0)}},
         "long2": {"action": "open_panel", "open_panel": {"id": "long2", "title": "Other", "lines": rows(0)}},
         "noop": {"action": "noop"},
@@ -174,7 +174,7 @@ async def test_a_panel_takes_no_key_from_who_types_or_has_not_asked_for_it(tmp_p
         await person.sees("First [red] (player): Shift+Tab enters it")
         # What somebody else has asked for comes as an event only.
         await person.app.conversation.run_command("open2", "")
-        await person.sees("Second (player): Shift+Tab enters it")
+        await person.sees("Second part (player): Shift+Tab enters it")
         await asyncio.sleep(DEAD_S + 0.1)
         await person.pilot.press(*"cd")
         assert (person.app.editor.text, keys(player)) == ("cd", [])

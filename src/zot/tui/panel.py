@@ -88,7 +88,7 @@ class Panel(VerticalScroll, can_focus=True, inherit_bindings=False):
 
     def show(self, title: str, lines: Sequence[str], footer: str) -> None:
         """Show something else. The footer stands in the frame, where it is always seen, if there is room for it."""
-        self._title, footer = safe(title or self.panel_id), safe(footer).replace("\n", " ")
+        self._title, footer = (safe(text).replace("\n", " ") for text in (title or self.panel_id, footer))
         fits = cell_len(footer) <= self.app.size.width - _FRAME
         self._entitle()
         self.border_subtitle = Text(footer) if fits else None
