@@ -111,5 +111,15 @@ def test_what_looks_like_a_tag_is_shown_as_it_is() -> None:
     assert drawn(Flow(), text) == shown
 
 
+def test_an_entity_brings_in_nothing_that_would_not_be_seen() -> None:
+    text = (
+        "A&#x202e;B &#x200f;C &amp; [D&#xfeff;](E&#x202e;F)\n\n| &#13;G |\n|---|\n| **&#x2067;H** |\n\n![I&#x2028;](J)"
+    )
+    shown = "\n".join(drawn(Flow(), text))
+    assert shown.replace("\n", "").isprintable()
+    for escape in (r"A\u202eB", r"\u200fC &", r"D\ufeff", r"\x0dG", r"\u2067H"):
+        assert escape in shown
+
+
 def test_the_lines_of_a_paragraph_stay_lines() -> None:
     assert drawn(Flow(), "one\ntwo\n\n- three\n  four") == ["one", "two", "", " • three", "   four"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from rich.text import Text
 from rich.theme import Theme
 from textual.strip import Strip
 
+from zot.readable import escaped
 from zot.tui.looks import Look
 from zot.tui.table import Row, Table
 
@@ -79,9 +79,11 @@ def _parser() -> Any:
     return MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
 
 
-def parsed(text: str) -> Sequence[Any]:
-    """Return the tokens of a text, as `markdown_it` has them."""
-    tokens: Sequence[Any] = _parser().parse(text)
+def parsed(text: str) -> list[Any]:
+    """Return the tokens of a text, as `markdown_it` has them. An entity may stand for what would not be seen."""
+    tokens: list[Any] = _parser().parse(text)
+    for child in (child for token in tokens for child in token.children or ()):
+        child.content = escaped(child.content)
     return tokens
 
 
@@ -161,7 +163,7 @@ def _ours() -> Any:
             self.markup, self.code_theme, self.hyperlinks = text, code_theme, False
             self.justify, self.style = None, "none"
             self.inline_code_lexer, self.inline_code_theme = None, code_theme
-            self.parsed = _parser().parse(text)  # A tag is text like any other: theirs would be left out.
+            self.parsed = parsed(text)  # A tag is text like any other: theirs would be left out.
             for child in (child for token in self.parsed for child in token.children or ()):
                 if child.type == "softbreak":
                     child.type = "hardbreak"
