@@ -35,11 +35,19 @@ class ClientHome:
     async def open(self, session: str | None = None) -> ClientConversation:
         if session is None:
             return self.conversation(await self._client.session(agent=await self._agent_here(), cwd=self._cwd))
-        return self.conversation(await self._client.attach(session))
+        return self.conversation(await self._client.attach(await self._named(session)))
+
+    async def _named(self, name: str) -> str:
+        """Return the id that ``name`` means: the only one that begins so, or itself. Raise UserError."""
+        known = [one.session_id for one in await self._client.sessions()]
+        fits = [] if name in known else [one for one in known if one.startswith(name)]
+        if len(fits) > 1:
+            raise UserError(f"{name!r} is the beginning of several sessions: {', '.join(fits[:5])}")
+        return fits[0] if fits else name
 
     async def sessions(self) -> Sequence[SessionInfo]:
         return [
-            SessionInfo(one.session_id, one.title, one.cwd, one.last_activity, one.message_count)
+            SessionInfo(one.session_id, one.title, one.cwd, one.last_activity, one.message_count, one.parent_id or "")
             for one in await self._client.sessions()
         ]
 

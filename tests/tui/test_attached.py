@@ -230,6 +230,27 @@ async def test_what_is_to_steer_can_be_taken_back_from_the_daemon(home: Path) ->
             assert "error" not in person.screen
 
 
+async def test_which_session_came_from_which_is_known_and_one_is_found_by_how_its_id_begins(home: Path) -> None:
+    async with asyncio.timeout(2 * PATIENCE_S), Restarting(home) as daemon, daemon.client() as client:
+        async with attached(client, home) as person:
+            await person.says("!echo copied")
+            await person.idle()
+            first = (await person.app.conversation.state()).session
+            await person.says("/session fork")
+            await person.sees("from here on; the other one stays")
+            await person.sees("ready")
+            copy = (await person.app.conversation.state()).session
+            await person.says("/session tree")
+            await person.sees(f"- {first}  !echo copied (2 messages)")
+            await person.sees(f"  * {copy}")
+            await person.says(f"/sessions {first[:-1]}")
+            await person.misses(f"  * {copy}")
+            await person.sees("ready")
+            assert (await person.app.conversation.state()).session == first
+            await person.says(f"/sessions {first[:4]}")  # The year.
+            await person.sees("is the beginning of several sessions")
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [

@@ -84,6 +84,7 @@ class KeptMethods:
             message_count=record.messages,
             state=state,
             last_seq=entry.last_seq,
+            parent_id=record.parent or said.ABSENT,
         )
 
     async def _messages(self, connection: Connection, asked: said.Messages) -> _EncodedPage:

@@ -205,6 +205,8 @@ class SessionEntry(Spelled, frozen=True, kw_only=True):
     message_count: int
     state: SessionState
     last_seq: int
+    #: The session that it is a copy of.
+    parent_id: str | Absent = ABSENT
 
 
 class Sessions(Spelled, frozen=True):
