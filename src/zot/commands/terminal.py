@@ -15,7 +15,7 @@ from zot.errors import UsageError
 from zot.runtime import check
 
 if TYPE_CHECKING:
-    from zot.conversation import Conversation, Home
+    from zot.conversation import Conversation, Home, Snapshot
     from zot.local_home import LocalHome
     from zot.tui.app import ZotApp
 
@@ -93,13 +93,19 @@ def _screen(opening: Opening) -> int:
     put_off()
     import asyncio
 
-    from zot.printable import shell_word
     from zot.tui.app import ZotApp
 
     code = asyncio.run(run_app(app := ZotApp(opening.home, opening.session)))
-    if app.left is not None and app.left.session and app.left.messages:
-        sys.stdout.write(f"zot --resume {shell_word(app.left.session)} goes on with this session\n")
+    _tell_way_back(app.left)
     return code
+
+
+def _tell_way_back(left: Snapshot | None) -> None:
+    """Say how to go on with a session that was left, if there is something to go on with."""
+    from zot.printable import shell_word
+
+    if left is not None and left.session and left.messages:
+        sys.stdout.write(f"zot --resume {shell_word(left.session)} goes on with this session\n")
 
 
 async def run_app(app: ZotApp) -> int:
@@ -148,6 +154,8 @@ def _plain(opening: Opening) -> int:
     async def talk() -> int:
         terminal = PlainTerminal(opening.home, opening.session)
         with noted(terminal.note):
-            return await terminal.run()
+            code = await terminal.run()
+        _tell_way_back(terminal.left)
+        return code
 
     return asyncio.run(talk())

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from zot.about import summary
-from zot.conversation import Conversation, Decision, Home
+from zot.conversation import Conversation, Decision, Home, Snapshot
 from zot.errors import AgentError, UserError
 from zot.events import (
     AgentEvent,
@@ -85,6 +85,10 @@ class PlainTerminal:
         #: Who awaits the aborts that somebody wanted.
         self._aborts = asyncio.TaskGroup()
         self._leaving = False
+        #: True while a prompt is waited for, and nothing else.
+        self._resting = False
+        #: How the conversation was when it was left.
+        self.left: Snapshot | None = None
         self._at_start = True
         self._unread = b""
         self.extension_commands: Sequence[CommandInfo] = ()
@@ -122,6 +126,8 @@ class PlainTerminal:
             await self._enter(await self._session(self._home))
             self.note("zot, line by line; /help tells what can be done, Ctrl+C aborts, Ctrl+D leaves")
             await self._talk()
+            self._end_line()
+            self.left = await self.conversation.state()
         except AgentError as problem:
             self._say(f"zot: {escaped(str(problem))}")
             return 1
@@ -141,7 +147,9 @@ class PlainTerminal:
 
     async def _talk(self) -> None:
         while not self._leaving:
+            self._resting = True
             line = await self._line("> ")
+            self._resting = False
             if line is None:
                 return
             if not line.strip():
@@ -170,6 +178,8 @@ class PlainTerminal:
             self._lines.put_nowait(None)
             return
         self._drop_typed()
+        if self._resting:
+            self._write("\n> ")
         self._aborts.create_task(self._abort(self._conversation), name="zot abort")
 
     async def _abort(self, conversation: Conversation) -> None:
@@ -194,7 +204,7 @@ class PlainTerminal:
     async def _line(self, prompt: str) -> str | None:
         self._write(prompt)
         line = await self._lines.get()
-        self._at_start = True
+        self._at_start = line is not None
         return line
 
     async def _answer(self, prompt: str) -> str:
