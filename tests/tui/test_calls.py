@@ -279,3 +279,20 @@ async def test_a_call_that_says_all_in_its_head_does_not_say_it_again(tmp_path: 
         drawn = [one.draw(80, person.app.look) for one in person.app.transcript.entries if isinstance(one, CallEntry)]
         assert "$ true" not in "".join(strip.text for strip in drawn[1])
         assert short[0] == "true"
+
+
+async def test_what_is_chosen_is_read_in_full_also_if_it_is_longer_than_a_line(tmp_path: Path) -> None:
+    async with stage(tmp_path, policy=("bash=ask",), size=(80, 30)) as person:
+        await person.sees("ready")
+        for end in ("first", "second"):
+            await person.says(f"!bash true {'a' * 90} {end}")
+            await person.decides("bash wants to run; may it?", "a")
+            await person.idle()
+        await person.says("/clear ")
+        await person.sees("the conversation begins anew")
+        await person.says("/approvals ")
+        await person.sees("a first")
+        assert "a second" not in person.screen
+        await person.pilot.press("down")
+        await person.sees("a second")
+        await person.pilot.press("escape")

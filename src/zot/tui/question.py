@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from rich.cells import cell_len
+from rich.cells import cell_len, chop_cells
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
@@ -153,9 +153,17 @@ class Question(Vertical, can_focus=True):
             label = f"{option.key}  {option.label}" if option.key else option.label
             text.append(safe(label).replace("\n", " "), "reverse" if number == self._at else "")
             text.append("\n")
+        for row in self._rest(fitting):
+            text.append(f"{row}\n", "cyan")
         hidden = len(fitting) - shown
         text.append(f"{hidden} more; {self._hint}" if hidden > 0 else self._hint, "dim")
         return text
+
+    def _rest(self, fitting: Sequence[Option[Any]]) -> list[str]:
+        """Return the lines of all that the marked one says, if it is too long for one: others may begin like it."""
+        width = max(1, self.app.size.width - 2)
+        label = safe(fitting[self._at].label).replace("\n", " ") if 0 <= self._at < len(fitting) else ""
+        return chop_cells(label, width)[: self._shown] if cell_len(label) > width and not self.by_key else []
 
     def on_key(self, event: events.Key) -> None:
         event.stop()
