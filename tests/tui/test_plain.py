@@ -23,6 +23,21 @@ from zot.local_home import LocalHome
 from zot.tui.plain import PlainTerminal
 
 PATIENCE_S = 20.0
+#: Takes its time, opens a panel and closes it.
+SLOW_PANEL = """
+hello("commands", "panels")
+say("register_command", name="open", description="opens it")
+say("ready")
+for frame in frames():
+    if frame["type"] == "command_invoked":
+        while not os.path.exists("data/go"):
+            time.sleep(0.02)
+        panel = {"id": "list", "title": "Todo", "lines": ["ship"], "footer": "x is done"}
+        say("command_response", id=frame["id"], action="open_panel", open_panel=panel)
+        say("panel_close", panel_id="list")
+    elif frame["type"] == "shutdown":
+        say("shutdown_ack")
+"""
 
 
 class Lines:
@@ -223,3 +238,21 @@ async def test_an_abort_that_fails_says_so(tmp_path: Path) -> None:
             await person.until("abort it there")
             await other.pilot.press("escape")
             await person.until("-- aborted")
+
+
+async def test_an_answer_that_is_cut_off_says_so(tmp_path: Path) -> None:
+    async with lines(tmp_path) as person:
+        await person.until("> ")
+        person.type("!length")
+        await person.until("-- cut off at the model's length limit\n")
+
+
+async def test_a_panel_is_shown_with_its_footer_and_its_closing_and_who_is_waited_for_is_named(tmp_path: Path) -> None:
+    slow = Extension(tmp_path, "slow", SLOW_PANEL)
+    async with lines(tmp_path, ext=(str(slow.directory),)) as person:
+        await person.until("> ")
+        person.type("/open")
+        await person.until("-- waiting for slow\n")
+        (slow.directory / "data" / "go").touch()
+        await person.until("== Todo\n   ship\n   x is done\n")
+        await person.until("== the panel list is closed\n")

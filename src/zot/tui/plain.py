@@ -21,6 +21,8 @@ from zot.events import (
     Done,
     Error,
     ExtNotify,
+    ExtWaiting,
+    PanelClosed,
     PanelOpened,
     PanelRendered,
     Retry,
@@ -242,6 +244,8 @@ class PlainTerminal:
                 self._failure = error or "the model call failed"
             case TurnEnd(stop="aborted"):
                 self._say("-- aborted")
+            case TurnEnd(stop="length"):
+                self._say("-- cut off at the model's length limit")
             case Error(message=message):
                 self._say(f"-- failed: {one_line(message)}")
             case Retry(reason=reason, delay_ms=delay_ms):
@@ -253,8 +257,13 @@ class PlainTerminal:
                 self._say(f"-- the conversation {how}")
             case ExtNotify(extension=extension, level=level, message=message):
                 self._say(f"[{one_line(extension)}] {level}: {escaped(message)}")
-            case PanelOpened(title=title, lines=lines) | PanelRendered(title=title, lines=lines):
-                self._say("\n".join([f"== {one_line(title)}", *(f"   {one_line(line)}" for line in lines)]))
+            case ExtWaiting(extension=extension):
+                self._say(f"-- waiting for {one_line(extension)}")
+            case PanelOpened() | PanelRendered():
+                rows = [*event.lines, *filter(None, [event.footer])]
+                self._say("\n".join([f"== {one_line(event.title)}", *(f"   {one_line(row)}" for row in rows)]))
+            case PanelClosed(panel_id=panel_id):
+                self._say(f"== the panel {one_line(panel_id)} is closed")
             case ApprovalRequest():
                 self._asked = event
                 self._lines_about(event)
