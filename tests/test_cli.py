@@ -54,6 +54,13 @@ def test_an_unknown_command_shows_the_known_ones() -> None:
     assert done.stderr.startswith("zot: unknown command 'frobnicate'\nusage: zot COMMAND")
 
 
+def test_an_error_cannot_take_the_terminal_over(tmp_path: Path) -> None:
+    env = {**os.environ, "ZOT_HOME": str(tmp_path / "home")}
+    done = forked.run(["-p", "hello", "--provider", "lab", "--cwd", "\x1b]0;PWNED\x07"], cwd=tmp_path, env=env)
+    assert done.returncode == 1
+    assert done.stderr.decode() == f"zot: {tmp_path}/\\x1b]0;PWNED\\x07 is not a directory\n"
+
+
 @pytest.mark.parametrize("words", [(), ("frobnicate",), ("trust",), ("list", "more")])
 def test_skills_used_wrongly_are_explained(words: tuple[str, ...]) -> None:
     done = quick(" ".join(["skills", *words]))
