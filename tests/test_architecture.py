@@ -112,7 +112,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "rewind", "mending", "abortable",
     },
     # What faces see of a session.
-    "conversation": {"messages", "events", "slash", "history"},
+    "conversation": {"errors", "messages", "events", "slash", "history"},
     "reloadable": {"errors", "messages", "events", "slash", "store", "tools/base", "agent", "extensions"},
     "hub": {"errors", "history", "session"},
     # The same for a daemon, whose sessions it opens.
@@ -163,7 +163,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "left_providers": {"config", "provision", "providers/models"},
     "local": {
         "errors", "messages", "events", "slash", "store", "config", "conversation", "history", "outcome", "past",
-        "overhearing", "left_providers", "abortable",
+        "overhearing", "left_providers", "abortable", "open_panels",
         "session", "runtime", "reloadable", "providers/vendors", "providers/models", "agent",
     },
     "local_home": {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from zot.client import Client
 from zot.client_conversation import ClientConversation
 from zot.client_session import ClientSession
-from zot.conversation import Home, SessionInfo, SkillInfo, Untrusted
+from zot.conversation import Home, SessionInfo, SkillInfo, Untrusted, meant
 from zot.errors import UserError
 
 
@@ -39,11 +39,7 @@ class ClientHome:
 
     async def _named(self, name: str) -> str:
         """Return the id that ``name`` means: the only one that begins so, or itself. Raise UserError."""
-        known = [one.session_id for one in await self._client.sessions()]
-        fits = [] if name in known else [one for one in known if one.startswith(name)]
-        if len(fits) > 1:
-            raise UserError(f"{name!r} is the beginning of several sessions: {', '.join(fits[:5])}")
-        return fits[0] if fits else name
+        return meant(name, [one.session_id for one in await self._client.sessions()]) or name
 
     async def sessions(self) -> Sequence[SessionInfo]:
         return [

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import msgspec
 
+from zot.errors import UserError
 from zot.events import ApprovalRequest
 from zot.messages import ZERO, Counters, ImageBlock, PastMessage, ShownMessage
 from zot.slash import CommandAnswer, CommandInfo
@@ -164,6 +165,17 @@ class SessionInfo(msgspec.Struct, frozen=True):
     updated: str
     messages: int
     parent: str = ""
+
+
+def meant(name: str, known: Sequence[str]) -> str | None:
+    """Return the session that ``name`` means: itself, or the only one that begins so; None if there is none.
+
+    Raise UserError if several begin so.
+    """
+    fits = [name] if name in known else [one for one in known if one.startswith(name)]
+    if len(fits) > 1:
+        raise UserError(f"{name!r} is the beginning of several sessions: {', '.join(fits[:5])}")
+    return fits[0] if fits else None
 
 
 class SkillInfo(msgspec.Struct, frozen=True):

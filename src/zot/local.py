@@ -13,10 +13,11 @@ from zot.agent.hooks import MessageDecision
 from zot.config import Config
 from zot.conversation import Aside, Decision, ModelInfo, Remembered, Snapshot
 from zot.errors import AgentError, ConfigError, RunCancelled, RuntimeBusy, UserError
-from zot.events import Done, Error, PanelClosed, PanelOpened
+from zot.events import Done, Error
 from zot.history import Batch, Subscriber
 from zot.left_providers import LeftProviders
 from zot.messages import ImageBlock, PastMessage, ResultBlock, ShownMessage, show, text_of, thought_of
+from zot.open_panels import OpenPanels
 from zot.outcome import Outcome
 from zot.overhearing import Overhearing, left_open
 from zot.past import Past
@@ -46,7 +47,7 @@ class LocalConversation:
         self._overhearing: Overhearing | None = None
         #: What is on record of the run that another process has begun, if one has.
         self._begun: Sequence[tuple[int, Row]] = ()
-        self._panels = _OpenPanels(session)
+        self._panels = _Panels(session)
         self._left = LeftProviders()
         #: What is asked without being part of the conversation.
         self._asides = Abortable("the answer by the way was aborted")
@@ -293,7 +294,7 @@ class LocalConversation:
             given = {"provider", "model", "reasoning", "cwd", *changes}
             session = await open_recorded(config, given, own_process=True, parks=True, reloadable=True)
         await self._overhear_no_more()
-        panels, self._panels = self._panels, _OpenPanels(session)
+        panels, self._panels = self._panels, _Panels(session)
         former, self._session, self._config = self._session, session, config
         if config.session is not None and self._followers:
             self._overhearing = Overhearing(session, self._tell)
@@ -301,7 +302,7 @@ class LocalConversation:
             stop()
             self._followers[subscriber] = session.subscribe(subscriber)
         # Nobody hears any more how they end.
-        self._tell(Batch(0, 0, [PanelClosed(extension, panel_id) for panel_id, extension in panels.owners.items()]))
+        self._tell(Batch(0, 0, panels.gone()))
         session.start()
         await former.close()
 
@@ -320,22 +321,18 @@ class LocalConversation:
         return found
 
 
-class _OpenPanels:
-    """Knows whose panels a session has open, by their ids."""
+class _Panels(OpenPanels):
+    """Hears of the panels of a session, for as long as that lasts."""
 
     can_approve = False
     full = False
 
     def __init__(self, session: Session) -> None:
-        self.owners: dict[str, str] = {}
+        super().__init__()
         session.subscribe(self)
 
     def deliver(self, batch: Batch) -> None:
-        for event in batch.events:
-            if isinstance(event, PanelOpened):
-                self.owners[event.panel_id] = event.extension
-            elif isinstance(event, PanelClosed):
-                self.owners.pop(event.panel_id, None)
+        self.hear(batch.events)
 
     async def room(self) -> None:
         return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from zot.config import DEFAULT_AGENT, Config, zot_home
-from zot.conversation import SessionInfo, SkillInfo, Untrusted
+from zot.conversation import SessionInfo, SkillInfo, Untrusted, meant
 from zot.errors import ConfigError, NoSuchSession, StoreFailed, UserError
 from zot.local import LocalConversation
 from zot.printable import printable
@@ -230,13 +230,10 @@ class LocalHome:
 
     async def _named(self, name: str) -> str:
         """Return the id that ``name`` means: itself, or the only one that begins so. Raise NoSuchSession, UserError."""
-        known = [one.id for one in await self.sessions()]
-        fits = [name] if name in known else [one for one in known if one.startswith(name)]
-        if not fits:
+        found = meant(name, [one.id for one in await self.sessions()])
+        if found is None:
             raise NoSuchSession(f"there is no session {name!r}; /sessions shows those that there are")
-        if len(fits) > 1:
-            raise UserError(f"{name!r} is the beginning of several sessions: {', '.join(fits[:5])}")
-        return fits[0]
+        return found
 
     def _is_trusted(self, directory: str) -> bool:
         from zot.trust import TrustStore
