@@ -5,8 +5,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 COMPILED := $(VENV)/.compiled
 CORES  := $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
-# Tests wait for processes now and then: four share two cores.
-WORKERS ?= $(shell echo $$(( $(CORES) < 4 ? $(CORES) * 2 : 8 )))
+# Tests wait for processes now and then: three share two cores. With four, a process may take seconds to start.
+WORKERS ?= $(shell echo $$(( $(CORES) < 4 ? ($(CORES) * 3 + 1) / 2 : 6 )))
 # Snapshots are compared without it, and only it can write them.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -p no:inline_snapshot
 
