@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,8 +28,12 @@ settings.load_profile("zot")
 
 
 def pytest_configure() -> None:
-    """Let `python3` be the interpreter itself: what a manager of versions puts before it costs six starts of it."""
+    """Let `python3` be the interpreter itself: what a manager of versions puts before it costs six starts of it.
+
+    And let Ctrl+C be heard by what is started here, also where a shell has put all of it into the background.
+    """
     os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 _SAMPLE_S = 0.02
 
@@ -13,6 +14,11 @@ def slowness() -> float:
     while time.thread_time() - used < _SAMPLE_S:
         pass
     return max(1.0, (time.monotonic() - begun) / _SAMPLE_S)
+
+
+def longer(seconds: float) -> Iterator[float]:
+    """Times to give to what must get somewhere before its own deadline: a machine may stand still for the first."""
+    yield from (seconds, 3 * seconds, 9 * seconds)
 
 
 class Stopwatch:

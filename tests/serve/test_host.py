@@ -18,7 +18,7 @@ import pytest
 from extensions.stage import Extension
 from harness import PATIENCE_S, environment, eventually, living
 from hosts import NOTHING, Hosts, Json, checked, failure, request, told
-from pace import Stopwatch, slowness
+from pace import Stopwatch, longer, slowness
 from zot.encoding import encode
 from zot.events import UserMessage
 
@@ -404,10 +404,13 @@ def test_tokens_are_estimated_where_nobody_counted_them(hosts: Hosts) -> None:
 def test_a_deadline_ends_a_tool_that_does_not(hosts: Hosts) -> None:
     mark = f"ZOT_HOST_MARK_{os.getpid()}_{time.monotonic_ns()}"
     command = f"touch begun; export {mark}=1; setsid sleep 600 & trap '' TERM; while :; do sleep 600; done"
-    watch, before = Stopwatch(), time.monotonic()
-    got = hosts.say(f"!bash {command}", "--policy", "*=allow", timeout_ms=2500)
-    assert watch.read_s() < 5
-    assert time.monotonic() - before > 2.4
+    for timeout_s in longer(2.5):
+        watch, before = Stopwatch(), time.monotonic()
+        got = hosts.say(f"!bash {command}", "--policy", "*=allow", timeout_ms=timeout_s * 1000)
+        assert watch.read_s() < timeout_s + 2.5
+        assert time.monotonic() - before > timeout_s - 0.1
+        if (hosts.directory / "begun").exists():
+            break
     assert (failure(got.answer), got.code) == (("TIMEOUT", "request exceeded timeout_ms"), 0)
     assert got.answer["usage"] == {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
     assert eventually(lambda: not living(mark), within_s=3.0 * slowness())
@@ -429,7 +432,7 @@ def test_a_session_that_another_process_runs_is_waited_for_until_the_deadline(ho
     first.stdin.write(json.dumps(request("!bash touch begun; sleep 600", timeout_ms=60_000)).encode() + b"\n")
     first.stdin.flush()
     wait_for_tool(hosts)
-    assert failure(hosts.say("!echo hi", timeout_ms=1500).answer) == (
+    assert failure(hosts.say("!echo hi", timeout_ms=2000 * slowness()).answer) == (
         "TIMEOUT",
         "request exceeded timeout_ms: until then its session was in use, or others were before it",
     )

@@ -180,7 +180,7 @@ def test_a_deadline_ends_a_tool_also_when_the_event_loop_hangs(hosts: Hosts) -> 
     script = hosts.directory / "pipe.lab"
     os.mkfifo(script)
     many = Many(hosts.fork(*MANY, *FREE, "--script", str(script)))
-    many.send(run("a", "hi", timeout_ms=1500))
+    many.send(run("a", "hi", timeout_ms=2500 * slowness()))
     script.write_text('call bash {"command":"echo $$ >making; mv making pid; sleep 600"}')
     assert eventually((hosts.directory / "pid").exists)
     many.send(run("b", "hi"))
