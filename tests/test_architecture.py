@@ -118,7 +118,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The same for a daemon, whose sessions it opens.
     "establishment": {
         "errors", "store", "config", "agents", "daemon_settings", "endpoint", "hub", "answers", "journal", "premises",
-        "provision", "runtime", "session", "serve", "wire",
+        "provision", "providers/models", "runtime", "session", "serve", "wire", "left_providers",
     },
     "briefing": {"errors", "regular", "config", "instructions", "agent", "toolbox"},
     "guard": {"config", "provision", "answers", "agent"},
@@ -142,7 +142,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "serve": {
         "errors", "version", "printable", "private", "regular", "messages", "events", "slash", "history", "job",
         "learned", "outcome", "answers", "session", "hub", "wire", "journal", "agents", "daemon_settings", "endpoint",
-        "tools", "encoding", "open_panels", "past", "store",
+        "tools", "encoding", "open_panels", "past", "store", "providers/models",
     },
     # The daemon for browsers; `embedded` puts one together inside another program.
     "web": {
@@ -160,11 +160,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client_home": {"errors", "conversation", "client", "client_session", "client_conversation"},
     # A conversation and a home in this process. Faces do not know them.
     "overhearing": {"errors", "events", "history", "session", "store"},
-    "left_providers": {"config", "provision", "providers/models"},
+    "left_providers": {"errors", "config", "provision", "providers/models", "providers/vendors"},
     "local": {
         "errors", "messages", "events", "slash", "store", "config", "conversation", "history", "outcome", "past",
         "overhearing", "left_providers", "abortable", "open_panels",
-        "session", "runtime", "reloadable", "providers/vendors", "providers/models", "agent",
+        "session", "runtime", "reloadable", "providers/models", "agent",
     },
     "local_home": {
         "errors", "messages", "config", "conversation", "local", "runtime", "session", "journal", "skills", "trust",

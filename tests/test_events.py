@@ -28,6 +28,7 @@ from zot.events import (
     PanelClosed,
     PanelOpened,
     PanelRendered,
+    Reconfigured,
     ResultDetails,
     Retry,
     TextDelta,
@@ -97,6 +98,7 @@ LINES: list[tuple[AgentEvent, bytes]] = [
         b'{"type":"approval_answer","id":"r1","decision":"reject","by":"alice"}',
     ),
     (ConversationReplaced(3), b'{"type":"conversation_replaced","messages":3}'),
+    (Reconfigured(), b'{"type":"reconfigured"}'),
     (
         ExtNotify("guard", "warn", "careful"),
         b'{"type":"ext_notify","extension":"guard","level":"warn","message":"careful"}',

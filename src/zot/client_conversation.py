@@ -163,12 +163,16 @@ class ClientConversation:
 
     async def models(self) -> Sequence[ModelInfo]:
         async with _plainly():
-            found = await self._client.ask("session/models", {"sessionId": self._session.id}, Models)
+            wanted = {"sessionId": self._session.id, "all": True}
+            found = await self._client.ask("session/models", wanted, Models)
         return [ModelInfo(one.provider, one.id, one.name, one.context_window) for one in found.models]
 
     async def use_model(self, model: ModelInfo) -> None:
         async with _plainly():
-            wanted = {"sessionId": self._session.id, "overrides": {"model": model.id}}
+            overrides = {"model": model.id}
+            if model.provider != (await self.state()).provider:  # A daemon of before this one takes no other.
+                overrides["modelProvider"] = model.provider
+            wanted = {"sessionId": self._session.id, "overrides": overrides}
             await self._client.ask("session/configure", wanted, Configured)
 
     async def lock(self, *, locked: bool) -> None:

@@ -247,15 +247,18 @@ def chosen(settings: Mapping[str, Any]) -> Given:
 #: What a session works with and goes on with, unless something else is given.
 RECORDED = ("provider", "model", "reasoning", "cwd")
 
+#: What holds for one provider only: nobody else is asked there, or with that key.
+OF_PROVIDER = ("base_url", "api", "api_key", "script", "replay")
+
 
 def resumed(config: Config, recorded: Mapping[str, str], given: Container[str]) -> Config:
     """Return ``config`` with what a session was ``recorded`` to work with, except where a setting was ``given``."""
     taken: dict[str, str | None] = {name: recorded[name] for name in RECORDED if name not in given}
-    if config.provider != recorded["provider"]:  # A model belongs to its provider; so do an address and an API.
+    if config.provider != recorded["provider"]:  # A model belongs to its provider; so do an address and a key.
         if "provider" in given:
             taken.pop("model", None)
         else:
-            taken |= {name: None for name in ("base_url", "api") if name not in given}
+            taken |= {name: None for name in OF_PROVIDER if name not in given}
     return msgspec.structs.replace(config, **taken)
 
 

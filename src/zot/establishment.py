@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from zot.agents import Agents
-from zot.config import DEFAULT_AGENT, Config
+from zot.config import DEFAULT_AGENT, OF_PROVIDER, RECORDED, Config, resumed
 from zot.daemon_settings import DaemonSettings
 from zot.endpoint import Place
 from zot.errors import UserError
 from zot.hub import Wanted
 from zot.journal.journal import Journal
+from zot.left_providers import LeftProviders
 from zot.premises import Premises
 from zot.provision import models_of
-from zot.runtime import HOSTED, Choice, journal_path, open_chosen, open_hosted
+from zot.runtime import HOSTED, Choice, check, journal_path, open_chosen, open_hosted
 from zot.store import Configured
 
 if TYPE_CHECKING:
     from zot.answers import Once
+    from zot.providers.models import Model
     from zot.serve.audit import Audit
     from zot.session import Session
     from zot.wire.host import Request
+
+#: What a flag says no longer once somebody has chosen for a session.
+_CHOSEN = frozenset({*RECORDED, *OF_PROVIDER} - {"cwd"})
 
 #: How long an answer that got out is given again for the same key.
 _TTL_S = 60.0
@@ -50,6 +56,8 @@ class Establishment:
         self.joinable = False
         self.premises = premises
         self._flags = flags
+        #: The sessions for which somebody has chosen, so that flags do not undo it when they are loaded again.
+        self._chosen: set[str] = set()
 
     @property
     def settings(self) -> DaemonSettings:
@@ -64,7 +72,7 @@ class Establishment:
             alias = _alias(recorded, wanted, session_id)
             made = wanted is not None and wanted.guarded if recorded is None else recorded.guarded
             guarded = made or session_id.startswith(HOSTED)  # Also one of an earlier zot, which did not record it.
-            given = {*self._flags, *(() if cwd is None else ("cwd",))}
+            given = {*self._given(session_id), *(() if cwd is None else ("cwd",))}
             config = self._config(alias, session_id, cwd)
             return Choice(config, given, agent=alias, guarded=guarded, joinable=self.joinable)
 
@@ -96,6 +104,27 @@ class Establishment:
         )
         return await open_hosted(self._config(alias, None, None), demand, self.premises)
 
+    def others(self, session: Session) -> Sequence[Model]:
+        """Return the models of other providers that a session can use: its agent's own, and all that have a key.
+
+        Reads files.
+        """
+        config, left = self._config(session.agent.name or DEFAULT_AGENT, None, None), LeftProviders()
+        if config.provider != session.agent.provider.name:
+            with suppress(UserError):  # What the file says of it may be wrong.
+                left.leave(config.provider, config, models_of(config, self.premises).find(config.model))
+        return left.elsewhere(session.agent.provider.name, config)
+
+    def check(self, session_id: str, wanted: Configured) -> None:
+        """Raise ConfigError, UserError if a session cannot work as is ``wanted``. Reads files."""
+        config = self._config(wanted.agent or DEFAULT_AGENT, session_id, None)
+        recorded = {name: getattr(wanted, name) for name in RECORDED}
+        check(resumed(config, recorded, self._flags.keys() - _CHOSEN), self.premises)
+
+    def chosen(self, session_id: str) -> None:
+        """Let what a session works with hold whenever it is opened, also if flags say otherwise."""
+        self._chosen.add(session_id)
+
     def has_rules(self, alias: str) -> bool:
         """True if an agent has a policy of its own, so that strangers may be let to it."""
         return alias in self.agents.names and bool(self._config(alias, None, None).policy)
@@ -107,6 +136,10 @@ class Establishment:
             return config.provider, models_of(config, self.premises).find(config.model).id
         except UserError:
             return config.provider, config.model or ""
+
+    def _given(self, session_id: str) -> frozenset[str]:
+        """Return which settings count whatever a session worked with before."""
+        return frozenset(self._flags.keys() - (_CHOSEN if session_id in self._chosen else ()))
 
     def _config(self, alias: str, session_id: str | None, cwd: str | None) -> Config:
         config = self.agents.config(alias, self._flags)

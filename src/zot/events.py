@@ -177,6 +177,10 @@ class ConversationReplaced(Event, tag="conversation_replaced", frozen=True, gc=F
     messages: int
 
 
+class Reconfigured(Event, tag="reconfigured", frozen=True, gc=False):
+    """What the session works with is another now, such as its model: who shows it asks how it is. Not recorded."""
+
+
 class ExtNotify(Event, tag="ext_notify", frozen=True, gc=False):
     extension: str
     level: Literal["info", "success", "warn", "error"]
@@ -243,6 +247,7 @@ AgentEvent: TypeAlias = (
     | ApprovalRequest
     | ApprovalAnswer
     | ConversationReplaced
+    | Reconfigured
     | ExtNotify
     | ExtWaiting
     | PanelOpened

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from zot.errors import Stopping, TooManySessions
+from zot.errors import RuntimeBusy, Stopping, TooManySessions
 from zot.history import Subscriber
 
 if TYPE_CHECKING:
@@ -179,6 +179,16 @@ class Hub:
             return False
         await asyncio.wait({self._leave(session_id, parks=parks)})
         return True
+
+    async def reopen(self, session_id: str) -> None:
+        """Open a session anew, as it is to work now. Raise RuntimeBusy if it has something to do, and as `use`."""
+        live = self._live.get(session_id)
+        if live is not None:
+            if live.session.busy:
+                raise RuntimeBusy("a prompt or compact has begun meanwhile; this holds when the session is opened next")
+            await asyncio.wait({self._leave(session_id)})
+        async with self.use(session_id):
+            pass
 
     async def refresh(self, session_id: str, last_seq: int) -> None:
         """Let go of a session that has nothing to do if others have added rows to it, up to ``last_seq``."""

@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from zot.config import Config
+from zot.config import OF_PROVIDER, Config
+from zot.errors import ConfigError
 
 if TYPE_CHECKING:
     from zot.providers.models import Model
-
-#: What holds for one provider only: nobody else is asked there, or with that key.
-_OWN = ("base_url", "api", "api_key", "script", "replay")
 
 
 class LeftProviders:
@@ -23,14 +21,28 @@ class LeftProviders:
 
     def leave(self, name: str, config: Config, model: Model) -> None:
         """One was asked for a model, as ``config`` says."""
-        self._left[name] = {field: getattr(config, field) for field in ("provider", *_OWN)}, model
+        self._left[name] = {field: getattr(config, field) for field in ("provider", *OF_PROVIDER)}, model
 
     def __contains__(self, name: str) -> bool:
         return name in self._left
 
     def settings(self, name: str) -> dict[str, Any]:
         """Return how a provider is asked: as before, or as nothing but its name says."""
-        return self._left[name][0] if name in self._left else {"provider": name, **dict.fromkeys(_OWN)}
+        return self._left[name][0] if name in self._left else {"provider": name, **dict.fromkeys(OF_PROVIDER)}
+
+    def elsewhere(self, provider: str, config: Config) -> list[Model]:
+        """Return the models of other providers than ``provider`` that were asked before, or have a key."""
+        from zot.providers.vendors import VENDORS
+
+        found: list[Model] = []
+        for name, vendor in VENDORS.items():
+            if name == provider or not (vendor.key_names or name in self._left):
+                continue
+            try:
+                found += self.models(name, config)
+            except ConfigError:
+                continue  # It is not set up: `zot doctor` tells what is missing.
+        return found
 
     def models(self, name: str, config: Config) -> list[Model]:
         """Return the models of a provider, the one that was asked last first; none if it cannot be asked.

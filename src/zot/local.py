@@ -12,7 +12,7 @@ from zot.abortable import Abortable
 from zot.agent.hooks import MessageDecision
 from zot.config import Config
 from zot.conversation import Aside, Decision, ModelInfo, Remembered, Snapshot
-from zot.errors import AgentError, ConfigError, RunCancelled, RuntimeBusy, UserError
+from zot.errors import AgentError, RunCancelled, RuntimeBusy, UserError
 from zot.events import Done, Error
 from zot.history import Batch, Subscriber
 from zot.left_providers import LeftProviders
@@ -173,7 +173,7 @@ class LocalConversation:
 
     async def models(self) -> Sequence[ModelInfo]:
         known = [_info(model) for model in self._session.agent.catalogue.models]
-        return [*known, *self._elsewhere()]
+        return [*known, *map(_info, self._left.elsewhere(self._session.agent.provider.name, self._config))]
 
     async def use_model(self, model: ModelInfo) -> None:
         if model.provider == self._session.agent.provider.name:
@@ -305,20 +305,6 @@ class LocalConversation:
         self._tell(Batch(0, 0, panels.gone()))
         session.start()
         await former.close()
-
-    def _elsewhere(self) -> list[ModelInfo]:
-        """Return the models of other providers that were asked before, or have a key."""
-        from zot.providers.vendors import VENDORS
-
-        found: list[ModelInfo] = []
-        for name, vendor in VENDORS.items():
-            if name == self._session.agent.provider.name or not (vendor.key_names or name in self._left):
-                continue
-            try:
-                found += [_info(model) for model in self._left.models(name, self._config)]
-            except ConfigError:
-                continue  # It is not set up: `zot doctor` tells what is missing.
-        return found
 
 
 class _Panels(OpenPanels):

@@ -14,7 +14,7 @@ from zot.agent.compaction import undo_compaction
 from zot.agent.hooks import Jobs, NoJobs
 from zot.agent.loop import Agent
 from zot.agent.transcript import Transcript, repaired
-from zot.errors import AgentError, RunCancelled, RuntimeBusy, StoreFailed, UserError
+from zot.errors import AgentError, RunCancelled, RuntimeBusy, UserError
 from zot.events import ApprovalRequest
 from zot.history import Before, History, Subscriber
 from zot.job import Dropped, Edit, Errand, Job, Started, Wish, Words, begun, checked_prompt, unwanted
@@ -22,7 +22,7 @@ from zot.mending import establish, keep, note
 from zot.messages import Counters, ImageBlock, Message, TextBlock, timestamp
 from zot.past import CONCLUSION, Past, concluded, everything, fork_point
 from zot.session_state import State, state_of
-from zot.store import Allowed, Guarded, MemoryStore, Row, Spliced, Store
+from zot.store import Allowed, Configured, Guarded, MemoryStore, Row, Spliced, Store
 from zot.worker import Worker
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Session:
             measured=agent.measured,
             recall=agent.approver.recall,
             observe=agent.extensions.observe,
-            on_failure=self._store_failed,
+            on_failure=lambda problem: self._worker.store_failed(problem),  # noqa: PLW0108  # It is made below.
             guarded=agent.extensions.recall,
         )
         agent.extensions.attach(self._history.mention)
@@ -155,9 +155,8 @@ class Session:
     def request(self, text: str, words: Words, *, channel: str = "") -> Job:
         """Run a prompt that may have been said before: ``words`` decide what is said when its turn comes.
 
-        With it is kept in which ``channel`` it was said.
-
-        None says nothing and goes on where it ended. What the model's window does not hold is taken back.
+        With it is kept in which ``channel`` it was said. None says nothing and goes on where it ended. What the model's
+        window does not hold is taken back.
         """
         text, images = checked_prompt(text, ())
         job = Job(text, images, started=lambda: None, dropped=unwanted, words=words, channel=channel, yields=True)
@@ -330,6 +329,10 @@ class Session:
         """Record, durably, which model is used and how it thinks. If something runs, here or elsewhere, a run does."""
         await self._worker.keep_choice()
 
+    async def keep_configured(self, configured: Configured) -> None:
+        """Record, durably, what it works with when it is opened the next time. Raise AgentError."""
+        await keep(self._history, configured, self._worker.accept)
+
     async def rows_after(self, number: int, limit: int) -> list[tuple[int, Row]]:
         """Return what is on record above a number, whoever wrote it. Raise StoreFailed."""
         return await self._store.read(number, limit)
@@ -395,6 +398,3 @@ class Session:
         if self.busy:
             raise RuntimeBusy("the conversation cannot be changed while a prompt or compact is running; abort it first")
         self._worker.accept(Job(None, (), started=started, dropped=dropped, edit=edit))
-
-    def _store_failed(self, problem: StoreFailed) -> None:
-        self._worker.store_failed(problem)

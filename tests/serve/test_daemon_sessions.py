@@ -137,6 +137,33 @@ async def test_a_session_gets_a_title_another_model_and_a_new_beginning(daemon: 
     assert (await caller.get("session/messages", sessionId="s"))["total"] == 0
 
 
+async def test_another_provider_is_used_between_two_turns_if_it_can_be(
+    daemon: Running, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await talk(caller, "s", "!echo one")
+    wanted = {"modelProvider": "deepseek", "model": "deepseek-chat"}
+    code, message = await caller.error("session/configure", sessionId="s", overrides=wanted)
+    assert (code, "no key for deepseek" in message) == (-32602, True)
+    assert (await caller.get("session/state", sessionId="s"))["provider"] == "lab"
+    monkeypatch.setenv("DEEPSEEK_API_KEY", "sk-test")
+    assert {one["provider"] for one in (await caller.get("session/models", sessionId="s"))["models"]} == {"lab"}
+    known = (await caller.get("session/models", sessionId="s", all=True))["models"]
+    assert {one["provider"] for one in known} == {"lab", "deepseek"}
+    prompted = caller.call("session/prompt", sessionId="s", prompt="!slow 1000 0.02")
+    await caller.until(type="agent_message_chunk")
+    assert (await caller.error("session/configure", sessionId="s", overrides=wanted))[0] == -32002
+    await caller.get("session/cancel", sessionId="s")
+    await caller.answer(prompted)
+    answer = await caller.get("session/configure", sessionId="s", overrides=wanted)
+    assert answer["overrides"] == {**wanted, "reasoning": "off"}
+    await daemon.daemon.hub.let_go("s")
+    state = await caller.get("session/state", sessionId="s")
+    assert (state["provider"], state["model"], state["messageCount"]) == ("deepseek", "deepseek-chat", 4)
+    back = {"modelProvider": "lab", "model": "lab-1"}
+    assert (await caller.get("session/configure", sessionId="s", overrides=back))["overrides"]["modelProvider"] == "lab"
+    await talk(caller, "s", "!echo two")
+
+
 async def test_what_must_not_happen_during_a_turn_is_refused(caller: Caller) -> None:
     await talk(caller, "s")
     asked = caller.call("session/prompt", sessionId="s", prompt="!stall")

@@ -274,6 +274,38 @@ async def test_what_cannot_be_done_from_afar_says_what_to_do_instead(home: Path,
             await person.idle()
 
 
+async def test_the_models_of_other_providers_are_offered_and_one_that_was_chosen_stays(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEEPSEEK_API_KEY", "sk-test")
+    async with asyncio.timeout(2 * PATIENCE_S), AsyncExitStack() as stack:
+        daemon = await stack.enter_async_context(Restarting(home))
+        client = await stack.enter_async_context(daemon.client())
+        one = await stack.enter_async_context(attached(client, home))
+        session = (await one.app.conversation.state()).session
+        other = await stack.enter_async_context(attached(client, home, session))
+        await one.says("!script status 400")
+        await one.sees("deepseek/deepseek")
+        await one.decides("The model call failed. Ask again?", "escape")
+        await other.decides("The model call failed. Ask again?", "escape")
+        await one.says("/model deepseek-chat")
+        await one.sees("the next model call asks deepseek/deepseek-chat")
+        await other.until(lambda: "deepseek-chat" in other.screen.split("\n")[-1], "the other status line")
+        await daemon.running.daemon.hub.let_go(session)
+        assert (await other.app.conversation.state()).model == "deepseek-chat"
+        await other.says("/model lab/lab-1")
+        await one.until(lambda: "lab-1" in one.screen.split("\n")[-1], "the status line of the first")
+        await other.says("!echo as before")
+        await one.sees("   as before")
+        await other.idle()
+        await other.says("/model deepseek-chat")
+        await one.until(lambda: "deepseek-chat" in one.screen.split("\n")[-1], "the status line of the first")
+    kept = Config(journal=str(home / "journal.db"), cwd=str(home), env={"DEEPSEEK_API_KEY": "sk", "HOME": str(home)})
+    own = await LocalHome(kept).open(session)
+    assert ((now := await own.state()).provider, now.model) == ("deepseek", "deepseek-chat")
+    await own.close()
+
+
 async def test_what_is_made_from_within_a_session_is_of_its_agent(home: Path) -> None:
     env = {"PATH": os.environ["PATH"], "HOME": str(home), "ZOT_HOME": str(home)}
 

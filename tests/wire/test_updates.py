@@ -27,6 +27,7 @@ from zot.events import (
     PanelClosed,
     PanelOpened,
     PanelRendered,
+    Reconfigured,
     Retry,
     TextDelta,
     ThinkingDelta,
@@ -109,6 +110,7 @@ HEARD: list[dict[str, Any]] = [
 UNSAID: list[AgentEvent] = [
     CompactDone("s", auto=True),
     ConversationReplaced(0),
+    Reconfigured(),
     ExtNotify("guard", "warn", "careful"),
     ExtWaiting("guard", "intercept", "2026-01-01T00:00:00.000Z"),
     PanelOpened("todo", "p", "T", ("one",)),

@@ -26,6 +26,7 @@ from zot.serve.peer import admits, identify
 from zot.serve.refusals import Refusals
 from zot.serve.server_methods import ServerMethods
 from zot.serve.session_methods import SessionMethods
+from zot.serve.settings_methods import Choices, SettingsMethods
 from zot.serve.shelf import Shelf
 from zot.serve.watch import Watch
 from zot.version import __version__
@@ -56,7 +57,7 @@ _FLUSH_S = 1.0
 _OWED_S = 0.5
 
 
-class Parts(Protocol):
+class Parts(Choices, Protocol):
     """What a daemon is made of: whoever starts it has chosen."""
 
     place: Place
@@ -106,6 +107,7 @@ class Daemon:
         self._server = ServerMethods(self)
         self.handlers: Mapping[str, Handler] = {
             **SessionMethods(self.hub, self.shelf).table,
+            **SettingsMethods(self.hub, parts).table,
             **ExtensionMethods(self.hub).table,
             **KeptMethods(self.hub, self.shelf, self.is_mended).table,
             **self._server.table,

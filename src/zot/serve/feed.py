@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from zot.errors import AgentError
@@ -219,6 +220,12 @@ class Feed:
             if panels := Updates(self.session_id, follower.dialect).lines(0, self._panels.shown):
                 follower.hear(panels)
             follower.caught_up()
+
+    def mention(self, event: AgentEvent) -> None:
+        """Tell everybody what is not recorded; who is told what it has missed, behind that."""
+        for follower in self._followers:
+            if data := Updates(self.session_id, follower.dialect).lines(0, [event]):
+                follower.when_seen(self.seq, partial(follower.hear, data))
 
     # What a channel does.
 

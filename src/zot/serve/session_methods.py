@@ -70,10 +70,8 @@ class SessionMethods:
             "session/kill": self._kill,
             "session/state": self._state,
             "session/fork": self._fork,
-            "session/configure": self._configure,
             "session/compact": self._compact,
             "session/clear": self._clear,
-            "session/models": self._models,
             "session/allowed": self._allowed,
             "session/forget": self._forget,
         }
@@ -287,18 +285,6 @@ class SessionMethods:
 
     # What it works with.
 
-    async def _configure(self, connection: Connection, asked: said.Configure) -> said.Configured:
-        wanted = asked.overrides
-        if wanted.model_provider:
-            raise UserError("a session keeps its provider: create one of an agent that has the other")
-        async with used(self._hub, connection, asked.session_id) as session:
-            if wanted.model is not None:
-                session.use_model(wanted.model)
-            if wanted.reasoning is not None:
-                session.use_reasoning(wanted.reasoning)
-            await session.keep_choice()
-            return said.Configured(asked.session_id, said.Overrides(session.agent.model.id, session.agent.reasoning))
-
     async def _clear(self, connection: Connection, asked: said.OfSession) -> Deferred:
         deferred = Deferred()
         async with used(self._hub, connection, asked.session_id) as session:
@@ -307,13 +293,6 @@ class SessionMethods:
                 dropped=lambda why: deferred.resolve(_undone(why, INVALID_PARAMS)),
             )
         return deferred
-
-    async def _models(self, connection: Connection, asked: said.OfSession) -> said.Models:
-        del connection
-        async with self._hub.use(asked.session_id, looks=True) as session:
-            known = session.agent.catalogue.models
-        entries = (said.ModelEntry(one.provider, one.id, one.name, one.context_window) for one in known)
-        return said.Models(asked.session_id, tuple(entries))
 
     async def _allowed(self, connection: Connection, asked: said.OfSession) -> said.AllowedCalls:
         del connection

@@ -21,6 +21,7 @@ from zot.events import (
     ConversationReplaced,
     Done,
     ExtWaiting,
+    Reconfigured,
     TurnStart,
     UserMessage,
 )
@@ -206,6 +207,9 @@ class ZotApp(Ground):
                 self._do(self._refresh_state())
             case ConversationReplaced():
                 self._do(self._begin_anew())
+            case Reconfigured():
+                self._do(self._refresh_state())
+                self._do(self._learn_commands())
             case TurnStart():
                 self.asking.overtake()
             case Done():

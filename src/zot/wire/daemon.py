@@ -190,7 +190,7 @@ _DECLARED: Final = (
         "session/configure",
         session.Configure,
         session.Configured,
-        "Changes the model or how much it thinks, from the next model call on.",
+        "Changes the model or how much it thinks, from the next model call on; the provider between two turns.",
         _CHANGED,
     ),
     Method(
@@ -202,7 +202,7 @@ _DECLARED: Final = (
     ),
     Method("session/clear", session.OfSession, session.Cleared, "Begins the conversation anew.", _CHANGED),
     Method("session/rename", session.Rename, session.Renamed, "Gives a session a title.", _KEPT),
-    Method("session/models", session.OfSession, session.Models, "Lists the models that a session can use.", _GONE),
+    Method("session/models", session.ListModels, session.Models, "Lists the models that a session can use.", _GONE),
     Method("session/allowed", session.OfSession, session.AllowedCalls, "Lists what was allowed for good.", _GONE),
     Method(
         "session/forget", session.Forget, session.Forgotten, "Asks again about what was allowed for good.", _CHANGED

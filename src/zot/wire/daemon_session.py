@@ -281,6 +281,13 @@ class ModelEntry(Spelled, frozen=True):
     context_window: int
 
 
+class ListModels(Spelled, frozen=True):
+    """With ``all``, also those of other providers that can be used, over the local socket only."""
+
+    session_id: str
+    all: bool = False
+
+
 class Models(Spelled, frozen=True):
     session_id: str
     models: tuple[ModelEntry, ...]
@@ -336,6 +343,8 @@ class Fork(Spelled, frozen=True):
 
 
 class Overrides(Spelled, frozen=True):
+    """Another ``model_provider`` needs a ``model``, and is for whoever is on this machine."""
+
     model: str | None = None
     reasoning: str | None = None
     model_provider: str | None = None

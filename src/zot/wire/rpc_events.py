@@ -19,6 +19,7 @@ from zot.events import (
     PanelClosed,
     PanelOpened,
     PanelRendered,
+    Reconfigured,
     Retry,
     ThinkingDelta,
     ToolResult,
@@ -35,8 +36,8 @@ _GATED: Final[dict[type, str]] = {
     PanelRendered: "extensions",
     PanelClosed: "extensions",
 }
-#: What version 1 does not have: whoever answers, or replaces the conversation, knows it, and others see what follows.
-UNTOLD: Final[frozenset[type]] = frozenset({ApprovalAnswer, ConversationReplaced})
+#: What version 1 does not have: whoever answers, or changes something, knows it, and others see what follows.
+UNTOLD: Final[frozenset[type]] = frozenset({ApprovalAnswer, ConversationReplaced, Reconfigured})
 #: What is not shown to everybody, or not to everybody in the same way.
 _SPECIAL: Final[frozenset[type]] = frozenset({*_GATED, *UNTOLD, Usage, CompactDone, ToolResult})
 

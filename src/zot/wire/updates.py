@@ -27,6 +27,7 @@ from zot.events import (
     PanelClosed,
     PanelOpened,
     PanelRendered,
+    Reconfigured,
     Retry,
     TextDelta,
     ThinkingDelta,
@@ -242,7 +243,7 @@ class Updates:
                 return None  # These do not come here.
             case TurnStart() | AssistantStart() | AssistantMessage() | TurnEnd() | ToolUseStart() | ToolUseEnd():
                 return None  # The chunks, the call and the end of the whole say it.
-            case Error() | CompactDone() | Retry() | ConversationReplaced():
+            case Error() | CompactDone() | Retry() | ConversationReplaced() | Reconfigured():
                 return None
             case ExtNotify() | ExtWaiting() | PanelOpened() | PanelRendered() | PanelClosed():
                 return None

@@ -1,0 +1,104 @@
+"""What the daemon does for methods about what a session works with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from zot.errors import RuntimeBusy, UserError
+from zot.events import Reconfigured
+from zot.hub import Hub
+from zot.serve.connection import Connection, Handler
+from zot.serve.using import used
+from zot.wire import daemon_session as said
+from zot.wire.jsonrpc import NOT_OWNED, RpcError
+
+if TYPE_CHECKING:
+    from zot.providers.models import Model
+    from zot.session import Session
+    from zot.store import Configured
+
+
+class Choices(Protocol):
+    """What there is to choose from."""
+
+    def others(self, session: Session) -> Sequence[Model]:
+        """Return the models of other providers that a session can use. In any thread."""
+
+    def check(self, session_id: str, wanted: Configured) -> None:
+        """Raise ConfigError, UserError if a session cannot work as is ``wanted``. In any thread."""
+
+    def chosen(self, session_id: str) -> None:
+        """Let what a session works with hold whenever it is opened, whatever the daemon was started with."""
+
+
+class SettingsMethods:
+    """Handlers by the name of their method."""
+
+    def __init__(self, hub: Hub, choices: Choices) -> None:
+        self._hub = hub
+        self._choices = choices
+
+    @property
+    def table(self) -> Mapping[str, Handler]:
+        """Every method, and what is done for it."""
+        return {"session/models": self._models, "session/configure": self._configure}
+
+    async def _models(self, connection: Connection, asked: said.ListModels) -> said.Models:
+        async with self._hub.use(asked.session_id, looks=True) as session:
+            known = session.agent.catalogue.models
+            others = self._choices.others
+            away = await asyncio.to_thread(others, session) if asked.all and connection.is_local else ()
+        entries = (said.ModelEntry(one.provider, one.id, one.name, one.context_window) for one in (*known, *away))
+        return said.Models(asked.session_id, tuple(entries))
+
+    async def _configure(self, connection: Connection, asked: said.Configure) -> said.Configured:
+        wanted, session_id = asked.overrides, asked.session_id
+        async with used(self._hub, connection, session_id) as session:
+            moves = wanted.model_provider not in (None, session.agent.provider.name)
+            if not moves and wanted != said.Overrides():
+                await self._choose(session_id, session, wanted)
+        if moves:
+            await self._move(connection, session_id, wanted)
+        if wanted != said.Overrides():
+            self._tell(connection, session_id)
+        async with self._hub.use(session_id, looks=True) as session:
+            agent = session.agent
+            return said.Configured(session_id, said.Overrides(agent.model.id, agent.reasoning, agent.provider.name))
+
+    async def _choose(self, session_id: str, session: Session, wanted: said.Overrides) -> None:
+        if wanted.model is not None:
+            session.use_model(wanted.model)
+        if wanted.reasoning is not None:
+            session.use_reasoning(wanted.reasoning)
+        self._choices.chosen(session_id)
+        await session.keep_choice()
+
+    async def _move(self, connection: Connection, session_id: str, wanted: said.Overrides) -> None:
+        """Let another provider be asked. Strangers spend what their agent was given, and nothing else."""
+        if not connection.is_local:
+            raise RpcError(NOT_OWNED, "over the network a session keeps its provider")
+        if wanted.model is None:
+            raise UserError("another provider needs a model: say which one")
+        changes = {"provider": wanted.model_provider, "model": wanted.model}
+        if wanted.reasoning is not None:
+            changes["reasoning"] = wanted.reasoning
+        await self._reopen(connection, session_id, "another provider cannot be used", **changes)
+
+    async def _reopen(self, connection: Connection, session_id: str, what: str, **changes: Any) -> None:
+        """Let a session that has nothing to do be opened anew, with ``changes`` that are on record by then."""
+        async with used(self._hub, connection, session_id) as session:
+            if session.busy:
+                raise RuntimeBusy(f"{what} while a prompt or compact is running; abort it first")
+            changed = msgspec.structs.replace(session.agent.configured(), **changes)
+            await asyncio.to_thread(self._choices.check, session_id, changed)
+            await session.keep_configured(changed)
+        self._choices.chosen(session_id)
+        await self._hub.reopen(session_id)
+
+    def _tell(self, connection: Connection, session_id: str) -> None:
+        """Let all who follow a session know that it is another."""
+        connection.office.feed(session_id).mention(Reconfigured())
