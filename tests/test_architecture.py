@@ -125,8 +125,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The only one that picks concrete parts.
     "runtime": {
         "errors", "messages", "store", "config", "provision", "premises", "agent", "session", "toolbox", "briefing",
-        "guard", "schema", "journal", "answers", "extension_host", "past", "preloading",
+        "guard", "schema", "journal", "answers", "extension_host", "past", "preloading", "clock",
     },
+    "clock": {"errors", "messages"},
     # It names what it loads: the parts of a session, which runtime is about to pick.
     "preloading": set(),
     "provision": {
@@ -142,7 +143,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "serve": {
         "errors", "version", "printable", "private", "regular", "messages", "events", "slash", "history", "job",
         "learned", "outcome", "answers", "session", "hub", "wire", "journal", "agents", "daemon_settings", "endpoint",
-        "tools", "encoding", "open_panels", "past", "store", "providers/models",
+        "tools", "encoding", "open_panels", "past", "store", "providers/models", "reloadable",
     },
     # The daemon for browsers; `embedded` puts one together inside another program.
     "web": {

@@ -152,15 +152,31 @@ async def test_clearing_waits_until_it_is_done_and_an_aside_leaves_no_trace(tmp_
         assert await said(conversation) == []
 
 
-async def test_the_lock_is_changed_without_losing_anything(tmp_path: Path) -> None:
-    async with opened(tmp_path) as (_, conversation):
+async def test_the_lock_is_changed_for_good_without_losing_anything(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (home, conversation):
         await talk(conversation, "!echo one")
         await conversation.lock(locked=True)
         assert (await conversation.state()).locked
         await talk(conversation, "!read /etc/hostname")
         assert "outside" in " ".join(await results(conversation))
+        session = (await conversation.state()).session
+        again = await home.open(session)
+        assert (await again.state()).locked
+        await again.close()
         await conversation.lock(locked=False)
         assert (await said(conversation))[:2] == ["!echo one", "one"]
+        again = await home.open(session)
+        assert not (await again.state()).locked
+        await again.close()
+
+
+async def test_a_lock_that_is_asked_for_wins_over_what_is_on_record(tmp_path: Path) -> None:
+    async with opened(tmp_path, lock=True) as (home, conversation):
+        await conversation.lock(locked=False)
+        await talk(conversation, "!echo one")
+        again = await home.open((await conversation.state()).session)
+        assert (await again.state()).locked
+        await again.close()
 
 
 async def results(conversation: LocalConversation) -> list[str]:

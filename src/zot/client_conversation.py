@@ -15,7 +15,8 @@ from zot.events import AgentEvent, Done, Error
 from zot.history import Batch, Subscriber
 from zot.messages import ImageBlock, PastMessage, ShownImage, ShownMessage, text_of
 from zot.slash import CommandAnswer, CommandInfo
-from zot.wire.daemon_session import AllowedCalls, Configured, Forgotten, Models
+from zot.wire.daemon_extensions import Reloaded
+from zot.wire.daemon_session import AllowedCalls, Configured, Forgotten, Lock, Models
 from zot.wire.jsonrpc import SESSION_NOT_FOUND, RpcError
 
 
@@ -61,6 +62,7 @@ class ClientConversation:
             used,
             state.context_tokens,
             state.context_window,
+            state.locked,
             queued=state.queued,
         )
 
@@ -158,8 +160,9 @@ class ClientConversation:
             await self._session.close_panel(panel_id)
 
     async def reload_extensions(self) -> Sequence[str]:
-        closing = f"""zot call session/close '{{"sessionId":"{self._session.id}"}}'"""
-        self._refuse("its extensions are started when it is opened", f"`{closing}`, and the next prompt opens it again")
+        async with _plainly():
+            wanted = {"sessionId": self._session.id}
+            return (await self._client.ask("session/reload", wanted, Reloaded, within_s=None)).extensions
 
     async def models(self) -> Sequence[ModelInfo]:
         async with _plainly():
@@ -176,10 +179,8 @@ class ClientConversation:
             await self._client.ask("session/configure", wanted, Configured)
 
     async def lock(self, *, locked: bool) -> None:
-        self._refuse(
-            "its agent says whether it is locked",
-            "set `lock` for it in config.toml, for sessions that are opened from then on",
-        )
+        async with _plainly():
+            await self._client.ask("session/lock", {"sessionId": self._session.id, "locked": locked}, Lock)
 
     async def compact(self) -> None:
         async def compact() -> None:

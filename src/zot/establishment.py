@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from zot.wire.host import Request
 
 #: What a flag says no longer once somebody has chosen for a session.
-_CHOSEN = frozenset({*RECORDED, *OF_PROVIDER} - {"cwd"})
+_CHOSEN = frozenset({*RECORDED, *OF_PROVIDER, "lock"} - {"cwd"})
 
 #: How long an answer that got out is given again for the same key.
 _TTL_S = 60.0
@@ -74,7 +74,7 @@ class Establishment:
             guarded = made or session_id.startswith(HOSTED)  # Also one of an earlier zot, which did not record it.
             given = {*self._given(session_id), *(() if cwd is None else ("cwd",))}
             config = self._config(alias, session_id, cwd)
-            return Choice(config, given, agent=alias, guarded=guarded, joinable=self.joinable)
+            return Choice(config, given, agent=alias, guarded=guarded, joinable=self.joinable, reloadable=True)
 
         first = self._config(DEFAULT_AGENT if wanted is None else wanted.agent, session_id, cwd)
         session = await open_chosen(first, choose, self.premises, creates=wanted is not None)

@@ -72,7 +72,10 @@ def join(
     Raise UserError if nobody can join it, or not under this name. `Extension.over` tells when it has gone again.
     """
     from zot.extensions.manager import Manager
+    from zot.reloadable import Reloadable
 
+    if isinstance(extensions, Reloadable):
+        extensions = extensions.now
     if not isinstance(extensions, Manager):
         raise UserError("no extension can join this session")
     return extensions.join(name, carrier, guards)

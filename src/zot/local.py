@@ -24,7 +24,7 @@ from zot.past import Past
 from zot.runtime import open_recorded, open_session
 from zot.session import Session
 from zot.slash import CommandAnswer, CommandInfo
-from zot.store import Row, Said, Spliced
+from zot.store import Locked, Row, Said, Spliced
 
 if TYPE_CHECKING:
     from zot.providers.models import Model
@@ -81,7 +81,7 @@ class LocalConversation:
             session.totals,
             agent.gauge.need(agent.system, (), messages) if messages else 0,
             agent.model.context_window,
-            self._config.lock,
+            agent.locked,
             session.pending,
             session.waiting,
         )
@@ -163,11 +163,9 @@ class LocalConversation:
         self._session.close_panel(panel_id)
 
     async def reload_extensions(self) -> Sequence[str]:
-        from zot.reloadable import Reloadable
+        from zot.reloadable import reloadable
 
-        extensions = self._session.agent.extensions
-        if not isinstance(extensions, Reloadable):
-            raise UserError("extensions cannot be reloaded here")
+        extensions = reloadable(self._session.agent.extensions)
         self._check_idle("extensions cannot be reloaded")
         return await extensions.reload(lambda: self._check_idle("extensions cannot be reloaded"))
 
@@ -185,9 +183,11 @@ class LocalConversation:
         self._left.leave(agent.provider.name, config, agent.model)
 
     async def lock(self, *, locked: bool) -> None:
-        if locked != self._config.lock:
+        if locked != self._session.agent.locked:
             self._check_idle("the lock cannot be changed")
             await self._reopen(lock=locked)
+            if self._config.session is not None:
+                await self._session.keep_setting(Locked(locked))
 
     async def compact(self) -> None:
         self._check_here("wait for its end")
@@ -279,7 +279,8 @@ class LocalConversation:
         agent = self._session.agent
         # A recording is named by its own provider, but played by lab.
         provider = self._config.provider if self._config.replay else agent.provider.name
-        return msgspec.structs.replace(self._config, provider=provider, model=agent.model.id, cwd=agent.cwd)
+        changes = {"provider": provider, "model": agent.model.id, "cwd": agent.cwd, "lock": agent.locked}
+        return msgspec.structs.replace(self._config, **changes)
 
     def _past(self) -> Past:
         messages = tuple(self._session.transcript.messages)
@@ -291,7 +292,7 @@ class LocalConversation:
         if config.session is None:
             session = open_session(config, own_process=True, past=self._past(), reloadable=True)
         else:
-            given = {"provider", "model", "reasoning", "cwd", *changes}
+            given = {"provider", "model", "reasoning", "cwd", "lock", *changes}
             session = await open_recorded(config, given, own_process=True, parks=True, reloadable=True)
         await self._overhear_no_more()
         panels, self._panels = self._panels, _Panels(session)

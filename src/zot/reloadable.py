@@ -39,6 +39,11 @@ class Reloadable:
         self._show: Callable[[Sequence[AgentEvent]], None] = lambda events: None
         self._guards: dict[str, Guarded] = {}
 
+    @property
+    def now(self) -> Extensions:
+        """Those that are in use."""
+        return self._now
+
     async def reload(self, check_idle: Callable[[], None]) -> list[str]:
         """Use what is there now; return the names. Raise UserError, and keep what was in use, if one does not start.
 
@@ -128,6 +133,13 @@ class Reloadable:
 
     def observe(self, events: Sequence[AgentEvent]) -> None:
         self._now.observe(events)
+
+
+def reloadable(extensions: Extensions) -> Reloadable:
+    """Return extensions that can be replaced. Raise UserError if these cannot."""
+    if not isinstance(extensions, Reloadable):
+        raise UserError("extensions cannot be reloaded here")
+    return extensions
 
 
 def _check(extensions: Extensions) -> None:

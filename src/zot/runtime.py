@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 
+from zot.clock import clock_of
 from zot.config import DEFAULT_AGENT, RECORDED, Config, Given, resumed, tool_environment, tool_names, zot_home
 from zot.errors import ConfigError
 from zot.provision import credential_of, models_of, provider_of, script_of
@@ -62,7 +62,7 @@ def check_settings(config: Config, premises: Premises | None = None) -> None:
 
         Policy.parse(config.policy)
     if config.frozen_time is not None:
-        _clock(config.frozen_time)
+        clock_of(config.frozen_time)
 
 
 #: Settings that have a say in the system prompt: without them, a session that goes on keeps the one it had.
@@ -164,7 +164,7 @@ async def open_hosted(config: Config, demand: Demand, premises: Premises | None 
     from zot.answers import Once
 
     hosted = msgspec.structs.replace(config, session=f"{HOSTED}{demand.session_id}")
-    chosen = Choice(hosted, {*RECORDED, *_PROMPTING}, guarded=True)
+    chosen = Choice(hosted, {*RECORDED, *_PROMPTING, "lock"}, guarded=True)
     return await _open_recorded(
         hosted,
         lambda _: chosen,
@@ -215,7 +215,7 @@ async def _open_recorded(
 def _going_on(choose: Choose, changes: Sequence[Row]) -> tuple[Choice, str | None]:
     """Return how a session works from now on, and the system prompt that it keeps, if it does. Raise ConfigError."""
     from zot.guard import guarded
-    from zot.store import Configured, Guarded
+    from zot.store import Configured, Guarded, Locked
 
     recorded = next((row for row in reversed(changes) if isinstance(row, Configured)), None)
     choice = choose(recorded)
@@ -232,6 +232,9 @@ def _going_on(choose: Choose, changes: Sequence[Row]) -> tuple[Choice, str | Non
     given = choice.given if recorded.cwd else {*choice.given, "cwd"}
     config = resumed(choice.config, {name: getattr(recorded, name) for name in RECORDED}, given)
     _check_left(recorded.cwd, given)
+    locks = [row.locked for row in changes if isinstance(row, Locked)]
+    if locks and "lock" not in given:
+        config = msgspec.structs.replace(config, lock=locks[-1])
     # So it did with its system prompt: it is made anew.
     system = None if _PROMPTING.intersection(given) else recorded.system or None
     return msgspec.structs.replace(choice, config=config), system
@@ -312,10 +315,11 @@ def _draw(
 
     config = choice.config
     model_id, models = check(config, premises), models_of(config, premises)
-    cwd, key, expected, now = _directory(config.cwd), os.urandom(6).hex(), _expected(config), _clock(config.frozen_time)
+    cwd, key, expected = _directory(config.cwd), os.urandom(6).hex(), _expected(config)
+    now = clock_of(config.frozen_time)
     toolbox = Toolbox(config, cwd=cwd, key=key, own_process=own_process, premises=premises)
     if system is None:
-        system = system_of(config, toolbox, cwd=cwd, date=_clock(config.frozen_time)()[:10], expected=expected)
+        system = system_of(config, toolbox, cwd=cwd, date=clock_of(config.frozen_time)()[:10], expected=expected)
     left_s = None if demand is None else demand.left_s
     changing = {"joinable": choice.joinable, "reloadable": choice.reloadable}
     agent = Agent(
@@ -335,6 +339,7 @@ def _draw(
         approver=approvals_of(config, demand, cwd=cwd, key=key, is_guarded=choice.guarded),
         name=choice.agent,
         guarded=choice.guarded,
+        locked=config.lock,
     )
     return Blueprint(agent, toolbox, key, now)
 
@@ -359,7 +364,7 @@ def prompt_of(config: Config) -> str:
     from zot.briefing import system_of
     from zot.toolbox import Toolbox
 
-    cwd, date = _directory(config.cwd), _clock(config.frozen_time)()[:10]
+    cwd, date = _directory(config.cwd), clock_of(config.frozen_time)()[:10]
     toolbox = Toolbox(config, cwd=cwd, key="", own_process=False)
     return system_of(config, toolbox, cwd=cwd, date=date, expected=_expected(config))
 
@@ -371,22 +376,6 @@ def _expected(config: Config) -> Expected | None:
     from zot.schema import load
 
     return Expected(load(config.output_schema))
-
-
-def _clock(frozen_time: str | None) -> Callable[[], str]:
-    """Return what tells the time in events: the clock, or a time of its own that is the same in every run."""
-    from zot.messages import timestamp
-
-    if frozen_time is None:
-        return timestamp
-    from datetime import datetime
-
-    try:
-        start = msgspec.convert(frozen_time, datetime).timestamp()
-    except msgspec.ValidationError:
-        raise ConfigError(f"{frozen_time!r} is not a time such as 2026-01-31T12:00:00Z") from None
-    ticks = count()
-    return lambda: timestamp(start + next(ticks) / 1000)
 
 
 def _directory(path: str | None) -> str:

@@ -22,7 +22,7 @@ from zot.mending import establish, keep, note
 from zot.messages import Counters, ImageBlock, Message, TextBlock, timestamp
 from zot.past import CONCLUSION, Past, concluded, everything, fork_point
 from zot.session_state import State, state_of
-from zot.store import Allowed, Configured, Guarded, MemoryStore, Row, Spliced, Store
+from zot.store import Allowed, Configured, Guarded, Locked, MemoryStore, Row, Spliced, Store
 from zot.worker import Worker
 
 if TYPE_CHECKING:
@@ -329,9 +329,9 @@ class Session:
         """Record, durably, which model is used and how it thinks. If something runs, here or elsewhere, a run does."""
         await self._worker.keep_choice()
 
-    async def keep_configured(self, configured: Configured) -> None:
+    async def keep_setting(self, setting: Configured | Locked) -> None:
         """Record, durably, what it works with when it is opened the next time. Raise AgentError."""
-        await keep(self._history, configured, self._worker.accept)
+        await keep(self._history, setting, self._worker.accept)
 
     async def rows_after(self, number: int, limit: int) -> list[tuple[int, Row]]:
         """Return what is on record above a number, whoever wrote it. Raise StoreFailed."""

@@ -115,7 +115,13 @@ class Guarded(msgspec.Struct, frozen=True, gc=False, tag="guarded", tag_field="t
     intercept: tuple[str, ...]
 
 
-Change: TypeAlias = Said | Spliced | Configured | Wrote | Allowed | Began | Guarded
+class Locked(msgspec.Struct, frozen=True, gc=False, tag="locked", tag_field="type"):
+    """A person has had the tools kept inside the directory from here on, or let out, whatever is configured."""
+
+    locked: bool
+
+
+Change: TypeAlias = Said | Spliced | Configured | Wrote | Allowed | Began | Guarded | Locked
 Row: TypeAlias = AgentEvent | Change
 
 

@@ -37,6 +37,8 @@ CALLS: list[Call] = [
     ("session/allowed", {"sessionId": "s"}, None),
     ("session/forget", {"sessionId": "s", "tool": "bash"}, -32602),
     ("session/dismiss", {"sessionId": "s", "name": "none"}, -32602),
+    ("session/lock", {"sessionId": "s", "locked": True}, None),
+    ("session/reload", {"sessionId": "s"}, None),
     ("session/commands", {"sessionId": "s"}, None),
     ("session/run_command", {"sessionId": "s", "name": "none"}, -32602),
     ("session/panel_key", {"sessionId": "s", "panelId": "none", "key": "enter"}, -32602),

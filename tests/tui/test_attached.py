@@ -260,10 +260,7 @@ async def test_which_session_came_from_which_is_known_and_one_is_found_by_how_it
         ("/skills", "where it runs, `zot skills` lists them"),
         ("/session export", "`zot sessions --config-dir DIR export` does it"),
         ("/session import a.jsonl", "`zot sessions --config-dir DIR import` does it"),
-        ("/lock", "set `lock` for it in config.toml"),
-        ("/unlock", "set `lock` for it in config.toml"),
         ("/btw why?", "/session fork makes a copy, in which you can ask"),
-        ("/reload-ext", "`zot call session/close"),
     ],
 )
 async def test_what_cannot_be_done_from_afar_says_what_to_do_instead(home: Path, command: str, said: str) -> None:
@@ -304,6 +301,55 @@ async def test_the_models_of_other_providers_are_offered_and_one_that_was_chosen
     own = await LocalHome(kept).open(session)
     assert ((now := await own.state()).provider, now.model) == ("deepseek", "deepseek-chat")
     await own.close()
+
+
+async def test_a_lock_holds_for_all_terminals_and_when_the_daemon_is_started_again(home: Path) -> None:
+    async with asyncio.timeout(3 * PATIENCE_S), AsyncExitStack() as stack:
+        daemon = await stack.enter_async_context(Restarting(home))
+        client = await stack.enter_async_context(daemon.client())
+        one = await stack.enter_async_context(attached(client, home))
+        session = (await one.app.conversation.state()).session
+        other = await stack.enter_async_context(attached(client, home, session))
+        await one.says("/lock")
+        await other.sees("locked")
+        await other.says("!read /etc/hostname")
+        await one.sees("outside")
+        await other.idle()
+        await daemon.stop()
+        await one.sees("no connection to the daemon")
+        await daemon.start()
+        await one.misses("no connection to the daemon")
+        await one.says("!read /etc/passwd")
+        await other.until(lambda: other.screen.count("outside") == 2)
+        await one.idle()
+        await other.says("/unlock")
+        await one.misses("locked ·")
+        await other.says("!bash exec sleep 300")
+        await one.sees("running bash")
+        await one.says("/lock")
+        await one.sees("the lock cannot be changed while a prompt or compact is running")
+        await one.pilot.press("escape")
+        await other.sees("aborted")
+
+
+async def test_extensions_are_reloaded_for_all_terminals(home: Path) -> None:
+    keyed = Extension(home, "keyed", KEYED)
+    with (home / "config.toml").open("a") as config:
+        config.write(f'ext = ["{keyed.directory}"]\n')
+    program = keyed.directory / "run.py"
+    async with two(home) as (one, other):
+        await other.until(lambda: [c.name for c in other.app.extension_commands] == ["open"], "its command")
+        await one.says("/open ")
+        await other.sees("nothing pressed")
+        program.write_text(program.read_text().replace('name="open"', 'name="shut"'))
+        await one.says("/reload-ext")
+        await one.sees("running: keyed")
+        await other.until(lambda: [c.name for c in other.app.extension_commands] == ["shut"], "its new command")
+        await other.misses("nothing pressed")
+        program.write_text("#!/bin/sh\nexit 3\n")
+        await other.says("/reload-ext")
+        await other.sees("the extensions stay as they were, because keyed: ")
+        assert [command.name for command in await one.app.conversation.commands()] == ["shut"]
 
 
 async def test_what_is_made_from_within_a_session_is_of_its_agent(home: Path) -> None:

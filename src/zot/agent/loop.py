@@ -46,10 +46,15 @@ class Agent:
         auto_compact: AutoCompact | None = None,
         name: str = "",
         guarded: bool = False,
+        locked: bool = False,
     ) -> None:
-        """``name`` is what it was chosen by, ``guarded`` that it is strangers whom it answers."""
+        """``name`` is what it was chosen by, ``guarded`` that it is strangers whom it answers.
+
+        The tools of one that is ``locked`` are kept inside its directory.
+        """
         self.name = name
         self.guarded = guarded
+        self.locked = locked
         self.provider = provider
         self.catalogue = catalogue
         self.model: Model = catalogue.find(model_id)

@@ -20,7 +20,7 @@ from zot.errors import UserError
 from zot.events import AgentEvent
 from zot.journal.chunks import images
 from zot.learned import decoder, learned
-from zot.store import Allowed, Began, Change, Configured, Guarded, Row, Said, Spliced, Wrote
+from zot.store import Allowed, Began, Change, Configured, Guarded, Locked, Row, Said, Spliced, Wrote
 
 VERSION = 1
 MAX_LINE_BYTES = 64 << 20
@@ -93,9 +93,9 @@ class Wrong(UserError):
 
 def line_of(seq: int, run: int, row: Row, *, home: str) -> EventLine | ChangeLine | None:
     """Return the line of a row, in its stored form; None for what stays here: the files of this machine, what was
-    allowed on it, and who guarded it."""
+    allowed on it, if it was locked, and who guarded it."""
     match row:
-        case Wrote() | Allowed() | Began() | Guarded():
+        case Wrote() | Allowed() | Began() | Guarded() | Locked():
             return None
         case Configured(cwd=cwd):
             return ChangeLine(seq, run, msgspec.structs.replace(row, cwd=portable(cwd, home), system="", agent=""))
@@ -205,8 +205,8 @@ class _Reading:
                 raise Wrong("files are not moved with a session")
             case Allowed() | Began():
                 raise Wrong("what was allowed is not moved with a session")
-            case Guarded():
-                raise Wrong("guards are not moved with a session")
+            case Guarded() | Locked():
+                raise Wrong("guards and locks are not moved with a session")
 
     def _end(self, rows: int) -> None:
         if rows != self._rows:

@@ -160,6 +160,7 @@ class SessionMethods:
                 epoch=epoch,
                 context_tokens=session.agent.need(session.transcript, ()) if state.message_count else 0,
                 context_window=session.agent.model.context_window,
+                locked=session.agent.locked,
                 **doing,
             )
 

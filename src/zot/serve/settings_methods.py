@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from zot.errors import RuntimeBusy, UserError
 from zot.events import Reconfigured
 from zot.hub import Hub
-from zot.serve.connection import Connection, Handler
+from zot.reloadable import reloadable
+from zot.serve.connection import Connection, Handler, Later
 from zot.serve.using import used
+from zot.store import Locked
 from zot.wire import daemon_session as said
+from zot.wire.daemon_extensions import Reloaded
 from zot.wire.jsonrpc import NOT_OWNED, RpcError
 
 if TYPE_CHECKING:
@@ -45,7 +48,12 @@ class SettingsMethods:
     @property
     def table(self) -> Mapping[str, Handler]:
         """Every method, and what is done for it."""
-        return {"session/models": self._models, "session/configure": self._configure}
+        return {
+            "session/models": self._models,
+            "session/configure": self._configure,
+            "session/lock": self._lock,
+            "session/reload": self._reload,
+        }
 
     async def _models(self, connection: Connection, asked: said.ListModels) -> said.Models:
         async with self._hub.use(asked.session_id, looks=True) as session:
@@ -86,19 +94,42 @@ class SettingsMethods:
         changes = {"provider": wanted.model_provider, "model": wanted.model}
         if wanted.reasoning is not None:
             changes["reasoning"] = wanted.reasoning
-        await self._reopen(connection, session_id, "another provider cannot be used", **changes)
-
-    async def _reopen(self, connection: Connection, session_id: str, what: str, **changes: Any) -> None:
-        """Let a session that has nothing to do be opened anew, with ``changes`` that are on record by then."""
         async with used(self._hub, connection, session_id) as session:
-            if session.busy:
-                raise RuntimeBusy(f"{what} while a prompt or compact is running; abort it first")
+            _check_idle(session, "another provider cannot be used")
             changed = msgspec.structs.replace(session.agent.configured(), **changes)
             await asyncio.to_thread(self._choices.check, session_id, changed)
-            await session.keep_configured(changed)
+            await session.keep_setting(changed)
         self._choices.chosen(session_id)
         await self._hub.reopen(session_id)
+
+    async def _lock(self, connection: Connection, asked: said.Lock) -> said.Lock:
+        async with used(self._hub, connection, asked.session_id) as session:
+            changes = session.agent.locked != asked.locked
+            if changes:
+                _check_idle(session, "the lock cannot be changed")
+                await session.keep_setting(Locked(asked.locked))
+        if changes:
+            self._choices.chosen(asked.session_id)
+            await self._hub.reopen(asked.session_id)
+            self._tell(connection, asked.session_id)
+        return asked
+
+    async def _reload(self, connection: Connection, asked: said.OfSession) -> Later:
+        async def reload() -> Reloaded:
+            async with used(self._hub, connection, asked.session_id) as session:
+                what = "extensions cannot be reloaded"
+                _check_idle(session, what)
+                names = await reloadable(session.agent.extensions).reload(lambda: _check_idle(session, what))
+            self._tell(connection, asked.session_id)
+            return Reloaded(asked.session_id, tuple(names))
+
+        return Later(reload())
 
     def _tell(self, connection: Connection, session_id: str) -> None:
         """Let all who follow a session know that it is another."""
         connection.office.feed(session_id).mention(Reconfigured())
+
+
+def _check_idle(session: Session, what: str) -> None:
+    if session.busy:
+        raise RuntimeBusy(f"{what} while a prompt or compact is running; abort it first")

@@ -215,6 +215,22 @@ _DECLARED: Final = (
         (SESSION_NOT_FOUND, SESSION_LIMIT, SESSION_BUSY),
         local=True,
     ),
+    Method(
+        "session/lock",
+        session.Lock,
+        session.Lock,
+        "Keeps the tools inside the directory of a session between two turns, or lets them out, for good.",
+        (SESSION_NOT_FOUND, SESSION_LIMIT, SESSION_BUSY),
+        local=True,
+    ),
+    Method(
+        "session/reload",
+        session.OfSession,
+        extensions.Reloaded,
+        "Replaces the extensions of a session by what is there now, between two turns: all of them, or none.",
+        (SESSION_NOT_FOUND, SESSION_LIMIT, SESSION_BUSY),
+        local=True,
+    ),
     Method("session/commands", session.OfSession, extensions.Commands, "Lists the commands of extensions.", _GONE),
     Method(
         "session/run_command",

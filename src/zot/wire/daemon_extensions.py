@@ -51,6 +51,13 @@ class PanelTold(Spelled, frozen=True):
     panel_id: str
 
 
+class Reloaded(Spelled, frozen=True):
+    """The names of those that run now."""
+
+    session_id: str
+    extensions: tuple[str, ...]
+
+
 class Dismiss(Spelled, frozen=True):
     session_id: str
     name: str

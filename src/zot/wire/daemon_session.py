@@ -256,7 +256,10 @@ class MessagePage(Spelled, frozen=True):
 
 
 class State(Spelled, frozen=True, kw_only=True):
-    """``queued`` prompts wait for the one that runs. The window is 0 if nobody knows it."""
+    """``queued`` prompts wait for the one that runs. The window is 0 if nobody knows it.
+
+    With ``locked``, the tools are kept inside the directory.
+    """
 
     session_id: str
     state: SessionState
@@ -272,6 +275,14 @@ class State(Spelled, frozen=True, kw_only=True):
     context_tokens: int = 0
     context_window: int = 0
     pending_approval: PendingApproval | Absent = ABSENT
+    locked: bool = False
+
+
+class Lock(Spelled, frozen=True):
+    """Keep the tools inside the directory of the session, or let them out."""
+
+    session_id: str
+    locked: bool
 
 
 class ModelEntry(Spelled, frozen=True):
