@@ -12,7 +12,6 @@ import pytest
 from forked import Forked
 from harness import PATIENCE_S, eventually, serving
 from hosts import Hosts, checked, failure, request
-from pace import slowness
 from zot.providers.lab.script import Script
 
 FREE = ("--policy", "*=allow")
@@ -73,7 +72,7 @@ def test_a_failed_request_is_gone_on_with_also_when_something_else_was_said_sinc
     tape = 'call bash {"command":"echo pay >>log"}\n---\nwait 60s\n---\nsay "I am"\n---\nsay "It is paid."'
     with serving(Script.parse(tape)) as url:
         flags = ("--provider", "anthropic", "--base-url", url, "--api-key", "k", *FREE)
-        assert failure(hosts.say("Pay the bill.", *flags, key="k", timeout_ms=3000 * slowness()).answer)[0] == "TIMEOUT"
+        assert failure(hosts.say("Pay the bill.", *flags, key="k", timeout_ms=4000).answer)[0] == "TIMEOUT"
         assert hosts.say("Are you there?", *flags, key="k2").answer["text"] == "I am"
         again = hosts.say("Pay the bill.", *flags, key="k").answer
         assert (again["text"], "replayed" in again) == ("It is paid.", False)
