@@ -308,7 +308,7 @@ def test_what_is_read_is_learned_by_one_thread_at_a_time() -> None:
     wrong = [
         f"{path.relative_to(SRC)}:{kind.lineno}"
         for path in FILES
-        if path.name != "learned.py"
+        if path.name != "learned.py" and "msgspec" in path.read_text()
         for kind in read_kinds(path)
         if not ast.unparse(kind).startswith("learned(") and not words(kind) <= plain
     ]

@@ -182,23 +182,28 @@ async def test_the_undisturbed_conversation_has_everything_in_it(api: ApiName) -
     assert b"a word in between" in conversation.transport.bodies[1]
 
 
-#: What is done about trouble is the same for every API; what it leaves behind is not.
+#: What is done about trouble is the same for every API; what it leaves behind is not. Kinds of trouble that are dealt
+#: with in the same place share the moments among them.
 @pytest.mark.parametrize(
-    ("api", "trouble", "holds"),
+    ("api", "trouble", "holds", "first", "step"),
     [
-        *(("anthropic", name, False) for name in TROUBLES),
-        ("anthropic", "abort", True),
-        ("anthropic", "a broken stream", True),
-        *((api, "abort", False) for api in APIS if api != "anthropic"),
-        *((api, "a broken stream", True) for api in APIS if api != "anthropic"),
+        ("anthropic", "abort", False, 1, 1),
+        ("anthropic", "a broken stream", False, 1, 2),
+        ("anthropic", "an overload", False, 2, 2),
+        ("anthropic", "a failing tool", False, 1, 2),
+        ("anthropic", "a bug", False, 2, 2),
+        ("anthropic", "abort", True, 1, 2),
+        ("anthropic", "a broken stream", True, 2, 2),
+        *((api, "abort", False, 1, 2) for api in APIS if api != "anthropic"),
+        *((api, "a broken stream", True, 2, 2) for api in APIS if api != "anthropic"),
     ],
 )
 async def test_trouble_at_any_moment_leaves_a_conversation_that_goes_on(
-    api: ApiName, trouble: str, *, holds: bool
+    api: ApiName, trouble: str, first: int, step: int, *, holds: bool
 ) -> None:
     last = await _points_of_a_quiet_talk(api, holds=holds)
     assert last > 90
-    for at in range(1, last + 1):
+    for at in range(first, last + 1, step):
         conversation = Conversation(api, Points(at), holds=holds)
         conversation.points.act = lambda chosen=conversation: TROUBLES[trouble](chosen)  # type: ignore[misc]
         await conversation.go_on()

@@ -210,7 +210,7 @@ async def test_giving_up_in_any_moment_of_a_connect_leaves_no_socket_behind() ->
                 warnings.simplefilter("always")
                 gc.collect()
             assert [str(one.message) for one in told] == [], moments
-            moments += 1
+            moments += 1 + moments // 8  # every one of the first; there are the more, the slower the machine
     assert moments > 5
 
 

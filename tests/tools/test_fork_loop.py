@@ -19,7 +19,7 @@ from .calls import PATIENCE_S
 from .shells import Shell, children, is_alive, left, outcome
 
 HERE = Path(__file__).parent
-PROCESSES = 120
+PROCESSES = 60
 #: It ends by itself after so many seconds: what is gone before that has been ended by us.
 LIFE_S = 12
 #: With nothing to import or to read from where it may not look: it becomes nobody if it was root.
