@@ -118,7 +118,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The same for a daemon, whose sessions it opens.
     "establishment": {
         "errors", "store", "config", "agents", "daemon_settings", "endpoint", "hub", "answers", "journal", "premises",
-        "provision", "providers/models", "runtime", "session", "serve", "wire", "left_providers",
+        "provision", "providers/models", "runtime", "session", "serve", "wire", "left_providers", "aside", "past",
     },
     "briefing": {"errors", "regular", "config", "instructions", "agent", "toolbox"},
     "guard": {"config", "provision", "answers", "agent"},
@@ -144,6 +144,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "errors", "version", "printable", "private", "regular", "messages", "events", "slash", "history", "job",
         "learned", "outcome", "answers", "session", "hub", "wire", "journal", "agents", "daemon_settings", "endpoint",
         "tools", "encoding", "open_panels", "past", "store", "providers/models", "reloadable",
+        "abortable", "aside",
     },
     # The daemon for browsers; `embedded` puts one together inside another program.
     "web": {
@@ -161,11 +162,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client_home": {"errors", "conversation", "client", "client_session", "client_conversation"},
     # A conversation and a home in this process. Faces do not know them.
     "overhearing": {"errors", "events", "history", "session", "store"},
+    "aside": {"errors", "messages", "config", "agent", "history", "outcome", "session"},
     "left_providers": {"errors", "config", "provision", "providers/models", "providers/vendors"},
     "local": {
-        "errors", "messages", "events", "slash", "store", "config", "conversation", "history", "outcome", "past",
+        "errors", "messages", "events", "slash", "store", "config", "conversation", "history", "aside", "past",
         "overhearing", "left_providers", "abortable", "open_panels",
-        "session", "runtime", "reloadable", "providers/models", "agent",
+        "session", "runtime", "reloadable", "providers/models",
     },
     "local_home": {
         "errors", "messages", "config", "conversation", "local", "runtime", "session", "journal", "skills", "trust",

@@ -126,6 +126,7 @@ def test_a_question_that_waited_is_shown_also_if_something_was_configured_behind
                 request, session_id = await face.until(ApprovalRequest), (await talk.state()).session
                 configured = {"sessionId": session_id, "overrides": {"reasoning": "high"}}
                 await client.call("session/configure", configured)
+                assert (await talk.aside("!echo by the way")).text == "by the way"
                 await talk.close()
             assert await asked_again(daemon, session_id) == [request, request]
             await daemon.stop()
@@ -219,7 +220,7 @@ def test_what_the_daemon_does_not_do_is_refused(home: Path) -> None:
             there = ClientHome(client, cwd=str(home))
             talk = await there.open()
             refused: list[Awaitable[object]] = [
-                talk.retry(), talk.forget(Remembered("bash", "ls")), talk.aside("what?"),
+                talk.retry(), talk.forget(Remembered("bash", "ls")), talk.take_back("none"),
                 talk.run_command("none", ""), talk.press("none", "enter"),
                 talk.close_panel("none"), talk.approve("none", "reject"), there.export("s", "f"), there.import_("f"),
                 there.trust(Untrusted("skill", "s", "d")), there.login("lab", "key"), there.logout("lab"),

@@ -142,12 +142,16 @@ async def test_a_model_can_be_chosen_between_two_prompts_of_a_kept_session(tmp_p
 
 @KEEPS
 async def test_clearing_waits_until_it_is_done_and_an_aside_leaves_no_trace(tmp_path: Path, *, keep: bool) -> None:
-    async with opened(tmp_path, keep=keep) as (_, conversation):
+    async with opened(tmp_path, keep=keep) as (home, conversation):
         await talk(conversation, "!echo one")
         aside = await conversation.aside("!echo beside it")
         assert (aside.text, aside.usage.input) == ("beside it", 100)
         assert await said(conversation) == ["!echo one", "one"]
         assert (await conversation.state()).usage.input == 200
+        if keep:
+            again = await home.open((await conversation.state()).session)
+            assert (await again.state()).usage.input == 200
+            await again.close()
         await conversation.clear()
         assert await said(conversation) == []
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, NoReturn
 
 from zot.client import Client
@@ -15,6 +16,7 @@ from zot.events import AgentEvent, Done, Error
 from zot.history import Batch, Subscriber
 from zot.messages import ImageBlock, PastMessage, ShownImage, ShownMessage, text_of
 from zot.slash import CommandAnswer, CommandInfo
+from zot.wire.daemon_aside import Answered
 from zot.wire.daemon_extensions import Reloaded
 from zot.wire.daemon_session import AllowedCalls, Configured, Forgotten, Lock, Models
 from zot.wire.jsonrpc import SESSION_NOT_FOUND, RpcError
@@ -28,6 +30,8 @@ class ClientConversation:
         self._session = session
         self._followers: dict[Subscriber, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        #: What was asked by the way and is not answered yet, by name.
+        self._asides: set[str] = set()
         self._agent = ""
         #: The number above which is what is told to who follows; None is from now on.
         self._after = session.opened_at if session.opened.state == "waiting_approval" else None
@@ -119,6 +123,9 @@ class ClientConversation:
 
     async def abort(self) -> None:
         async with _plainly():
+            for aside in tuple(self._asides):
+                with suppress(RpcError):  # It may be over by now.
+                    await self._session.take_back(aside)
             try:
                 await self._session.cancel()
             except RpcError as problem:
@@ -197,7 +204,14 @@ class ClientConversation:
             return (await self._session.fork(messages=messages)).id
 
     async def aside(self, question: str) -> Aside:
-        self._refuse("it answers nothing beside the conversation", "/session fork makes a copy, in which you can ask")
+        wanted = {"sessionId": self._session.id, "question": question, "promptId": os.urandom(8).hex()}
+        self._asides.add(wanted["promptId"])
+        try:
+            async with _plainly():
+                answer = await self._client.ask("session/aside", wanted, Answered, within_s=None)
+        finally:
+            self._asides.discard(wanted["promptId"])
+        return Aside(answer.content, answer.usage.counters)
 
     async def close(self) -> None:
         tasks = {*self._followers.values(), *self._tasks}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from zot.agents import Agents
+from zot.aside import bare
 from zot.config import DEFAULT_AGENT, OF_PROVIDER, RECORDED, Config, resumed
 from zot.daemon_settings import DaemonSettings
 from zot.endpoint import Place
@@ -17,9 +18,10 @@ from zot.errors import UserError
 from zot.hub import Wanted
 from zot.journal.journal import Journal
 from zot.left_providers import LeftProviders
+from zot.past import told
 from zot.premises import Premises
 from zot.provision import models_of
-from zot.runtime import HOSTED, Choice, check, journal_path, open_chosen, open_hosted
+from zot.runtime import HOSTED, Choice, check, journal_path, open_chosen, open_hosted, open_session
 from zot.store import Configured
 
 if TYPE_CHECKING:
@@ -114,6 +116,15 @@ class Establishment:
             with suppress(UserError):  # What the file says of it may be wrong.
                 left.leave(config.provider, config, models_of(config, self.premises).find(config.model))
         return left.elsewhere(session.agent.provider.name, config)
+
+    def opening_aside(self, session: Session) -> Session:
+        """Return a session that has the past of another, has no tools, and is not kept. Reads files."""
+        now = session.agent.configured()
+        config = self._config(now.agent or DEFAULT_AGENT, None, None)
+        recorded = {name: getattr(now, name) for name in RECORDED}
+        config = bare(resumed(config, recorded, self._flags.keys() - _CHOSEN))
+        past = told(session.transcript.messages, session.totals)
+        return open_session(config, past=past, premises=self.premises)
 
     def check(self, session_id: str, wanted: Configured) -> None:
         """Raise ConfigError, UserError if a session cannot work as is ``wanted``. Reads files."""

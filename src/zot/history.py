@@ -24,7 +24,7 @@ from zot.events import (
     Usage,
 )
 from zot.messages import ZERO, Counters, Message
-from zot.store import Allowed, Change, Configured, Guarded, Row, Said, Spliced, Store
+from zot.store import Allowed, Change, Configured, Counted, Guarded, Row, Said, Spliced, Store
 
 #: The events behind which a turn goes on, or does not.
 _BOUNDS: dict[type, bool] = {TurnStart: True, TurnEnd: False, Error: False, Done: False}
@@ -181,6 +181,8 @@ class History:
                     self.transcript.apply(row)
                 case Usage(cumulative=totals):
                     self.totals, counted = totals, row
+                case Counted(cumulative=totals):
+                    self.totals = totals
                 case TurnEnd(stop="end_turn" | "tool_use" | "length") if counted is not None:
                     self._measured(counted, self.transcript)
                 case AssistantStart() | Done():
@@ -213,6 +215,10 @@ class History:
         charged = self._charge(counters)
         self.totals += charged
         return charged
+
+    def counted(self, now: str, counters: Counters) -> Counted:
+        """Return what is recorded of what was used outside of any run."""
+        return Counted(now, counters, self.totals + counters)
 
     async def drain(self) -> None:
         """Wait for the store, and for those who must not miss anything and have not kept up."""

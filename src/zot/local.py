@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from zot.abortable import Abortable
-from zot.agent.hooks import MessageDecision
 from zot.config import Config
 from zot.conversation import Aside, Decision, ModelInfo, Remembered, Snapshot
 from zot.errors import AgentError, RunCancelled, RuntimeBusy, UserError
@@ -18,13 +17,12 @@ from zot.history import Batch, Subscriber
 from zot.left_providers import LeftProviders
 from zot.messages import ImageBlock, PastMessage, ResultBlock, ShownMessage, show, text_of, thought_of
 from zot.open_panels import OpenPanels
-from zot.outcome import Outcome
 from zot.overhearing import Overhearing, left_open
-from zot.past import Past
+from zot.past import Past, told
 from zot.runtime import open_recorded, open_session
 from zot.session import Session
 from zot.slash import CommandAnswer, CommandInfo
-from zot.store import Locked, Row, Said, Spliced
+from zot.store import Locked, Row, Said
 
 if TYPE_CHECKING:
     from zot.providers.models import Model
@@ -203,37 +201,13 @@ class LocalConversation:
         return await self._session.fork(messages=messages)
 
     async def aside(self, question: str) -> Aside:
-        """Ask without leaving a trace; whoever guards the conversation guards this, too."""
-        return await self._asides.run(self._aside(question))
+        from zot.aside import ask, bare
 
-    async def _aside(self, question: str) -> Aside:
-        extensions = self._session.agent.extensions
-        await extensions.ready()
-        # No turn of a run has this number: what waits for a decision about one of those goes on waiting.
-        if (reason := await extensions.turn_starting(0)) is not None:
-            raise UserError(f"not asked: {reason}")
-        answer = await self._answer(question)
-        decision = await extensions.message_written(answer.text) if answer.text else MessageDecision("")
-        if decision.refusal is not None:
-            raise UserError(f"held back: {decision.refusal}")
-        return Aside(decision.text, answer.usage)
+        def opened() -> Session:
+            return open_session(bare(self._working()), past=self._past())
 
-    async def _answer(self, question: str) -> Aside:
-        config = msgspec.structs.replace(self._working(), session=None, tools=(), no_ext=True, ext=(), record=None)
-        session = open_session(config, past=self._past())
-        outcome = _Outcome()
-        session.subscribe(outcome)
-        try:
-            job = session.prompt(question)
-            await session.finish()
-            if job.error is not None:
-                raise job.error
-            if job.aborted:
-                raise RunCancelled("aborted")
-            return Aside(outcome.text, outcome.usage)
-        finally:
-            self._session.add_used(outcome.usage)  # Also what an abort has left.
-            await session.close()
+        answer = await self._asides.run(ask(self._session, opened, question))
+        return Aside(answer.text, answer.usage)
 
     async def close(self) -> None:
         self._asides.abort()
@@ -283,8 +257,7 @@ class LocalConversation:
         return msgspec.structs.replace(self._config, **changes)
 
     def _past(self) -> Past:
-        messages = tuple(self._session.transcript.messages)
-        return Past([Spliced(0, 0, messages)] if messages else [], totals=self._session.totals)
+        return told(self._session.transcript.messages, self._session.totals)
 
     async def _reopen(self, **changes: Any) -> None:
         """Open the same session with other settings, and let go of the old one; if that fails, it stays."""
@@ -320,19 +293,6 @@ class _Panels(OpenPanels):
 
     def deliver(self, batch: Batch) -> None:
         self.hear(batch.events)
-
-    async def room(self) -> None:
-        return
-
-
-class _Outcome(Outcome):
-    """Hears a run that nobody follows."""
-
-    can_approve = False
-    full = False
-
-    def deliver(self, batch: Batch) -> None:
-        self.take(batch.events)
 
     async def room(self) -> None:
         return

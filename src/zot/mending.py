@@ -9,10 +9,10 @@ import msgspec
 
 from zot.agent.parking import Parked, find_parked, missed
 from zot.agent.recovery import recover
-from zot.errors import SessionBusy, StoreFailed
+from zot.errors import SessionBusy, StoreFailed, UserError
 from zot.history import History
 from zot.job import Errand, Job
-from zot.store import Configured, Row, Store
+from zot.store import Configured, Guarded, Row, Store
 
 
 class TakenUp(msgspec.Struct, frozen=True):
@@ -99,24 +99,33 @@ async def note(history: History, store: Store, row: Row, *, begun: bool) -> None
         store.end()
 
 
-async def keep(history: History, row: Row, accept: Callable[[Job], object]) -> None:
+async def keep(history: History, make: Callable[[], Row], accept: Callable[[Job], object]) -> None:
     """Record something at once while the session is written to, else as soon as it can be, and wait until it is safe.
 
-    Raise AgentError.
+    It is made in the moment in which it is recorded. Raise AgentError.
     """
 
     async def record() -> None:
-        history.amend([row])
+        history.amend([make()])
         await history.settled()
 
     try:
-        history.amend([row])
+        history.amend([make()])
     except StoreFailed:  # Nothing runs.
         errand = Errand(record)
         accept(errand.job)
         await errand.over
     else:
         await history.settled()
+
+
+def dismissal(name: str, guarded: Guarded | None, *, attends: bool) -> Guarded:
+    """Return what lifts what a guard blocks that is away. Raise UserError if none is missed, or it is there."""
+    if guarded is None or not guarded.intercept:
+        raise UserError(f"no guard named {name!r} is missed in this session")
+    if attends:
+        raise UserError(f"the guard {name!r} is connected; only one that is away can be dismissed")
+    return Guarded(name, ())
 
 
 async def establish(history: History, store: Store, configured: Configured) -> None:

@@ -27,6 +27,11 @@ class Past(msgspec.Struct, frozen=True):
     release: Callable[[], Awaitable[None]] = _nothing
 
 
+def told(messages: Sequence[Message], totals: Counters) -> Past:
+    """Return a past in which this was said, and so much used."""
+    return Past([Spliced(0, 0, tuple(messages))] if messages else [], totals=totals)
+
+
 #: More events than these do not follow a change before something new begins (`concluded`).
 CONCLUSION = 8
 

@@ -275,13 +275,15 @@ def open_session(
     own_process: bool = False,
     past: Past | None = None,
     reloadable: bool = False,
+    premises: Premises | None = None,
 ) -> Session:
     """Return a session that works as ``config`` says and remembers its ``past``. Raise ConfigError.
 
     In a process of our own, commands that tools run are kept out of its memory and environment; an embedding program
     decides that for itself.
     """
-    return _built(_draw(Choice(config, reloadable=reloadable), own_process=own_process), store, past)
+    plan = _draw(Choice(config, reloadable=reloadable), own_process=own_process, premises=premises)
+    return _built(plan, store, past)
 
 
 class Blueprint(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from zot.errors import AgentError, RunCancelled, RuntimeBusy, UserError
 from zot.events import ApprovalRequest
 from zot.history import Before, History, Subscriber
 from zot.job import Dropped, Edit, Errand, Job, Started, Wish, Words, begun, checked_prompt, unwanted
-from zot.mending import establish, keep, note
+from zot.mending import dismissal, establish, keep, note
 from zot.messages import Counters, ImageBlock, Message, TextBlock, timestamp
 from zot.past import CONCLUSION, Past, concluded, everything, fork_point
 from zot.session_state import State, state_of
@@ -96,9 +96,12 @@ class Session:
         """What it has used so far."""
         return self._history.totals
 
-    def add_used(self, counters: Counters) -> None:
-        """Count what was used for this session outside of it. It is on record with the next model call."""
-        self._history.totals += counters
+    async def add_used(self, counters: Counters) -> None:
+        """Count and record what was used for it outside of any run; with the next one, if others write now."""
+        try:
+            await keep(self._history, lambda: self._history.counted(timestamp(), counters), self._worker.accept)
+        except AgentError:
+            self._history.totals += counters
 
     @property
     def before(self) -> Before:
@@ -239,16 +242,12 @@ class Session:
     async def keep_guard(self, guarded: Guarded) -> None:
         """Record who guards it, so that this holds when it is loaded again. Raise AgentError."""
         if self._history.guards.get(guarded.name) != guarded:
-            await keep(self._history, guarded, self._worker.accept)
+            await keep(self._history, lambda: guarded, self._worker.accept)
 
     async def dismiss_guard(self, name: str) -> None:
         """Lift what a guard blocks that had connected and is away, for good. Raise UserError if none is, AgentError."""
         guarded = self._history.guards.get(name)
-        if guarded is None or not guarded.intercept:
-            raise UserError(f"no guard named {name!r} is missed in this session")
-        if self.agent.extensions.attends(name):
-            raise UserError(f"the guard {name!r} is connected; only one that is away can be dismissed")
-        await self.keep_guard(Guarded(name, ()))
+        await self.keep_guard(dismissal(name, guarded, attends=self.agent.extensions.attends(name)))
 
     def approver_left(self) -> None:
         """Hear that a subscriber can no longer approve. A question that nobody else can answer is over."""
@@ -331,7 +330,7 @@ class Session:
 
     async def keep_setting(self, setting: Configured | Locked) -> None:
         """Record, durably, what it works with when it is opened the next time. Raise AgentError."""
-        await keep(self._history, setting, self._worker.accept)
+        await keep(self._history, lambda: setting, self._worker.accept)
 
     async def rows_after(self, number: int, limit: int) -> list[tuple[int, Row]]:
         """Return what is on record above a number, whoever wrote it. Raise StoreFailed."""

@@ -14,7 +14,7 @@ import msgspec
 
 from zot.errors import StoreFailed, UserError
 from zot.events import AgentEvent
-from zot.messages import Message
+from zot.messages import Counters, Message
 
 
 class Said(msgspec.Struct, frozen=True, gc=False, tag="said", tag_field="type"):
@@ -121,7 +121,15 @@ class Locked(msgspec.Struct, frozen=True, gc=False, tag="locked", tag_field="typ
     locked: bool
 
 
-Change: TypeAlias = Said | Spliced | Configured | Wrote | Allowed | Began | Guarded | Locked
+class Counted(msgspec.Struct, frozen=True, gc=False, tag="counted", tag_field="type"):
+    """A model was asked for the session outside of any run; ``cumulative`` is what it has used by then."""
+
+    time: str
+    counters: Counters
+    cumulative: Counters
+
+
+Change: TypeAlias = Said | Spliced | Configured | Wrote | Allowed | Began | Guarded | Locked | Counted
 Row: TypeAlias = AgentEvent | Change
 
 

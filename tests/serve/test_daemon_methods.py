@@ -24,6 +24,7 @@ CALLS: list[Call] = [
     ("session/prompt", {"sessionId": "s", "prompt": "!bash true"}, None),
     ("session/steer", {"sessionId": "s", "prompt": "!stall"}, None),
     ("session/take_back", {"sessionId": "s", "promptId": "none"}, -32602),
+    ("session/aside", {"sessionId": "s", "question": "!echo aside", "promptId": "q"}, None),
     ("session/cancel", {"sessionId": "s"}, None),
     ("session/approve", {"sessionId": "s", "requestId": "none", "decision": "reject_once"}, -32602),
     ("session/attach", {"sessionId": "s", "after": 0}, None),

@@ -19,6 +19,7 @@ from zot.config import Config
 from zot.conversation import Conversation, Home
 from zot.local_home import LocalHome
 from zot.tui.app import ZotApp
+from zot.wire.daemon_server import Costs
 from zot.wire.daemon_session import State
 
 #: Has one panel, which shows the last key.
@@ -260,7 +261,6 @@ async def test_which_session_came_from_which_is_known_and_one_is_found_by_how_it
         ("/skills", "where it runs, `zot skills` lists them"),
         ("/session export", "`zot sessions --config-dir DIR export` does it"),
         ("/session import a.jsonl", "`zot sessions --config-dir DIR import` does it"),
-        ("/btw why?", "/session fork makes a copy, in which you can ask"),
     ],
 )
 async def test_what_cannot_be_done_from_afar_says_what_to_do_instead(home: Path, command: str, said: str) -> None:
@@ -316,9 +316,9 @@ async def test_a_lock_holds_for_all_terminals_and_when_the_daemon_is_started_aga
         await one.sees("outside")
         await other.idle()
         await daemon.stop()
-        await one.sees("no connection to the daemon")
+        await one.sees("trying again")
         await daemon.start()
-        await one.misses("no connection to the daemon")
+        await one.misses("trying again")
         await one.says("!read /etc/passwd")
         await other.until(lambda: other.screen.count("outside") == 2)
         await one.idle()
@@ -330,6 +330,42 @@ async def test_a_lock_holds_for_all_terminals_and_when_the_daemon_is_started_aga
         await one.sees("the lock cannot be changed while a prompt or compact is running")
         await one.pilot.press("escape")
         await other.sees("aborted")
+
+
+async def test_a_question_by_the_way_is_answered_during_a_run_counted_for_all_and_can_be_aborted(home: Path) -> None:
+    async with asyncio.timeout(3 * PATIENCE_S), AsyncExitStack() as stack:
+        daemon = await stack.enter_async_context(Restarting(home))
+        client = await stack.enter_async_context(daemon.client())
+        one = await stack.enter_async_context(attached(client, home))
+        session = (await one.app.conversation.state()).session
+        other = await stack.enter_async_context(attached(client, home, session))
+        await one.says("!echo said before")
+        await other.sees("   said before")
+        await one.idle()
+        await other.says(HELD % "go")
+        await one.sees("running bash")
+        await one.says("/btw !echo just so")
+        await one.sees("just so")
+        assert (await other.app.conversation.state()).usage.input == 300
+        (home / "go").touch()
+        await one.sees("   released")
+        await one.idle()
+        await other.idle()
+        assert "just so" not in other.screen
+        await one.says("/btw !echo once more")
+        await one.sees("once more")
+        await one.says("/btw !stall")
+        await one.sees("answering by the way")
+        await one.pilot.press("escape")
+        await one.sees("the answer by the way was aborted")
+        await daemon.stop()
+        await one.sees("trying again")
+        await daemon.start()
+        await one.misses("trying again")
+        now = await one.app.conversation.state()
+        assert (now.messages, now.usage.input) == (6, 500)
+        spent = await client.ask("cost/query", {}, Costs)
+        assert (spent.request_count, spent.total_tokens) == (5, 600)
 
 
 async def test_extensions_are_reloaded_for_all_terminals(home: Path) -> None:

@@ -10,7 +10,7 @@ import msgspec
 from zot.agent.transcript import Transcript
 from zot.events import ApprovalAnswer, ApprovalRequest, ExtNotify, ToolResult, TurnStart
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock, show_result_content
-from zot.store import Allowed, Configured, Guarded, Locked, Row, Said
+from zot.store import Allowed, Configured, Counted, Guarded, Locked, Row, Said
 
 
 class Parked(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ def find_parked(transcript: Transcript, run: Sequence[Row]) -> Parked | None:
                 answer = row
             case ApprovalRequest() if (answer is None or answer.id == row.id) and row.tool == calls[0].name:
                 return Parked(row, answer, calls[0], _step(run))
-            case ExtNotify() | Configured() | Allowed() | Guarded() | Locked():
+            case ExtNotify() | Configured() | Allowed() | Guarded() | Locked() | Counted():
                 pass
             case _:
                 return None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock
-from zot.store import Allowed, Began, Change, Configured, Guarded, Locked, Said, Spliced, Wrote
+from zot.store import Allowed, Began, Change, Configured, Counted, Guarded, Locked, Said, Spliced, Wrote
 
 
 class Transcript:
@@ -33,7 +33,7 @@ class Transcript:
                 self._append(message)
             case Spliced():
                 self._splice(change)
-            case Configured() | Wrote() | Allowed() | Began() | Guarded() | Locked():
+            case Configured() | Wrote() | Allowed() | Began() | Guarded() | Locked() | Counted():
                 pass  # how the model is asked, what may be done, and what was: not what was said
 
     def unanswered(self) -> list[CallBlock]:

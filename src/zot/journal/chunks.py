@@ -21,12 +21,12 @@ from zot.errors import JournalDamaged, StoreFailed
 from zot.events import AgentEvent
 from zot.learned import decoder
 from zot.messages import ImageBlock, Message, ResultBlock, TextBlock, TranscriptBlock
-from zot.store import Allowed, Began, Change, Configured, Guarded, Locked, Row, Said, Spliced, Wrote
+from zot.store import Allowed, Began, Change, Configured, Counted, Guarded, Locked, Row, Said, Spliced, Wrote
 
 #: A chunk this long takes no more rows: whoever reads one row reads its chunk.
 MAX_CHUNK_BYTES = 1 << 17
 
-_CHANGES = frozenset({Said, Spliced, Configured, Wrote, Allowed, Began, Guarded, Locked})
+_CHANGES = frozenset({Said, Spliced, Configured, Wrote, Allowed, Began, Guarded, Locked, Counted})
 #: Where a chunk belongs: its session and kind; and where it stands there: its first row, how many there are, its run.
 _BELONGS = struct.Struct("<qq")
 _STANDS = struct.Struct("<qqq")

@@ -20,7 +20,7 @@ from zot.errors import UserError
 from zot.events import AgentEvent
 from zot.journal.chunks import images
 from zot.learned import decoder, learned
-from zot.store import Allowed, Began, Change, Configured, Guarded, Locked, Row, Said, Spliced, Wrote
+from zot.store import Allowed, Began, Change, Configured, Counted, Guarded, Locked, Row, Said, Spliced, Wrote
 
 VERSION = 1
 MAX_LINE_BYTES = 64 << 20
@@ -99,7 +99,7 @@ def line_of(seq: int, run: int, row: Row, *, home: str) -> EventLine | ChangeLin
             return None
         case Configured(cwd=cwd):
             return ChangeLine(seq, run, msgspec.structs.replace(row, cwd=portable(cwd, home), system="", agent=""))
-        case Said() | Spliced():
+        case Said() | Spliced() | Counted():
             return ChangeLine(seq, run, row)
         case _:
             return EventLine(seq, run, row)
@@ -191,7 +191,7 @@ class _Reading:
             raise Wrong("it shows an image that is not in the lines before it")
         self._unused -= shown
         match change:
-            case Said():
+            case Said() | Counted():
                 pass
             case Spliced(start=start, stop=stop):
                 # There may be fewer messages: of a damaged journal, what is readable can be exported, too.

@@ -11,10 +11,10 @@ from zot.events import AssistantMessage, Usage, UserMessage
 from zot.journal.chunks import Kind, unpack, verified
 from zot.journal.tables import CHUNK, SessionRecord
 from zot.messages import Counters
-from zot.store import Configured, Row
+from zot.store import Configured, Counted, Row
 
 #: Which rows tell it. Only what is read with one of them is decoded: most of a session is something else.
-_TELLING = {Kind.EVENTS: ("usage", "user_message"), Kind.CHANGES: ("configured",)}
+_TELLING = {Kind.EVENTS: ("usage", "user_message"), Kind.CHANGES: ("configured", "counted")}
 
 
 class Spent(msgspec.Struct, frozen=True):
@@ -42,6 +42,9 @@ def spent(connection: sqlite3.Connection, record: SessionRecord) -> list[Spent]:
             case Usage():
                 if seq > record.fork_seq:
                     found.append(Spent(time, model, row.counters))
+            case Counted():
+                if seq > record.fork_seq:
+                    found.append(Spent(row.time, model, row.counters))
             case AssistantMessage():  # It stands right behind what it used.
                 time = row.time or time
                 if is_unsaid and found:
@@ -63,6 +66,6 @@ def _telling(connection: sqlite3.Connection, number: int) -> Iterator[tuple[int,
             rows += [
                 (seq, row)
                 for seq, row in enumerate(unpack(chunk), chunk.first)
-                if isinstance(row, Usage | UserMessage | AssistantMessage | Configured)
+                if isinstance(row, Usage | UserMessage | AssistantMessage | Configured | Counted)
             ]
     yield from sorted(rows, key=lambda one: one[0])

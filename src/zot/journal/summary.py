@@ -9,11 +9,11 @@ import msgspec
 
 from zot.events import Usage
 from zot.messages import Counters, text_of
-from zot.store import Configured, Row, Said, Spliced
+from zot.store import Configured, Counted, Row, Said, Spliced
 from zot.surrogates import without_halves
 
 _MAX_TITLE = 80
-_TELLING = frozenset({Said, Spliced, Configured, Usage})
+_TELLING = frozenset({Said, Spliced, Configured, Counted, Usage})
 
 
 class Summary(msgspec.Struct):
@@ -36,7 +36,7 @@ class Summary(msgspec.Struct):
                         self.words = titled(text_of(message.content))
                 case Spliced(start=start, stop=stop, messages=messages):
                     self.messages += len(messages) - (stop - start)
-                case Usage(cumulative=totals):
+                case Usage(cumulative=totals) | Counted(cumulative=totals):
                     self.totals = totals
                 case Configured(cwd=cwd):
                     self.cwd = cwd or self.cwd

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from zot.hub import Hub, Opening
 from zot.serve.acceptor import Acceptor, room_for_clients
+from zot.serve.asides import Asides
 from zot.serve.audit import Audit, Who
 from zot.serve.connection import Connection, Handler
 from zot.serve.extension_methods import ExtensionMethods
@@ -105,8 +106,10 @@ class Daemon:
         self._refusals = Refusals(parts.audit, self.metrics)
         self._respondent: Respondent | None = None
         self._server = ServerMethods(self)
+        asides = Asides(self.hub, parts.opening_aside)
         self.handlers: Mapping[str, Handler] = {
-            **SessionMethods(self.hub, self.shelf).table,
+            **SessionMethods(self.hub, self.shelf, asides).table,
+            **asides.table,
             **SettingsMethods(self.hub, parts).table,
             **ExtensionMethods(self.hub).table,
             **KeptMethods(self.hub, self.shelf, self.is_mended).table,
@@ -122,7 +125,7 @@ class Daemon:
         #: What tells those who follow a session of runs that are made elsewhere, once it is started.
         self.watch = Watch(parts.journal, self._followed_elsewhere, is_any=self._is_any_followed)
         self.grace_s = parts.settings.grace_s
-        self._when_stopping: list[Callable[[], None]] = []
+        self._when_stopping: list[Callable[[], None]] = [asides.stop]
         #: Set when somebody has introduced itself, or gone.
         self._has_changed = asyncio.Event()
         #: Set while nobody is connected, but who takes the endpoint over.

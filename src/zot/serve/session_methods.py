@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from zot.errors import AgentError, RunCancelled, UserError
 from zot.hub import Hub, Wanted
 from zot.messages import ZERO
+from zot.serve.asides import Asides
 from zot.serve.attachments import read_attachments
 from zot.serve.connection import Connection, Deferred, Handler, Told, as_rpc_error
 from zot.serve.reply import Reply
@@ -50,9 +51,10 @@ class _Fate(NamedTuple):
 class SessionMethods:
     """Handlers by the name of their method. ``hub`` has the sessions, ``shelf`` what is kept of them."""
 
-    def __init__(self, hub: Hub, shelf: Shelf) -> None:
+    def __init__(self, hub: Hub, shelf: Shelf, asides: Asides) -> None:
         self._hub = hub
         self._shelf = shelf
+        self._asides = asides
 
     @property
     def table(self) -> Mapping[str, Handler]:
@@ -267,7 +269,8 @@ class SessionMethods:
 
     async def _take_back(self, connection: Connection, asked: said.TakeBack) -> said.TakenBack:
         async with used(self._hub, connection, asked.session_id) as session:
-            session.take_back(asked.prompt_id)
+            if not self._asides.abort(asked.session_id, asked.prompt_id):
+                session.take_back(asked.prompt_id)
         return said.TakenBack(asked.session_id, asked.prompt_id)
 
     async def _cancel(self, connection: Connection, asked: said.OfSession) -> said.Cancelled:

@@ -26,10 +26,13 @@ if TYPE_CHECKING:
 
 
 class Choices(Protocol):
-    """What there is to choose from."""
+    """What there is to choose from, and who answers beside a session."""
 
     def others(self, session: Session) -> Sequence[Model]:
         """Return the models of other providers that a session can use. In any thread."""
+
+    def opening_aside(self, session: Session) -> Session:
+        """Return a session that has the past of another, has no tools, and is not kept."""
 
     def check(self, session_id: str, wanted: Configured) -> None:
         """Raise ConfigError, UserError if a session cannot work as is ``wanted``. In any thread."""

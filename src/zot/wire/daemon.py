@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from zot.wire import daemon_aside as aside
 from zot.wire import daemon_extensions as extensions
 from zot.wire import daemon_server as server
 from zot.wire import daemon_session as session
@@ -111,10 +112,17 @@ _DECLARED: Final = (
         _CHANGED,
     ),
     Method(
+        "session/aside",
+        aside.Ask,
+        aside.Answered,
+        "Answers a question from the conversation, also during a turn, and keeps it out of that; without tools.",
+        _USED,
+    ),
+    Method(
         "session/take_back",
         session.TakeBack,
         session.TakenBack,
-        "Lets a prompt that waits, or what was to steer a turn, never be said; refused if it has been.",
+        "Lets a prompt that waits, or what was to steer a turn, never be said; refused if it has been. Ends an aside.",
         _USED,
     ),
     Method(
