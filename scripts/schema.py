@@ -23,6 +23,7 @@ from zot.slash import CommandAnswer, CommandInfo
 from zot.wire import (
     daemon,
     daemon_extensions,
+    daemon_greeting,
     daemon_server,
     daemon_session,
     extension,
@@ -219,9 +220,10 @@ def render_daemon() -> str:
 def _answered(methods: Iterable[daemon.Method]) -> list[type[spelling.Spelled]]:
     """Return the structs that answers consist of, and no parameters do."""
     params = {method.params for method in methods}
-    found = [kind for module in (daemon_server, daemon_session, daemon_extensions) for kind in vars(module).values()]
+    modules = (daemon_greeting, daemon_server, daemon_session, daemon_extensions)
+    found = [kind for module in modules for kind in vars(module).values()]
     kinds = [kind for kind in found if isinstance(kind, type) and issubclass(kind, spelling.Spelled)]
-    given = {daemon_server.ClientName, daemon_session.Attachment, daemon_session.Overrides, spelling.Spelled, *params}
+    given = {daemon_greeting.ClientName, daemon_session.Attachment, daemon_session.Overrides, spelling.Spelled, *params}
     return [kind for kind in kinds if kind not in given]
 
 

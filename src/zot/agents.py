@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from zot.agent.policy import Policy
 from zot.config import DEFAULT_AGENT, Config, combined, no_such_agent
 from zot.config_file import AgentTable, ConfigFile, read
 from zot.daemon_settings import DaemonSettings
@@ -72,7 +71,11 @@ def _senseless(table: AgentTable) -> list[str]:
     elif table.api is not None and table.api not in vendor.apis:
         spoken = ", ".join(vendor.apis)
         problems.append(f"api: {vendor.name} does not speak {table.api!r}; it speaks: {spoken}")
-    for number, rule in enumerate(table.policy or ()):
+    if not table.policy:
+        return problems
+    from zot.agent.policy import Policy
+
+    for number, rule in enumerate(table.policy):
         try:
             Policy.parse((rule,))
         except ConfigError as problem:

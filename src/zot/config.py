@@ -296,6 +296,16 @@ def _is_place(path: str) -> bool:
         return True
 
 
+def journal_path(config: Config) -> str:
+    """Return where sessions are kept. Raise ConfigError if there is no place for them."""
+    if config.journal is not None:
+        return config.journal
+    home = zot_home(config.environment)
+    if home is None:
+        raise ConfigError("there is no home to keep sessions in: set ZOT_HOME or HOME")
+    return os.path.join(home, "journal.db")
+
+
 def zot_home(env: Mapping[str, str]) -> str | None:
     """Return where zot keeps its files, whether or not it exists; None if there is no home at all."""
     if home := env.get("ZOT_HOME"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ntpath
 import os
 import posixpath
 import sys
@@ -101,7 +100,7 @@ def _directory(env: Mapping[str, str], name: str, paths: ModuleType) -> str | No
 def _expanded(env: Mapping[str, str], path: str, paths: ModuleType) -> str:
     if path != "~" and not path.startswith("~/"):
         return path
-    home = env.get("USERPROFILE" if paths is ntpath else "HOME")
+    home = env.get("HOME" if paths is posixpath else "USERPROFILE")
     if not home:
         raise ConfigError(
             "where the daemon is cannot be told without a home: set HOME, or say --config-dir or --socket"
@@ -134,4 +133,8 @@ def _absolute(paths: ModuleType, path: str) -> str:
 
 
 def _paths(platform: str) -> ModuleType:
-    return ntpath if platform == "win32" else posixpath
+    if platform != "win32":
+        return posixpath
+    import ntpath
+
+    return ntpath

@@ -10,25 +10,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from zot.agents import Agents
-from zot.aside import bare
-from zot.config import DEFAULT_AGENT, OF_PROVIDER, RECORDED, Config, resumed
+from zot.config import DEFAULT_AGENT, OF_PROVIDER, RECORDED, Config, journal_path, resumed
 from zot.daemon_settings import DaemonSettings
 from zot.endpoint import Place
 from zot.errors import UserError
-from zot.hub import Wanted
-from zot.journal.journal import Journal
-from zot.left_providers import LeftProviders
-from zot.past import told
-from zot.premises import Premises
-from zot.provision import models_of
-from zot.runtime import HOSTED, Choice, check, journal_path, open_chosen, open_hosted, open_session
-from zot.store import Configured
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # What opens sessions is loaded with the first one.
     from zot.answers import Once
+    from zot.hub import Wanted
+    from zot.journal.journal import Journal
+    from zot.premises import Premises
     from zot.providers.models import Model
+    from zot.runtime import Choice
     from zot.serve.audit import Audit
     from zot.session import Session
+    from zot.store import Configured
     from zot.wire.host import Request
 
 #: What a flag says no longer once somebody has chosen for a session.
@@ -68,6 +64,8 @@ class Establishment:
 
     async def opening(self, session_id: str, wanted: Wanted | None) -> Session:
         """Return a session; one that does not exist is made as ``wanted``. Raise NoSuchSession if nothing is."""
+        from zot.runtime import HOSTED, Choice, open_chosen
+
         cwd = None if wanted is None else wanted.cwd
 
         def choose(recorded: Configured | None) -> Choice:
@@ -90,6 +88,7 @@ class Establishment:
     async def opening_by(self, request: Request, came: float, deadline: float) -> tuple[Session, Once]:
         """Return the session of a request of the host protocol, and what sees to it that it is answered once."""
         from zot.answers import Demand
+        from zot.runtime import open_hosted
 
         assert request.session_id is not None
         assert request.prompt is not None
@@ -111,6 +110,9 @@ class Establishment:
 
         Reads files.
         """
+        from zot.left_providers import LeftProviders
+        from zot.provision import models_of
+
         config, left = self._config(session.agent.name or DEFAULT_AGENT, None, None), LeftProviders()
         if config.provider != session.agent.provider.name:
             with suppress(UserError):  # What the file says of it may be wrong.
@@ -119,6 +121,10 @@ class Establishment:
 
     def opening_aside(self, session: Session) -> Session:
         """Return a session that has the past of another, has no tools, and is not kept. Reads files."""
+        from zot.aside import bare
+        from zot.past import told
+        from zot.runtime import open_session
+
         now = session.agent.configured()
         config = self._config(now.agent or DEFAULT_AGENT, None, None)
         recorded = {name: getattr(now, name) for name in RECORDED}
@@ -128,6 +134,8 @@ class Establishment:
 
     def check(self, session_id: str, wanted: Configured) -> None:
         """Raise ConfigError, UserError if a session cannot work as is ``wanted``. Reads files."""
+        from zot.runtime import check
+
         config = self._config(wanted.agent or DEFAULT_AGENT, session_id, None)
         recorded = {name: getattr(wanted, name) for name in RECORDED}
         check(resumed(config, recorded, self._flags.keys() - _CHOSEN), self.premises)
@@ -142,6 +150,8 @@ class Establishment:
 
     def describe(self, alias: str) -> tuple[str, str]:
         """Return the provider and the model of an agent; "" for a model that cannot be told."""
+        from zot.provision import models_of
+
         config = self._config(alias, None, None)
         try:
             return config.provider, models_of(config, self.premises).find(config.model).id

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from zot.config import DEFAULT_AGENT, Config, zot_home
+from zot.config import DEFAULT_AGENT, Config, journal_path, zot_home
 from zot.conversation import SessionInfo, SkillInfo, Untrusted, meant
 from zot.errors import ConfigError, NoSuchSession, StoreFailed, UserError
 from zot.local import LocalConversation
 from zot.printable import printable
-from zot.runtime import HOSTED, journal_path, open_recorded, open_session
+from zot.runtime import HOSTED, open_recorded, open_session
 
 if TYPE_CHECKING:
     from zot.journal.journal import Journal

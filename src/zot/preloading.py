@@ -22,20 +22,14 @@ _PARTS = (
 @contextmanager
 def preloading(provider: str) -> Iterator[None]:
     """Load what a session with this provider will need, as long as the caller is busy with something else."""
-    task = asyncio.ensure_future(_load(provider))
+    task = asyncio.ensure_future(preload(provider))
     try:
         yield
     finally:
         task.cancel()
 
 
-async def preload(provider: str, *, after_s: float) -> None:
-    """Load what a session will need when so much time has passed: whoever is at the door comes first."""
-    await asyncio.sleep(after_s)
-    await _load(provider)
-
-
-async def _load(provider: str) -> None:
+async def preload(provider: str) -> None:
     """Load what a session will need, a piece at a time: whoever waits for the file goes on in between."""
     for part in _PARTS if provider == "lab" else (*_PARTS, "providers.http"):
         await asyncio.sleep(0)

@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 
-from zot.clock import clock_of
-from zot.config import DEFAULT_AGENT, RECORDED, Config, Given, resumed, tool_environment, tool_names, zot_home
+from zot.config import (
+    DEFAULT_AGENT,
+    RECORDED,
+    Config,
+    Given,
+    journal_path,
+    resumed,
+    tool_environment,
+    tool_names,
+)
 from zot.errors import ConfigError
 from zot.provision import credential_of, models_of, provider_of, script_of
 
@@ -62,6 +70,8 @@ def check_settings(config: Config, premises: Premises | None = None) -> None:
 
         Policy.parse(config.policy)
     if config.frozen_time is not None:
+        from zot.clock import clock_of
+
         clock_of(config.frozen_time)
 
 
@@ -246,16 +256,6 @@ def _check_left(cwd: str, given: Collection[str]) -> None:
         raise ConfigError(f"{cwd}, where this session works, is gone; --cwd DIR names another place")
 
 
-def journal_path(config: Config) -> str:
-    """Return where sessions are kept. Raise ConfigError if there is no place for them."""
-    if config.journal is not None:
-        return config.journal
-    home = zot_home(config.environment)
-    if home is None:
-        raise ConfigError("there is no home to keep sessions in: set ZOT_HOME or HOME")
-    return os.path.join(home, "journal.db")
-
-
 async def check_journal(config: Config) -> str:
     """Return where sessions are kept, having seen that they can be. Raise ConfigError, StoreFailed."""
     from zot.journal.journal import Journal
@@ -311,6 +311,7 @@ def _draw(
     from zot.agent.loop import Agent
     from zot.agent.relief import AutoCompact
     from zot.briefing import system_of
+    from zot.clock import clock_of
     from zot.extension_host import open_extensions
     from zot.guard import approvals_of
     from zot.toolbox import Toolbox
@@ -364,6 +365,7 @@ def _tool_environment(config: Config, premises: Premises | None) -> Mapping[str,
 def prompt_of(config: Config) -> str:
     """Return the system prompt of a session that works as ``config`` says. Raise ConfigError."""
     from zot.briefing import system_of
+    from zot.clock import clock_of
     from zot.toolbox import Toolbox
 
     cwd, date = _directory(config.cwd), clock_of(config.frozen_time)()[:10]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from daemon_process import eventually
 from daemons import PATIENCE_S, Caller, Running, running
 from zot.config import Config
 from zot.errors import StoreFailed
@@ -157,6 +158,8 @@ async def test_a_turn_that_the_disk_lost_ends_once_for_who_stays_and_says_how_fa
     caller, other = await daemon.caller(), await daemon.caller(**asked)
     for one in (caller, other):
         await one.get("session/new", agentAlias="default", sessionId="s")
+    followers = daemon.daemon.feed("s")._followers
+    await eventually(lambda: all(one.is_live for one in followers))  # Who reads what was before hears of it later.
     prompted = caller.call("session/prompt", sessionId="s", prompt="!stall-mid", promptId="lost")
     heard = (await caller.until(type="agent_message_chunk"))["text"]
     session = daemon.daemon.hub.session("s")

@@ -13,7 +13,7 @@ from zot.messages import TextBlock
 from zot.serve.backlog import Backlog
 from zot.serve.feed import Feed
 from zot.serve.local import LocalWire
-from zot.wire.updates import Dialect
+from zot.wire.daemon import Dialect
 
 PATIENCE_S = 20.0
 RUN: Sequence[AgentEvent] = (UserMessage((TextBlock("hi"),), "t"), *(TextDelta(f"w{number}") for number in range(4)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -247,3 +248,56 @@ def test_wrong_usage_is_exit_code_two(tmp_path: Path, argv: list[str]) -> None:
     done = start(tmp_path, *argv)
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"usage: zot" in done.stderr
+
+
+def loaded_when_greeted(directory: Path) -> set[str]:
+    """Return the modules that a daemon has loaded when it answers `initialize` of a client that was there before it."""
+    probe = (
+        "import asyncio.selector_events as events, os, socket, sys\n"
+        "listener, client = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)\n"
+        "listener.bind('d.sock')\n"
+        "listener.listen()\n"
+        "client.connect('d.sock')\n"
+        'client.sendall(b\'{"jsonrpc":"2.0","method":"initialize","id":1}\\n\')\n'
+        "listener.fileno() == 3 or os.dup2(listener.fileno(), 3)\n"
+        "os.environ.update(LISTEN_FDS='1', LISTEN_PID=str(os.getpid()))\n"
+        "def write(transport, data):\n"
+        "    os.write(1, data + ' '.join(sys.modules).encode())\n"
+        "    os._exit(0)\n"
+        "events._SelectorSocketTransport.write = write\n"
+        "from zot.cli import run\n"
+        "run(['daemon', '--provider', 'lab', '--config-dir', '.'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", probe], cwd=directory, env=environment({}), capture_output=True, timeout=PATIENCE_S,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    answer, names = done.stdout.decode().split("\n")
+    assert json.loads(answer)["result"]["protocolVersion"] == 1
+    return set(names.split())
+
+
+def test_a_daemon_greets_before_it_loads_what_any_other_method_needs(tmp_path: Path) -> None:
+    loaded = loaded_when_greeted(tmp_path)
+    assert "zot.wire.daemon_greeting" in loaded
+    dear = {"hashlib", "json", "tomllib", "pathlib", "httptools", "importlib.metadata", "zot.session", "zot.agent.loop"}
+    assert loaded & dear == set()
+    needed = {
+        "zot.agents", "zot.cli", "zot.config", "zot.config_file", "zot.daemon_settings", "zot.encoding", "zot.endpoint",
+        "zot.errors", "zot.establishment", "zot.events", "zot.flags", "zot.learned", "zot.messages", "zot.preloading",
+        "zot.premises", "zot.printable", "zot.private", "zot.store", "zot.surrogates", "zot.version",
+        "zot.commands", "zot.commands.daemon", "zot.commands.daemon_operate", "zot.commands.daemon_serve",
+        "zot.journal", "zot.journal.answers", "zot.journal.chunks", "zot.journal.database", "zot.journal.journal",
+        "zot.journal.lease", "zot.journal.look", "zot.journal.mailbox", "zot.journal.owner", "zot.journal.parcel",
+        "zot.journal.readers", "zot.journal.record", "zot.journal.summary", "zot.journal.tables", "zot.journal.ticket",
+        "zot.journal.writer",
+        "zot.providers", "zot.providers.vendors",
+        "zot.serve", "zot.serve.acceptor", "zot.serve.answering", "zot.serve.audit", "zot.serve.backlog",
+        "zot.serve.chores", "zot.serve.claim", "zot.serve.connection", "zot.serve.daemon", "zot.serve.local",
+        "zot.serve.lock_file", "zot.serve.log_feed", "zot.serve.log_file", "zot.serve.log_handler", "zot.serve.metrics",
+        "zot.serve.peer", "zot.serve.refusals", "zot.serve.stdio", "zot.serve.systemd",
+        "zot.wire", "zot.wire.daemon", "zot.wire.daemon_greeting", "zot.wire.jsonrpc", "zot.wire.lines",
+        "zot.wire.spelling",
+    }  # fmt: skip
+    assert {name for name in loaded if name.startswith("zot.")} - needed == set()

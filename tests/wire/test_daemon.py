@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from zot.messages import Counters, ShownCall, ShownImage, ShownMessage, ShownResult, TextBlock
 from zot.wire import daemon, host, jsonrpc
+from zot.wire import daemon_greeting as greeting
 from zot.wire import daemon_server as server
 from zot.wire import daemon_session as session
 from zot.wire.daemon import METHODS, encode_error_in, encode_result_in, find, read_params, spelling_of
@@ -25,7 +26,10 @@ NEEDED = [
     "config/sections", "config/templates", "logs/subscribe", "agents/status", "session/approve", "session/messages",
     "tui/list", "cost/query", "session/list-acp", "config/list", "health", "session/git_branch",
 ]  # fmt: skip
-LOCAL = {"session/dismiss", "host/respond", "host/delivered", "daemon/stop", "config/reload"}
+LOCAL = {
+    "session/dismiss", "session/lock", "session/reload", "host/respond", "host/delivered", "daemon/stop",
+    "config/reload",
+}  # fmt: skip
 
 
 def read(name: str, params: Any) -> Any:
@@ -112,7 +116,7 @@ def test_another_version_is_refused_with_both(name: str) -> None:
 
 def test_the_environment_of_a_client_is_not_even_taken_in() -> None:
     asked = read("initialize", {"env": {"API_KEY": "secret"}, "tui_id": "tui_1", "tuiSig": 5})
-    assert asked == server.Initialize()
+    assert asked == greeting.Initialize()
     assert "secret" not in repr(asked)
 
 
@@ -187,7 +191,7 @@ def test_a_request_of_the_host_protocol_is_one_here_too() -> None:
 
 
 def test_an_answer_is_spelled_as_the_connection_is() -> None:
-    result = server.Initialized(protocol_version=1, server_version="0.8.1", server_pid=7, capabilities=("status",))
+    result = greeting.Initialized(protocol_version=1, server_version="0.8.1", server_pid=7, capabilities=("status",))
     assert encode_result_in(Spelling.CAMEL, ONE, result) == (
         b'{"jsonrpc":"2.0","result":{"protocolVersion":1,"serverVersion":"0.8.1","serverPid":7,'
         b'"capabilities":["status"],"features":[]},"id":1}\n'

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from zot import flags
-from zot.commands.asked import Request, remark
 from zot.errors import UsageError
 from zot.flags import Flag
 
@@ -54,6 +53,8 @@ def operate(argv: Sequence[str]) -> int:
 
     0 done, 1 failed, 2 wrong usage, 3 if there is no daemon. Raise UserError for what the command line reports.
     """
+    from zot.commands.asked import Request, remark
+
     name, subcommand = argv[0], SUBCOMMANDS[argv[0]]
     try:
         settings, words = flags.parse(argv[1:], (*subcommand.flags, *PLACE_FLAGS, _HELP))

@@ -35,7 +35,7 @@ log = logging.getLogger("zot")
 
 #: How long one thread may keep the interpreter from another: the journal's, which everybody waits for.
 _SWITCH_S = 0.001
-#: When what sessions need is loaded: whoever waits for the daemon is answered first.
+#: When what sessions need is loaded, at the latest: whoever waits for the daemon is answered first.
 _LOAD_S = 0.1
 #: How long everything may take that is done when a daemon ends, beyond the time that runs were given.
 _END_S = 10.0
@@ -64,7 +64,7 @@ async def serve(
         await _open(daemon, claim)
         async with Chores() as chores:
             chores.start(_ping(notifier), "watchdog")
-            chores.start(preload(given.get("provider", ""), after_s=_LOAD_S), "loading")
+            chores.start(_load(daemon, given.get("provider", "")), "loading")
             is_there = await _attend(daemon, parts, claim, notifier, listens)
         parts.audit.close()
         handler.close()
@@ -113,8 +113,8 @@ async def _attend(
     """Do what there is to be done until somebody wants an end, and wind down. False if it could not be everywhere."""
     web: list[Listening] = []
     async with Chores() as chores:
-        chores.start(daemon.mend(), "mending")
-        chores.start(daemon.watch.run(), "watching")
+        chores.start(daemon.mend(patience_s=_LOAD_S), "mending")
+        chores.start(_watch(daemon), "watching")
         is_there = await _listen_elsewhere(daemon, claim, listens, web)
         if is_there:
             notifier.ready(f"listening at {claim.path}")
@@ -127,6 +127,19 @@ async def _attend(
             claim.close_others()
     await _wind_down(daemon, parts, web)
     return is_there
+
+
+async def _load(daemon: Daemon, provider: str) -> None:
+    """Load what clients will ask for; later there may be no descriptor left for it."""
+    await asyncio.sleep(_LOAD_S)
+    assert daemon.handlers
+    await preload(provider)
+
+
+async def _watch(daemon: Daemon) -> None:
+    """Tell those who follow a session of what others do with it."""
+    await daemon.greeted(_LOAD_S)
+    await daemon.watch.run()
 
 
 async def _wind_down(daemon: Daemon, parts: Establishment, web: Sequence[Listening]) -> None:

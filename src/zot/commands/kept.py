@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from zot.config import Config
+from zot.config import Config, journal_path
 from zot.errors import ConfigError, NoSuchSession, StoreFailed, UsageError
 from zot.readable import one_line
-from zot.runtime import HOSTED, journal_path, open_recorded, open_session
+from zot.runtime import HOSTED, open_recorded, open_session
 
 if TYPE_CHECKING:
     from zot.session import Session

@@ -15,11 +15,10 @@ from zot.commands.session_files import REWIND_FLAGS, diff, rewind
 from zot.commands.sessions_change import delete, fork, gc, rename
 from zot.commands.sessions_move import export, import_
 from zot.commands.sessions_read import check, list_, search, show
-from zot.config import Config
+from zot.config import Config, journal_path
 from zot.endpoint import journal_in
 from zot.errors import ConfigError, NoSuchSession, UsageError
 from zot.flags import Flag
-from zot.runtime import journal_path
 
 if TYPE_CHECKING:
     from zot.journal.journal import Journal

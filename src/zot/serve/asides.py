@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from zot.abortable import Abortable
 from zot.events import Reconfigured
 from zot.hub import Hub
-from zot.serve.connection import Connection, Handler, Later
+from zot.serve.answering import Later
+from zot.serve.connection import Connection, Handler
 from zot.serve.using import used
 from zot.wire import daemon_aside as said
 from zot.wire.daemon_session import Used

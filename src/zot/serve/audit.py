@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 
@@ -12,6 +11,14 @@ from zot.learned import learned
 from zot.messages import timestamp
 from zot.printable import printable_line
 from zot.serve.log_file import LogFile
+
+try:  # Without what else hashlib knows, which takes longer to load than all of this.
+    from _sha2 import sha256  # type: ignore[import-not-found]  # from Python 3.12 on
+except ImportError:
+    try:
+        from _sha256 import sha256  # type: ignore[import-not-found]  # before that
+    except ImportError:
+        from hashlib import sha256
 
 _MAX_NAME = 128
 _MAX_WAITING = 1000
@@ -171,7 +178,8 @@ def _chained(entry: Entry) -> tuple[bytes, str]:
 
 
 def _hash(body: bytes) -> str:
-    return hashlib.sha256(body).hexdigest()[:32]
+    hashed: str = sha256(body).hexdigest()
+    return hashed[:32]
 
 
 def _hash_in(line: bytes) -> str:

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from zot.errors import (
     AgentError,
@@ -20,18 +20,28 @@ from zot.errors import (
     TooManySessions,
     UserError,
 )
-from zot.events import AgentEvent, Done, Error, TurnEnd
+from zot.serve.answering import Deferred, Later, Told
 from zot.serve.audit import Who
 from zot.serve.backlog import Backlog, Wire
-from zot.serve.feed import Feed, Follower
 from zot.wire import jsonrpc
-from zot.wire.daemon import EVENTS, LOOKS, encode_error_in, encode_result_in, find, read_params, spelling_of
-from zot.wire.daemon_server import Initialize, Initialized
-from zot.wire.daemon_session import OfSession, Prompt
+from zot.wire.daemon import (
+    LOOKS,
+    Dialect,
+    dialect_of,
+    encode_error_in,
+    encode_result_in,
+    find,
+    read_params,
+    spelling_of,
+)
+from zot.wire.daemon_greeting import Initialize, Initialized
 from zot.wire.jsonrpc import Bad, Request, RpcError
 from zot.wire.lines import TooLong
 from zot.wire.spelling import Spelling, read
-from zot.wire.updates import Dialect, Updates
+
+if TYPE_CHECKING:  # Whoever greets the daemon is answered before it knows what happens in a session.
+    from zot.events import AgentEvent
+    from zot.serve.feed import Feed, Follower
 
 log = logging.getLogger("zot")
 
@@ -52,7 +62,6 @@ _MAX_UNANSWERED_BYTES = 64 << 20
 #: So many requests that only look are answered at once, and none while so much is unread.
 _LOOKS_AT_ONCE = 4
 _MUCH_BYTES = 1 << 20
-_DIALECTS = {Spelling.CAMEL: Dialect.CAMEL, Spelling.SNAKE: Dialect.SNAKE}
 
 
 class ClientWire(Wire, Protocol):
@@ -60,42 +69,6 @@ class ClientWire(Wire, Protocol):
 
     def finish(self) -> None:
         """Write what is left, and end."""
-
-
-class Deferred:
-    """An answer that comes later, from whoever `resolve`s it; it is sent in that moment, so that its place is exact."""
-
-    def __init__(self) -> None:
-        self._outcome: list[Any] = []
-        self._call: Callable[[Any], None] | None = None
-
-    def resolve(self, outcome: Any) -> None:
-        """Give the answer, or the RpcError in its place. The first one counts."""
-        if not self._outcome:
-            self._outcome.append(outcome)
-            if self._call is not None:
-                self._call(outcome)
-
-    def then(self, call: Callable[[Any], None]) -> None:
-        """Let ``call`` have the answer when it is there."""
-        self._call = call
-        if self._outcome:
-            call(self._outcome[0])
-
-
-class Later:
-    """An answer that takes its time; others are served meanwhile."""
-
-    def __init__(self, work: Awaitable[Any]) -> None:
-        self.work = work
-
-
-class Told:
-    """An answer, and what is to be done right behind it."""
-
-    def __init__(self, result: Any, then: Callable[[], object]) -> None:
-        self.result = result
-        self.then = then
 
 
 class _Order:
@@ -234,13 +207,19 @@ class Connection:
         self, session_id: str, reason: str, prompt_id: str = "", *, then: Callable[[], object] = lambda: None
     ) -> None:
         """Tell it, and nobody else, why a turn that it wanted will never be; ``then`` do what comes right behind."""
+        from zot.events import Done, Error
+
         self._tell(session_id, prompt_id, [Error(reason), Done()], then)
 
     def take_back(self, session_id: str, prompt_id: str, *, then: Callable[[], object]) -> None:
         """Tell it, and nobody else, that a turn that it wanted was cancelled before it began; ``then`` go on."""
+        from zot.events import Done, TurnEnd
+
         self._tell(session_id, prompt_id, [TurnEnd("aborted"), Done()], then)
 
     def _tell(self, session_id: str, prompt_id: str, events: Sequence[AgentEvent], then: Callable[[], object]) -> None:
+        from zot.wire.updates import Updates
+
         line = Updates(session_id, self.dialect, prompt_id=prompt_id).lines(0, events)
 
         def tell() -> None:
@@ -282,7 +261,7 @@ class Connection:
             self._fail(request, None, problem)
             return
         self.spelling = spelling_of(request.params)
-        self.dialect = _DIALECTS[self.spelling] if EVENTS not in result.features else Dialect.EVENTS
+        self.dialect = dialect_of(self.spelling, result.features)
         self.is_welcome = True
         self.office.note(self, request.method, None, None)
         self._answer(request, result)
@@ -373,21 +352,25 @@ class Connection:
         self.office.note(self, request.method, params, problem)
         self._refuse(request, problem)
         if request.id is None and request.method == "session/prompt" and self.is_welcome:
-            session_id = params.session_id if isinstance(params, Prompt) else _session_of(request)
+            session_id, prompt_id = _prompted(request, params)
             if session_id:  # Nothing else would end its wait.
-                self.lament(session_id, problem.message, params.prompt_id or "" if isinstance(params, Prompt) else "")
+                self.lament(session_id, problem.message, prompt_id)
 
     def _refuse(self, request: Request, problem: RpcError) -> None:
         if request.id is not None:
             self.wire.send(encode_error_in(self.spelling, request.id, problem))
 
 
-def _session_of(request: Request) -> str:
-    """Return which session a request with wrong parameters is about; "" if even that cannot be told."""
+def _prompted(request: Request, params: Any) -> tuple[str, str]:
+    """Return which session a prompt is for, and its id; "" for what cannot be told, as its parameters are wrong."""
+    from zot.wire.daemon_session import OfSession, Prompt
+
+    if isinstance(params, Prompt):
+        return params.session_id, params.prompt_id or ""
     try:
-        return read(OfSession, request.params).session_id
+        return read(OfSession, request.params).session_id, ""
     except RpcError:
-        return ""
+        return "", ""
 
 
 def as_rpc_error(problem: AgentError) -> RpcError:

@@ -9,38 +9,31 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
 
-from zot.hub import Hub, Opening
 from zot.serve.acceptor import Acceptor, room_for_clients
-from zot.serve.asides import Asides
-from zot.serve.audit import Audit, Who
+from zot.serve.audit import Who
 from zot.serve.connection import Connection, Handler
-from zot.serve.extension_methods import ExtensionMethods
-from zot.serve.feed import Feed
-from zot.serve.kept_methods import KeptMethods
 from zot.serve.local import LocalWire
 from zot.serve.log_feed import LogFeed
 from zot.serve.metrics import Metrics, rss_bytes, size_of_database
-from zot.serve.pause import Pause, wind_down
 from zot.serve.peer import admits, identify
 from zot.serve.refusals import Refusals
-from zot.serve.server_methods import ServerMethods
-from zot.serve.session_methods import SessionMethods
-from zot.serve.settings_methods import Choices, SettingsMethods
-from zot.serve.shelf import Shelf
-from zot.serve.watch import Watch
 from zot.version import __version__
 from zot.wire.daemon import FEATURES, LOOKS, PROTOCOL_VERSION, STOPPING, TELLS_STOPPING, capabilities, check_version
-from zot.wire.daemon_server import Initialize, Initialized
+from zot.wire.daemon_greeting import Initialize, Initialized
 from zot.wire.jsonrpc import NULL, TOO_MANY_CLIENTS, RpcError, encode_error, encode_notification
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # Whoever greets the daemon is answered before it knows what to do for them.
     from zot.agents import Agents
-    from zot.daemon_settings import DaemonSettings
-    from zot.endpoint import Place
-    from zot.journal.journal import Journal
-    from zot.serve.respond import Answered, OpeningBy, Respondent
+    from zot.hub import Hub
+    from zot.serve.feed import Feed
+    from zot.serve.parts import Parts
+    from zot.serve.respond import Answered, Respondent
+    from zot.serve.server_methods import ServerMethods
+    from zot.serve.shelf import Shelf
+    from zot.serve.watch import Watch
     from zot.wire.host import Request
 
 log = logging.getLogger("zot")
@@ -58,35 +51,6 @@ _FLUSH_S = 1.0
 _OWED_S = 0.5
 
 
-class Parts(Choices, Protocol):
-    """What a daemon is made of: whoever starts it has chosen."""
-
-    place: Place
-    agents: Agents
-    journal: Journal
-    audit: Audit
-    #: Whether extensions may connect to the sessions that are opened from now on.
-    joinable: bool
-
-    @property
-    def settings(self) -> DaemonSettings:
-        """How it works, whichever agent it runs."""
-
-    @property
-    def opening(self) -> Opening:
-        """Opens a session."""
-
-    @property
-    def opening_by(self) -> OpeningBy:
-        """Opens the session of a request of the host protocol."""
-
-    def describe(self, alias: str) -> tuple[str, str]:
-        """Return the provider and the model of an agent, as far as they are known."""
-
-    def has_rules(self, alias: str) -> bool:
-        """True if an agent has a policy of its own."""
-
-
 class Daemon:
     """What all connections share (`connection.Office`)."""
 
@@ -94,27 +58,16 @@ class Daemon:
         self.parts = parts
         self.place = parts.place
         self.server_version = parts.settings.server_version or __version__
-        self.shelf = Shelf(parts.journal)
         #: Set while no session of a dead process is being seen to.
         self.is_mended = asyncio.Event()
         self.is_mended.set()
         self.metrics = Metrics()
         #: The addresses at which it is reached besides its socket.
         self.listens: list[str] = []
-        self.hub = Hub(parts.opening, self._new_feed, limit=parts.settings.max_sessions, idle_s=parts.settings.idle_s)
         self.log_feed = LogFeed()
         self._refusals = Refusals(parts.audit, self.metrics)
         self._respondent: Respondent | None = None
-        self._server = ServerMethods(self)
-        asides = Asides(self.hub, parts.opening_aside)
-        self.handlers: Mapping[str, Handler] = {
-            **SessionMethods(self.hub, self.shelf, asides).table,
-            **asides.table,
-            **SettingsMethods(self.hub, parts).table,
-            **ExtensionMethods(self.hub).table,
-            **KeptMethods(self.hub, self.shelf, self.is_mended).table,
-            **self._server.table,
-        }
+        self._server: ServerMethods | None = None
         self._connections: dict[Connection, None] = {}
         #: Those who want to be told that the daemon is about to end.
         self._to_warn: set[Connection] = set()
@@ -122,16 +75,48 @@ class Daemon:
         self._ephemeral = ephemeral
         self._leaving: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Event()
-        #: What tells those who follow a session of runs that are made elsewhere, once it is started.
-        self.watch = Watch(parts.journal, self._followed_elsewhere, is_any=self._is_any_followed)
         self.grace_s = parts.settings.grace_s
-        self._when_stopping: list[Callable[[], None]] = [asides.stop]
+        self._when_stopping: list[Callable[[], None]] = []
+        #: Set when the first one has introduced itself.
+        self._has_greeted = asyncio.Event()
         #: Set when somebody has introduced itself, or gone.
         self._has_changed = asyncio.Event()
         #: Set while nobody is connected, but who takes the endpoint over.
         self._is_empty = asyncio.Event()
         #: Who takes the endpoint over.
         self.heir: Connection | None = None
+
+    # What is made when it is first needed: nobody who greets the daemon waits for it to be loaded.
+
+    @cached_property
+    def hub(self) -> Hub:
+        """The sessions that are loaded."""
+        from zot.hub import Hub
+
+        settings = self.parts.settings
+        return Hub(self.parts.opening, self._new_feed, limit=settings.max_sessions, idle_s=settings.idle_s)
+
+    @cached_property
+    def shelf(self) -> Shelf:
+        """Those that are kept."""
+        from zot.serve.shelf import Shelf
+
+        return Shelf(self.parts.journal)
+
+    @cached_property
+    def watch(self) -> Watch:
+        """What tells those who follow a session of runs that are made elsewhere, once it is started."""
+        from zot.serve.watch import Watch
+
+        return Watch(self.parts.journal, self._followed_elsewhere, is_any=self._is_any_followed)
+
+    @cached_property
+    def handlers(self) -> Mapping[str, Handler]:
+        """What is done for each method."""
+        from zot.serve.methods import made_for
+
+        self._server, table = made_for(self)
+        return table
 
     # What there is.
 
@@ -228,7 +213,8 @@ class Daemon:
         self._has_changed.set()
         if not any(one is not self.heir for one in self._connections):
             self._is_empty.set()
-        self._server.left(connection)
+        if self._server is not None:
+            self._server.left(connection)
         if self._ephemeral and not self._connections and not self._stopping.is_set():
             self._leaving = asyncio.get_running_loop().call_later(_EPHEMERAL_S, self.stop)
 
@@ -243,6 +229,8 @@ class Daemon:
         if session is None or not runs or session.pending is not None:
             call()
         else:
+            from zot.serve.pause import Pause
+
             loop = asyncio.get_running_loop()
             Pause(session, lambda: loop.call_soon(call))
 
@@ -254,6 +242,7 @@ class Daemon:
         """Return the answer to `initialize`. Raise RpcError."""
         check_version(asked)
         self._has_changed.set()
+        self._has_greeted.set()
         if STOPPING in asked.features:
             self._to_warn.add(connection)
         return Initialized(
@@ -279,11 +268,11 @@ class Daemon:
 
     def feed(self, session_id: str) -> Feed:
         """Return where a session's events go."""
-        channel = self.hub.channel(session_id)
-        assert isinstance(channel, Feed)
-        return channel
+        return cast("Feed", self.hub.channel(session_id))
 
     def _new_feed(self, session_id: str) -> Feed:
+        from zot.serve.feed import Feed
+
         return Feed(session_id, self.shelf.past(session_id), self.metrics)
 
     async def respond(self, request: Request, *, age_s: float = 0.0) -> Answered:
@@ -306,10 +295,21 @@ class Daemon:
             self.grace_s = settings.grace_s
         log.info("the configuration was read again: %s", ", ".join(self.agents.names))
 
-    async def mend(self) -> None:
-        """See to the sessions that a process left in the middle of something: they end, or wait for a person."""
+    async def greeted(self, within_s: float) -> None:
+        """Wait until the first client was answered, but not longer than so: whoever is at the door comes first."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._has_greeted.wait()
+        await asyncio.sleep(0)  # What was answered is written.
+
+    async def mend(self, *, patience_s: float = 0.0) -> None:
+        """See to the sessions that a process left in the middle of something: they end, or wait for a person.
+
+        For so long a first client comes first, if there is one.
+        """
         self.is_mended.clear()
         try:
+            await self.greeted(patience_s)
             for session_id in await self.parts.journal.left_behind():
                 try:
                     async with self.hub.use(session_id, looks=True):
@@ -356,6 +356,8 @@ class Daemon:
         """Let what runs come to its end, for a while; then end it, tell the clients, and let go of everything."""
         self.stop()
         if self.grace_s > 0:
+            from zot.serve.pause import wind_down
+
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.grace_s), asyncio.TaskGroup() as waits:
                     waits.create_task(wind_down(lambda: self.hub.sessions))

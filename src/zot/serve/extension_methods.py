@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from zot.errors import UserError
 from zot.hub import Hub
 from zot.printable import printable
-from zot.serve.connection import Connection, Handler, Later, Told
+from zot.serve.answering import Later, Told
+from zot.serve.connection import Connection, Handler
 from zot.serve.using import used
 from zot.slash import CommandAnswer
 from zot.wire import daemon_extensions as said

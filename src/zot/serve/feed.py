@@ -14,7 +14,8 @@ from zot.history import Batch
 from zot.open_panels import OpenPanels
 from zot.serve.backlog import Backlog
 from zot.serve.metrics import Metrics
-from zot.wire.updates import Dialect, Updates
+from zot.wire.daemon import Dialect
+from zot.wire.updates import Updates
 
 log = logging.getLogger("zot")
 

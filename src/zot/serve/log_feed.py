@@ -6,13 +6,15 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from itertools import count
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from zot.messages import timestamp
 from zot.serve.backlog import MAX_UNREAD_BYTES, Wire
 from zot.version import __version__
-from zot.wire.daemon_server import LogEvent, LogHappening, LogService
 from zot.wire.jsonrpc import encode_notification
+
+if TYPE_CHECKING:
+    from zot.wire.daemon_server import LogEvent
 
 #: What counts from which level on.
 _SEVERITIES: Sequence[tuple[int, Literal[1, 5, 9, 13, 17]]] = (
@@ -47,6 +49,8 @@ class LogFeed(logging.Handler):
             self._loop.call_soon_threadsafe(self._send, self._event(record))
 
     def _event(self, record: logging.LogRecord) -> LogEvent:
+        from zot.wire.daemon_server import LogEvent, LogHappening, LogService
+
         return LogEvent(
             id=f"log_{next(self._numbers)}",
             timestamp=timestamp(record.created),

@@ -12,8 +12,9 @@ import msgspec
 
 from zot.errors import UserError
 from zot.messages import timestamp
+from zot.serve.answering import Later, Told
 from zot.serve.checkup import Checkup
-from zot.serve.connection import Connection, Handler, Later, Told
+from zot.serve.connection import Connection, Handler
 from zot.serve.costs import Span, added_up
 from zot.serve.metrics import rss_bytes
 from zot.wire import daemon_server as said

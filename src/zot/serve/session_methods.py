@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from zot.errors import AgentError, RunCancelled, UserError
 from zot.hub import Hub, Wanted
 from zot.messages import ZERO
+from zot.serve.answering import Deferred, Told
 from zot.serve.asides import Asides
 from zot.serve.attachments import read_attachments
-from zot.serve.connection import Connection, Deferred, Handler, Told, as_rpc_error
+from zot.serve.connection import Connection, Handler, as_rpc_error
 from zot.serve.reply import Reply
 from zot.serve.using import check_use, used
 from zot.wire import daemon_session as said

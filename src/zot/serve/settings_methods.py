@@ -12,7 +12,8 @@ from zot.errors import RuntimeBusy, UserError
 from zot.events import Reconfigured
 from zot.hub import Hub
 from zot.reloadable import reloadable
-from zot.serve.connection import Connection, Handler, Later
+from zot.serve.answering import Later
+from zot.serve.connection import Connection, Handler
 from zot.serve.using import used
 from zot.store import Locked
 from zot.wire import daemon_session as said

@@ -1,21 +1,21 @@
 """The daemon's dialect: every method there is, declared once. Does no I/O.
 
-Documentation, capabilities, schema and dispatch are made from `METHODS`. The structs are in `daemon_server` and
-`daemon_session`, the updates of a session in `updates`.
+Documentation, capabilities, schema and dispatch are made from `METHODS`. The structs are in `daemon_greeting`,
+`daemon_server`, `daemon_session` and `daemon_extensions`, the updates of a session in `updates`. They are named here
+and loaded when they are first needed: who greets the daemon waits for none of them but the greeting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import enum
+from collections.abc import Collection, Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from zot.wire import daemon_aside as aside
-from zot.wire import daemon_extensions as extensions
-from zot.wire import daemon_server as server
-from zot.wire import daemon_session as session
+from zot.wire.daemon_greeting import Initialize
 from zot.wire.jsonrpc import (
     METHOD_NOT_FOUND,
     NOT_INITIALIZED,
@@ -47,32 +47,57 @@ Scope: TypeAlias = Literal["open", "server", "session"]
 _MAX_NAME: Final = 100
 
 
+class Dialect(enum.Enum):
+    """What a connection hears: updates in one of two spellings, or every event as zot RPC spells it."""
+
+    CAMEL = "camelCase"
+    SNAKE = "snake_case"
+    EVENTS = "events"
+
+
+def dialect_of(spelling: Spelling, features: Collection[str]) -> Dialect:
+    """Return what a connection hears that is spelled so and has switched these features on."""
+    return Dialect.EVENTS if EVENTS in features else Dialect(spelling.value)
+
+
 class Method(msgspec.Struct, frozen=True):
     """Something a client may call.
 
+    ``takes`` and ``answers`` name its structs: `session.New` is the one of that name in `daemon_session`.
     ``scope`` is ``open`` for what may come before `initialize`, ``session`` for what is about one session. What is
     ``local`` may be called over the local socket only. ``errors`` are its own codes, besides those of every method.
     """
 
     name: str
-    params: type[msgspec.Struct]
-    result: type[msgspec.Struct]
+    takes: str
+    answers: str
     summary: str
     errors: tuple[int, ...] = ()
     scope: Scope = "session"
     local: bool = False
 
+    @property
+    def params(self) -> type[msgspec.Struct]:
+        """What it takes."""
+        return _struct(self.takes)
+
+    @property
+    def result(self) -> type[msgspec.Struct]:
+        """What it answers."""
+        return _struct(self.answers)
+
+
+@cache
+def _struct(name: str) -> type[msgspec.Struct]:
+    module, _, struct = name.partition(".")
+    found: type[msgspec.Struct] = getattr(__import__(f"zot.wire.daemon_{module}", fromlist=[struct]), struct)
+    return found
+
 
 def _server(
-    name: str,
-    params: type[msgspec.Struct],
-    result: type[msgspec.Struct],
-    summary: str,
-    *,
-    errors: tuple[int, ...] = (),
-    local: bool = False,
+    name: str, takes: str, answers: str, summary: str, *, errors: tuple[int, ...] = (), local: bool = False
 ) -> Method:
-    return Method(name, params, result, summary, errors, "server", local)
+    return Method(name, takes, answers, summary, errors, "server", local)
 
 
 #: Of what looks at a session, and of what does something to it that need not be loaded, is used, or is changed.
@@ -84,210 +109,216 @@ _CHANGED: Final = (SESSION_NOT_FOUND, SESSION_LIMIT, SESSION_BUSY, NOT_OWNED)
 _DECLARED: Final = (
     Method(
         "initialize",
-        server.Initialize,
-        server.Initialized,
+        "greeting.Initialize",
+        "greeting.Initialized",
         "Agrees on the version and the features; the first call of every connection, and allowed again at any time.",
         (VERSION_MISMATCH,),
         "open",
     ),
     Method(
         "session/new",
-        session.New,
-        session.Opened,
+        "session.New",
+        "session.Opened",
         "Creates a session of an agent, or resumes the one with this id; its updates follow.",
         (SESSION_NOT_FOUND, SESSION_LIMIT, SESSION_BUSY),
     ),
     Method(
         "session/prompt",
-        session.Prompt,
-        session.Prompted,
+        "session.Prompt",
+        "session.Prompted",
         "Runs a turn and answers when it is over; as a notification it runs all the same.",
         _CHANGED,
     ),
     Method(
         "session/steer",
-        session.Steer,
-        session.Steered,
+        "session.Steer",
+        "session.Steered",
         "Says something to the running turn before its next model call; the same as a prompt when none runs.",
         _CHANGED,
     ),
     Method(
         "session/aside",
-        aside.Ask,
-        aside.Answered,
+        "aside.Ask",
+        "aside.Answered",
         "Answers a question from the conversation, also during a turn, and keeps it out of that; without tools.",
         _USED,
     ),
     Method(
         "session/take_back",
-        session.TakeBack,
-        session.TakenBack,
+        "session.TakeBack",
+        "session.TakenBack",
         "Lets a prompt that waits, or what was to steer a turn, never be said; refused if it has been. Ends an aside.",
         _USED,
     ),
     Method(
         "session/cancel",
-        session.OfSession,
-        session.Cancelled,
+        "session.OfSession",
+        "session.Cancelled",
         "Ends the running turn, whatever it is doing, and drops what was to steer it; nothing to cancel is an error.",
         _GONE,
     ),
     Method(
         "session/approve",
-        session.Approve,
-        session.Approved,
+        "session.Approve",
+        "session.Approved",
         "Answers an `approval_request`; the first answer counts.",
         _USED,
     ),
     Method(
         "session/attach",
-        session.Attach,
-        session.Attached,
+        "session.Attach",
+        "session.Attached",
         "Follows a session, first with everything after a number.",
         (SESSION_NOT_FOUND, SESSION_LIMIT),
     ),
-    Method("session/detach", session.OfSession, session.Detached, "Follows a session no longer."),
+    Method("session/detach", "session.OfSession", "session.Detached", "Follows a session no longer."),
     Method(
         "session/close",
-        session.OfSession,
-        session.Closed,
+        "session.OfSession",
+        "session.Closed",
         "Ends what runs in a session and lets go of it; it is kept and can be resumed.",
         _KEPT,
     ),
     Method(
         "session/kill",
-        session.OfSession,
-        session.Killed,
+        "session.OfSession",
+        "session.Killed",
         "Does what `session/close` does, without waiting for what runs.",
         _KEPT,
     ),
     Method(
         "session/delete",
-        session.OfSession,
-        session.Deleted,
+        "session.OfSession",
+        "session.Deleted",
         "Deletes a session for good; one that does not exist is deleted already.",
         (SESSION_BUSY, NOT_OWNED),
     ),
     Method(
         "session/list",
-        session.List,
-        session.Sessions,
+        "session.List",
+        "session.Sessions",
         "Lists the sessions, the latest first; with `query` those in which these words were said.",
     ),
     Method(
         "session/list-acp",
-        session.List,
-        session.Sessions,
+        "session.List",
+        "session.Sessions",
         "The same as `session/list`, by a name that released clients use.",
     ),
     Method(
         "session/messages",
-        session.Messages,
-        session.MessagePage,
+        "session.Messages",
+        "session.MessagePage",
         "Returns the conversation, or a page of it; empty for a session that does not exist.",
     ),
-    Method("session/state", session.OfSession, session.State, "Tells how a session is.", _GONE),
+    Method("session/state", "session.OfSession", "session.State", "Tells how a session is.", _GONE),
     Method(
         "session/fork",
-        session.Fork,
-        session.Opened,
+        "session.Fork",
+        "session.Opened",
         "Copies a session, or its first messages, into a new one.",
         _CHANGED,
     ),
     Method(
         "session/configure",
-        session.Configure,
-        session.Configured,
+        "session.Configure",
+        "session.Configured",
         "Changes the model or how much it thinks, from the next model call on; the provider between two turns.",
         _CHANGED,
     ),
     Method(
         "session/compact",
-        session.OfSession,
-        session.Compacted,
+        "session.OfSession",
+        "session.Compacted",
         "Replaces the older part of the conversation by a summary, for the model.",
         _CHANGED,
     ),
-    Method("session/clear", session.OfSession, session.Cleared, "Begins the conversation anew.", _CHANGED),
-    Method("session/rename", session.Rename, session.Renamed, "Gives a session a title.", _KEPT),
-    Method("session/models", session.ListModels, session.Models, "Lists the models that a session can use.", _GONE),
-    Method("session/allowed", session.OfSession, session.AllowedCalls, "Lists what was allowed for good.", _GONE),
+    Method("session/clear", "session.OfSession", "session.Cleared", "Begins the conversation anew.", _CHANGED),
+    Method("session/rename", "session.Rename", "session.Renamed", "Gives a session a title.", _KEPT),
+    Method("session/models", "session.ListModels", "session.Models", "Lists the models that a session can use.", _GONE),
+    Method("session/allowed", "session.OfSession", "session.AllowedCalls", "Lists what was allowed for good.", _GONE),
     Method(
-        "session/forget", session.Forget, session.Forgotten, "Asks again about what was allowed for good.", _CHANGED
+        "session/forget", "session.Forget", "session.Forgotten", "Asks again about what was allowed for good.", _CHANGED
     ),
     Method(
         "session/dismiss",
-        extensions.Dismiss,
-        extensions.Dismissed,
+        "extensions.Dismiss",
+        "extensions.Dismissed",
         "Lifts for good what a guard blocks that had connected to the session and is away.",
         (SESSION_NOT_FOUND, SESSION_LIMIT, SESSION_BUSY),
         local=True,
     ),
     Method(
         "session/lock",
-        session.Lock,
-        session.Lock,
+        "session.Lock",
+        "session.Lock",
         "Keeps the tools inside the directory of a session between two turns, or lets them out, for good.",
         (SESSION_NOT_FOUND, SESSION_LIMIT, SESSION_BUSY),
         local=True,
     ),
     Method(
         "session/reload",
-        session.OfSession,
-        extensions.Reloaded,
+        "session.OfSession",
+        "extensions.Reloaded",
         "Replaces the extensions of a session by what is there now, between two turns: all of them, or none.",
         (SESSION_NOT_FOUND, SESSION_LIMIT, SESSION_BUSY),
         local=True,
     ),
-    Method("session/commands", session.OfSession, extensions.Commands, "Lists the commands of extensions.", _GONE),
+    Method("session/commands", "session.OfSession", "extensions.Commands", "Lists the commands of extensions.", _GONE),
     Method(
         "session/run_command",
-        extensions.RunCommand,
-        extensions.CommandRun,
+        "extensions.RunCommand",
+        "extensions.CommandRun",
         "Runs a command of an extension and answers when the extension has.",
         _USED,
     ),
-    Method("session/panel_key", extensions.PanelKey, extensions.PanelTold, "Sends a key to a panel.", _USED),
-    Method("session/panel_close", extensions.PanelClose, extensions.PanelTold, "Closes a panel.", _USED),
+    Method("session/panel_key", "extensions.PanelKey", "extensions.PanelTold", "Sends a key to a panel.", _USED),
+    Method("session/panel_close", "extensions.PanelClose", "extensions.PanelTold", "Closes a panel.", _USED),
     Method(
         "session/git_branch",
-        session.OfSession,
-        session.GitBranch,
+        "session.OfSession",
+        "session.GitBranch",
         "Tells what is checked out in the directory of a session.",
         _GONE,
     ),
-    _server("agents/list", server.Nothing, server.Agents, "Lists the agents that sessions can be created of."),
-    _server("agents/status", server.Nothing, server.Agents, "The same as `agents/list`."),
-    _server("status", server.Nothing, server.Status, "Tells what the daemon is and which sessions are live."),
-    _server("health", server.Nothing, server.Health, "Tells how the daemon is: memory, uptime, what failed."),
-    _server("tui/list", server.Nothing, server.Clients, "Lists the connections."),
-    _server("cost/query", server.CostQuery, server.Costs, "Tells what was spent."),
-    _server("logs/subscribe", server.Nothing, server.Subscribed, "Sends the log from now on, as `logs/event`."),
-    _server("config/list", server.ConfigList, server.ConfigEntries, "Lists settings that a client could show; none."),
-    _server("config/sections", server.Nothing, server.Sections, "Lists forms that a client could show; none."),
-    _server("config/templates", server.Nothing, server.Templates, "Lists templates that a client could show; none."),
+    _server("agents/list", "server.Nothing", "server.Agents", "Lists the agents that sessions can be created of."),
+    _server("agents/status", "server.Nothing", "server.Agents", "The same as `agents/list`."),
+    _server("status", "server.Nothing", "server.Status", "Tells what the daemon is and which sessions are live."),
+    _server("health", "server.Nothing", "server.Health", "Tells how the daemon is: memory, uptime, what failed."),
+    _server("tui/list", "server.Nothing", "server.Clients", "Lists the connections."),
+    _server("cost/query", "server.CostQuery", "server.Costs", "Tells what was spent."),
+    _server("logs/subscribe", "server.Nothing", "server.Subscribed", "Sends the log from now on, as `logs/event`."),
+    _server(
+        "config/list", "server.ConfigList", "server.ConfigEntries", "Lists settings that a client could show; none."
+    ),
+    _server("config/sections", "server.Nothing", "server.Sections", "Lists forms that a client could show; none."),
+    _server(
+        "config/templates", "server.Nothing", "server.Templates", "Lists templates that a client could show; none."
+    ),
     _server(
         "config/reload",
-        server.Nothing,
-        server.Reloading,
+        "server.Nothing",
+        "server.Reloading",
         "Reads the configuration again, for sessions that are opened from then on.",
         local=True,
     ),
     _server(
         "host/respond",
-        server.HostRespond,
-        server.HostAnswered,
+        "server.HostRespond",
+        "server.HostAnswered",
         "Answers one request of the host protocol, spelled as that is on every connection.",
         local=True,
     ),
     _server(
         "host/delivered",
-        server.HostDelivered,
-        server.Noted,
+        "server.HostDelivered",
+        "server.Noted",
         "Says that the answer to a request of the host protocol got out.",
         local=True,
     ),
-    _server("daemon/stop", server.Stop, server.Stopping, "Stops the daemon; questions to people are kept.", local=True),
+    _server(
+        "daemon/stop", "server.Stop", "server.Stopping", "Stops the daemon; questions to people are kept.", local=True
+    ),
 )
 
 METHODS: Final[Mapping[str, Method]] = MappingProxyType({method.name: method for method in _DECLARED})
@@ -339,7 +370,7 @@ def read_params(method: Method, raw: msgspec.Raw) -> Any:
     return read(method.params, raw)
 
 
-def check_version(asked: server.Initialize) -> None:
+def check_version(asked: Initialize) -> None:
     """Raise RpcError if we do not speak that version."""
     client = asked.protocol_version
     if client != PROTOCOL_VERSION:

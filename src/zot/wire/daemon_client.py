@@ -16,8 +16,8 @@ from zot.errors import AgentError, ConnectionLost
 from zot.events import AgentEvent
 from zot.learned import learned
 from zot.wire.daemon import FEATURES, LOOKS, PROMPT_IDS, TELLS_STOPPING
+from zot.wire.daemon_greeting import Initialized
 from zot.wire.daemon_listening import Following, Listener
-from zot.wire.daemon_server import Initialized
 from zot.wire.daemon_session import Attached
 from zot.wire.jsonrpc import (
     NULL,

@@ -1,4 +1,7 @@
-"""The daemon's dialect, about the daemon itself: what its methods take and answer. Does no I/O."""
+"""The daemon's dialect, about the daemon itself: what its methods take and answer. Does no I/O.
+
+What `initialize` takes and answers is in `daemon_greeting`.
+"""
 
 from __future__ import annotations
 
@@ -16,35 +19,6 @@ Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 
 class Nothing(Spelled, frozen=True):
     """A method that takes nothing; what is given is ignored."""
-
-
-class ClientName(Spelled, frozen=True):
-    name: str = ""
-    version: str = ""
-
-
-class Initialize(Spelled, frozen=True):
-    """Who connects, and what it understands.
-
-    Released clients send their whole environment, too. It is not taken in: what is not there cannot leak.
-    """
-
-    protocol_version: int = 1
-    features: tuple[str, ...] = ()
-    client: ClientName = ClientName()
-    client_capabilities: dict[str, Any] | None = None
-
-
-class Initialized(Spelled, frozen=True, kw_only=True):
-    """``capabilities`` are the methods that this connection may call, ``features`` those that are on."""
-
-    protocol_version: int
-    server_version: str
-    server_pid: int
-    capabilities: tuple[str, ...]
-    features: tuple[str, ...] = ()
-    endpoint: str | Absent = ABSENT
-    tui_id: str | Absent = ABSENT
 
 
 class Status(Spelled, frozen=True, kw_only=True):

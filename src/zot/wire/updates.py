@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -43,17 +42,10 @@ from zot.events import (
     UserMessage,
 )
 from zot.messages import ShownImage, TextBlock, text_of
+from zot.wire.daemon import Dialect
 from zot.wire.daemon_session import PendingApproval, Used
 from zot.wire.spelling import Spelled, Spelling, spelled
 from zot.wire.turn import PIECES, OutcomeName, StopReason, Turn
-
-
-class Dialect(enum.Enum):
-    """What a connection hears: updates in one of two spellings, or every event as zot RPC spells it."""
-
-    CAMEL = "camelCase"
-    SNAKE = "snake_case"
-    EVENTS = "events"
 
 
 class Update(Spelled, frozen=True, tag_field="type"):
