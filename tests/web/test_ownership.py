@@ -23,6 +23,7 @@ ALLOWED = ["session/new", "session/attach", "session/detach", "session/cancel"]
 REFUSED: Mapping[str, Mapping[str, Any]] = {
     "session/prompt": {"prompt": "!echo theirs"},
     "session/steer": {"prompt": "!echo theirs"},
+    "session/aside": {"question": "!echo theirs"},
     "session/take_back": {"promptId": "mine"},
     "session/approve": {"requestId": "r", "decision": "allow_once"},
     "session/close": {},
