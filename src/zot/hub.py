@@ -79,6 +79,8 @@ class _Leaving(NamedTuple):
 
     session: Session
     task: asyncio.Task[None]
+    #: Whether a run that waits for a person waits on, on record.
+    parks: bool
 
 
 class Hub:
@@ -136,6 +138,11 @@ class Hub:
         """Return a session if it is loaded, or being let go of: what it has running has not ended yet."""
         leaving = self._leaving.get(session_id)
         return self.session(session_id) if leaving is None else leaving.session
+
+    def is_ended(self, session_id: str) -> bool:
+        """True if what a session has running comes to its end now, also if it waits for a person."""
+        leaving = self._leaving.get(session_id)
+        return leaving is not None and not leaving.parks
 
     def is_loading(self, session_id: str) -> bool:
         """True if a session is being loaded at the moment."""
@@ -267,7 +274,7 @@ class Hub:
     def _leave(self, session_id: str, *, parks: bool = False) -> asyncio.Task[None]:
         live = self._live.pop(session_id)
         leaving = asyncio.get_running_loop().create_task(self._close(session_id, live, parks), name="zot leaving")
-        self._leaving[session_id] = _Leaving(live.session, leaving)
+        self._leaving[session_id] = _Leaving(live.session, leaving, parks)
         leaving.add_done_callback(lambda _: self._leaving.pop(session_id, None))
         return leaving
 

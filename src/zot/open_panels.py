@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -29,6 +29,19 @@ class OpenPanels:
                     self._open.pop(panel_id, None)
                 case _:
                     pass
+
+    @property
+    def seen(self) -> Mapping[str, PanelOpened]:
+        """What somebody has seen who has heard everything until now."""
+        return dict(self._open)
+
+    def since(self, seen: Mapping[str, PanelOpened]) -> list[AgentEvent]:
+        """What shows them to somebody who has ``seen`` these."""
+        closed = (PanelClosed(one.extension, panel_id) for panel_id, one in seen.items() if panel_id not in self._open)
+        new = (one for panel_id, one in self._open.items() if panel_id not in seen)
+        changed = (one for panel_id, one in self._open.items() if seen.get(panel_id, one) != one)
+        rendered = (PanelRendered(one.extension, one.panel_id, one.title, one.lines, one.footer) for one in changed)
+        return [*closed, *rendered, *new]
 
     @property
     def shown(self) -> list[AgentEvent]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 from pathlib import Path
 
 from daemons import running
@@ -22,6 +24,21 @@ async def test_health_says_if_sessions_can_be_recorded(tmp_path: Path) -> None:
         (tmp_path / "away.db").rename(tmp_path / "journal.db")
         again = (await caller.get("health"))["components"]["journal"]
         assert (again["status"], again["lastError"]) == ("ok", ill["journal"]["lastError"])
+
+
+async def test_health_says_that_the_disk_is_full(tmp_path: Path) -> None:
+    async with running(tmp_path) as daemon:
+        caller = await daemon.caller()
+        await caller.get("session/new", agentAlias="default", sessionId="s")
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (os.path.getsize(tmp_path / "journal.db-wal"), hard))
+        try:
+            ill = (await caller.get("health"))["components"]["journal"]
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        well = (await caller.get("health"))["components"]["journal"]
+    assert (ill["status"], well["status"]) == ("error", "ok")
+    assert "journal.db" in ill["lastError"]
 
 
 async def test_what_does_not_answer_does_not_work() -> None:

@@ -189,6 +189,23 @@ async def test_a_panel_is_seen_by_everybody_who_follows_and_has_the_keys_of_anyb
     ]
 
 
+async def test_who_has_a_panel_open_is_not_told_of_it_again_because_something_happens_elsewhere(tmp_path: Path) -> None:
+    extension = Extension(tmp_path, "todo", TODO)
+    async with running(tmp_path, ext=(str(extension.directory),)) as service:
+        caller = await service.caller(protocolVersion=1, features=["events"])
+        await caller.get("session/new", agentAlias="default", sessionId="s")
+        await caller.get("session/run_command", sessionId="s", name="todo")
+        feed = service.daemon.feed("s")
+        for heard, key in enumerate(("x", "y"), 2):
+            feed.overheard(feed.seq + 1)  # as if another process had added something
+            await caller.get("session/panel_key", sessionId="s", panelId="list", key="rune", text=key)
+            await panels(caller, heard)
+        feed.overheard(feed.seq + 1)
+        await caller.get("session/panel_close", sessionId="s", panelId="list")
+        seen = await panels(caller, 4)
+    assert [event["type"] for event in seen] == ["panel_open", "panel_render", "panel_render", "panel_close"]
+
+
 async def panels(caller: Caller, so_many: int) -> list[dict[str, Any]]:
     """Read until so many events of panels were heard, and return them."""
     while True:

@@ -188,6 +188,21 @@ async def test_an_end_of_a_session_ends_its_turns_and_tells_all(daemon: Running,
     assert (await caller.get("status"))["sessionIds"] == []
 
 
+@pytest.mark.parametrize("method", ["session/close", "session/kill", "session/delete"])
+async def test_a_turn_that_waits_for_a_person_ends_before_those_behind_it(tmp_path: Path, method: str) -> None:
+    async with running(tmp_path, policy=("bash=ask",)) as daemon:
+        caller, other = await daemon.caller(), await daemon.caller()
+        await caller.get("session/new", agentAlias="default", sessionId="s")
+        asked = [caller.call("session/prompt", sessionId="s", prompt=said) for said in ("!bash true", "!echo hi")]
+        await caller.until(type="approval_request")
+        await other.get(method, sessionId="s")
+        for number in asked:
+            await caller.answer(number)
+    assert [frame["id"] for frame in caller.heard if frame.get("id") in asked] == asked
+    told = [frame["params"]["type"] for frame in caller.heard if "method" in frame]
+    assert told[told.index("tool_result") :] == ["tool_result", "turn_complete", "turn_complete"]
+
+
 async def test_unknown_sessions_are_not_found(caller: Caller) -> None:
     lenient = {"session/messages", "session/delete", "session/detach"}
     for method, more in {

@@ -191,6 +191,11 @@ def migrate(connection: sqlite3.Connection, path: str) -> None:
         raise JournalDamaged(f"{path} is damaged: its tables are not those of a journal")
 
 
+def rewrite(connection: sqlite3.Connection) -> None:
+    """Write what stands there already: whoever can do that can write."""
+    connection.execute(f"PRAGMA user_version = {_version(connection)}")
+
+
 def is_damage(problem: sqlite3.Error) -> bool:
     """True if the file is not what was written."""
     code = getattr(problem, "sqlite_errorcode", 0) & 0xFF

@@ -16,7 +16,7 @@ import msgspec
 
 from zot.errors import JournalDamaged, NoSuchSession, StoreFailed
 from zot.journal import tables
-from zot.journal.database import connect, explained, migrate, prepare, replacement
+from zot.journal.database import connect, explained, migrate, prepare, replacement, rewrite
 from zot.journal.lease import SUSPECTED, Leases
 from zot.journal.look import Look
 from zot.journal.readers import Readers
@@ -197,7 +197,12 @@ class Journal(Look):
 
     async def check_writing(self) -> None:
         """Raise StoreFailed if nothing could be written now, or nobody would find it."""
-        await self.writing(lambda connection: self.writer.check_file())
+
+        def write(connection: sqlite3.Connection) -> None:
+            self.writer.check_file()
+            rewrite(connection)
+
+        await self.writing(write)
 
     def suspect(self, problem: BaseException) -> None:
         """If that is damage, see to it that the file is salvaged when it is next opened, or a session resumed."""

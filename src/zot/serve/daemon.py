@@ -226,7 +226,7 @@ class Daemon:
         """Do something when the turn that runs in a session is over, or waits for a person; at once, if none does."""
         session = self.hub.ending(session_id)
         runs = session is not None and session.has_begun and self.feed(session_id).in_run
-        if session is None or not runs or session.pending is not None:
+        if session is None or not runs or (session.pending is not None and not self.hub.is_ended(session_id)):
             call()
         else:
             from zot.serve.pause import Pause

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
 from zot.errors import AgentError
-from zot.events import AgentEvent, ConversationReplaced, Done
+from zot.events import AgentEvent, ConversationReplaced, Done, PanelOpened
 from zot.history import Batch
 from zot.open_panels import OpenPanels
 from zot.serve.backlog import Backlog
@@ -57,6 +57,8 @@ class Follower:
         self.is_live = False
         #: Whether it was told that a run is over whose end is not on record yet.
         self.was_told = False
+        #: The panels that were open when it was last live.
+        self.panels: Mapping[str, PanelOpened] = {}
         self.caught_up = caught_up
         #: What is to be done when it has seen so much.
         self._then: list[tuple[int, Callable[[], None]]] = []
@@ -218,7 +220,7 @@ class Feed:
         if follower in self._followers:
             self._updates.setdefault(follower.dialect, updates)
             follower.is_live = True
-            if panels := Updates(self.session_id, follower.dialect).lines(0, self._panels.shown):
+            if panels := Updates(self.session_id, follower.dialect).lines(0, self._panels.since(follower.panels)):
                 follower.hear(panels)
             follower.caught_up()
 
@@ -260,6 +262,7 @@ class Feed:
             for follower in self._followers:
                 if follower.is_live:
                     follower.cursor = max(seen, follower.cursor)
+                    follower.panels = self._panels.seen
                     follower.catch_up()
 
     def deliver(self, batch: Batch) -> None:

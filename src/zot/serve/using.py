@@ -41,5 +41,5 @@ def _check(connection: Connection, session: Session, session_id: str) -> None:
         raise RpcError(
             NOT_OWNED,
             f"session {session_id!r} was made on this machine and its agent has no policy: over the network"
-            f" it can be looked at only; a policy of [agents.{alias}] would change that",
+            f" it can be looked at and its turn be ended, no more; a policy of [agents.{alias}] would change that",
         )
