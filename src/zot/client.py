@@ -82,10 +82,12 @@ class Client:
         reconnect_s: float = RECONNECT_S,
         answer_s: float = ANSWER_S,
         settle_s: float = SETTLE_S,
+        wait_s: float = 0.0,
         env: Mapping[str, str] = os.environ,
     ) -> Client:
         """Return a client of the daemon at ``socket``, at ``url`` (a WebSocket), or where it usually is.
 
+        Whoever has just started a daemon on this machine says with ``wait_s`` how long that may take.
         Raise ConfigError if that is nowhere.
         """
         if url is not None and socket is not None:
@@ -96,14 +98,16 @@ class Client:
             return await WebLine.open(url, token, answer_s)
 
         async def open_local() -> Line:
-            return await LocalLine.open(path, answer_s)
+            nonlocal wait_s
+            first_s, wait_s = wait_s, 0.0
+            return await LocalLine.open(path, answer_s, wait_s=first_s)
 
         path = "" if url is not None else find_socket(env, socket=socket, config_dir=config_dir)
         opening = open_local if url is None else open_web
         return cls(opening, reconnect_s=reconnect_s, answer_s=answer_s, settle_s=settle_s)
 
     async def __aenter__(self) -> Self:
-        """Connect and greet. Raise ConnectionLost if there is no daemon: the first time it is tried once."""
+        """Connect and greet. Raise ConnectionLost if there is no daemon; only one that is starting is waited for."""
         try:
             line = await self._opening()
         except OSError as problem:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from zot.errors import ConfigError, ConnectionLost
 from zot.printable import printable_line
-from zot.serve.dial import dial
+from zot.serve.dial import LOOK_S, NOBODY, Patience, dial
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -41,9 +41,17 @@ class LocalLine:
         self._writer = writer
 
     @staticmethod
-    async def open(path: str, within_s: float) -> LocalLine:
-        """Connect. Raise OSError."""
-        connection = await asyncio.to_thread(dial, path, within_s)
+    async def open(path: str, within_s: float, *, wait_s: float = 0.0) -> LocalLine:
+        """Connect, also to a daemon that is just starting, or will be within ``wait_s``. Raise OSError."""
+        patience = Patience(path, wait_s=wait_s)
+        while True:
+            try:
+                connection = await asyncio.to_thread(dial, path, within_s)
+                break
+            except NOBODY:
+                if patience.is_over:
+                    raise
+            await asyncio.sleep(LOOK_S)
         connection.setblocking(False)
         return LocalLine(*await asyncio.open_unix_connection(sock=connection))
 

@@ -166,3 +166,13 @@ def test_without_a_daemon_there_is_nothing_to_attach_to(kept: Kept, tmp_path: Pa
     said = kept.run("attach", "--socket", str(tmp_path / "none"))
     assert (said.out, said.code) == ("", 3)
     assert said.err == f"zot: there is no daemon at {tmp_path / 'none'}: No such file or directory\n"
+
+
+@pytest.mark.parametrize("argv", [("call", "status"), ("attach", "--new")], ids=lambda argv: argv[0])
+def test_one_that_is_about_to_start_can_be_waited_for(tmp_path: Path, nursery: Nursery, argv: tuple[str, ...]) -> None:
+    kept = Kept(tmp_path, nursery)
+    assert kept.run(*argv).code == 3
+    waiting = kept.start(*argv, "--wait", str(PATIENCE_S))
+    with kept.serving():
+        _, err = waiting.communicate(b"!echo here\n", timeout=PATIENCE_S)
+    assert waiting.returncode == 0, err

@@ -15,7 +15,7 @@ from zot.client import RECONNECT_S, Client
 from zot.client_session import ClientSession
 from zot.commands.asked import directory, remark, write
 from zot.commands.attach_lines import Lines
-from zot.commands.daemon_operate import PLACE_FLAGS
+from zot.commands.daemon_operate import PLACE_FLAGS, WAIT_FLAG
 from zot.errors import AgentError, ConnectionLost, UsageError, UserError
 from zot.events import ApprovalAnswer, ApprovalRequest
 from zot.printable import printable
@@ -38,6 +38,7 @@ _FLAGS = (
     flags.Flag("--agent", "of which agent it is, with --new (default)", value="NAME"),
     flags.Flag("--plain", "lines, also on a terminal that could show more"),
     flags.Flag("--after", "show first what happened above this number; 0 is everything", value="N", parse=_number),
+    WAIT_FLAG,
     *PLACE_FLAGS,
 )
 _SUMMARY = """\
@@ -68,7 +69,10 @@ async def _attach(name: str | None, settings: dict[str, Any]) -> int:
     # A screen shows that there is no connection, and has keys to leave: it need not give up.
     patience_s = math.inf if _has_screen(settings) else RECONNECT_S
     client = Client.connect(
-        socket=settings.get("socket"), config_dir=settings.get("config_dir"), reconnect_s=patience_s
+        socket=settings.get("socket"),
+        config_dir=settings.get("config_dir"),
+        reconnect_s=patience_s,
+        wait_s=settings.get("wait", 0.0),
     )
     try:
         await client.__aenter__()

@@ -12,14 +12,16 @@ import msgspec
 from zot import flags
 from zot.commands.asked import remark, write_bytes
 from zot.commands.daemon_line import DaemonLine, Refused
-from zot.commands.daemon_operate import PLACE_FLAGS
+from zot.commands.daemon_operate import PLACE_FLAGS, WAIT_FLAG
 from zot.endpoint import find_socket
 from zot.errors import UsageError
 from zot.printable import printable
+from zot.serve.dial import Patience
 
 _FLAGS = (
     flags.Flag("--updates", "print what the daemon says until it answers, one JSON object a line"),
     flags.Flag("--timeout", "how long the answer may take (600)", value="SECONDS", parse=flags.seconds),
+    WAIT_FLAG,
     *PLACE_FLAGS,
 )
 _SUMMARY = """\
@@ -41,7 +43,8 @@ def main(argv: Sequence[str]) -> int:
     params = _params(words[1] if len(words) > 1 else "{}")
     path = find_socket(os.environ, socket=settings.get("socket"), config_dir=settings.get("config_dir"))
     try:
-        line = DaemonLine(path, within_s=_GREETING_S)
+        patience = Patience(path, wait_s=settings.get("wait", 0.0))
+        line = DaemonLine(path, within_s=_GREETING_S, patience=patience)
     except (FileNotFoundError, ConnectionRefusedError):
         remark(f"no daemon is running at {path}")
         return _NOT_RUNNING

@@ -11,7 +11,7 @@ import msgspec
 
 from zot.errors import UserError
 from zot.learned import learned
-from zot.serve.dial import dial
+from zot.serve.dial import Patience, dial, reach
 from zot.wire.lines import LineSplitter
 
 _READ_BYTES = 1 << 16
@@ -54,12 +54,15 @@ _answers: msgspec.json.Decoder[_Answer] = msgspec.json.Decoder(_Answer)
 class DaemonLine:
     """A connection on which `initialize` has succeeded. Every wait ends ``within_s`` after its question."""
 
-    def __init__(self, path: str, *, within_s: float) -> None:
-        """Connect and greet. Raise OSError if nobody listens, TimeoutError if nobody answers, Refused."""
+    def __init__(self, path: str, *, within_s: float, patience: Patience | None = None) -> None:
+        """Connect and greet. Raise OSError if nobody listens, TimeoutError if nobody answers, Refused.
+
+        With ``patience``, one that does not listen yet is waited for.
+        """
         self._within_s = within_s
         self._number = 0
         self._lines = LineSplitter(max_line_bytes=_MAX_LINE_BYTES)
-        self._socket = dial(path, within_s)
+        self._socket = dial(path, within_s) if patience is None else reach(path, within_s, patience)
         try:
             self.greeting = msgspec.convert(self.ask("initialize", {"protocolVersion": 1}), learned(Greeting))
         except BaseException:

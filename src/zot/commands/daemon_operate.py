@@ -16,6 +16,10 @@ PLACE_FLAGS = (
     Flag("--socket", "where it listens (ZEROCLAW_SOCKET, else daemon.sock in its data directory)", value="PATH"),
     Flag("--config-dir", "directory of its config.toml; its data directory is data in there", value="DIR"),
 )
+#: For whoever needs one that may not be there yet.
+WAIT_FLAG = Flag(
+    "--wait", "how long to wait for a daemon that is about to start (0)", value="SECONDS", parse=flags.seconds
+)
 _JSON = Flag("--json", "JSON, for programs")
 _HELP = Flag("--help", "this text", short="-h")
 

@@ -13,9 +13,10 @@ from zot.commands.daemon_line import DaemonLine, Refused
 from zot.endpoint import Place
 from zot.errors import ConfigError
 from zot.learned import learned
+from zot.serve.dial import Patience
 from zot.wire.host import Request, Response
 
-#: How long a daemon may take to greet us. One that takes longer is none.
+#: How long a daemon may take to listen, once it has begun to start, and to greet us. One that takes longer is none.
 _GREETING_S = 2.0
 #: How long it may take to hear that the answer got out.
 _HEARD_S = 1.0
@@ -70,7 +71,8 @@ class Relay:
     def answer(self) -> Answered | None:
         """Return the daemon's answer, however long that takes; None if there will be none."""
         try:
-            self._line = DaemonLine(self._place.socket, within_s=_GREETING_S)
+            path = self._place.socket
+            self._line = DaemonLine(path, within_s=_GREETING_S, patience=Patience(path, starting_s=_GREETING_S))
             self.request = _keyed(self.request)
             given = {name: value for name, value in msgspec.to_builtins(self.request).items() if value is not None}
             given["ageMs"] = max(0.0, time.monotonic() - self._began) * 1000

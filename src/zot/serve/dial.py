@@ -1,4 +1,4 @@
-"""A connection to a daemon, for those without an event loop."""
+"""A connection to a daemon, for those without an event loop; and how long one is waited for that is not there yet."""
 
 from __future__ import annotations
 
@@ -6,8 +6,58 @@ import errno
 import os
 import socket
 import struct
+import time
 
 from zot.serve.peer import identify
+
+#: How long a daemon may take from owning its endpoint to listening there.
+_STARTING_S = 5.0
+#: How often those who wait look again.
+LOOK_S = 0.02
+#: What it means that nobody listens.
+NOBODY = (FileNotFoundError, ConnectionRefusedError)
+
+
+class Patience:
+    """How long somebody waits for a daemon at ``path`` that does not listen, from now on.
+
+    One that is just starting is waited for: it owns the endpoint. Whoever knows that one is about to be started waits
+    ``wait_s`` for it to own that.
+    """
+
+    def __init__(self, path: str, *, starting_s: float = _STARTING_S, wait_s: float = 0.0) -> None:
+        self._path = path
+        self._starting_s = starting_s
+        self._wait_s = wait_s
+        self._began = time.monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        """True if there will be none."""
+        waited_s = time.monotonic() - self._began
+        if waited_s < self._wait_s:
+            return False
+        return waited_s >= self._wait_s + self._starting_s or not self._is_owned
+
+    @property
+    def _is_owned(self) -> bool:
+        from zot.serve import lock_file
+
+        try:
+            return lock_file.owner(self._path) is not None
+        except OSError:  # It is not for us to know.
+            return False
+
+
+def reach(path: str, within_s: float, patience: Patience) -> socket.socket:
+    """Connect as `dial` does, also to a daemon that is just starting. Raise as that does."""
+    while True:
+        try:
+            return dial(path, within_s)
+        except NOBODY:
+            if patience.is_over:
+                raise
+        time.sleep(LOOK_S)
 
 
 def dial(path: str, within_s: float) -> socket.socket:
