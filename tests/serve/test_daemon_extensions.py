@@ -46,6 +46,7 @@ EXPLAINED = {
     "ignores being told to end": UNMOVED,
     "leaves a daemon behind": UNMOVED,
     "answers twice": "tool_result: the call 1 ",  # Was answered already, or had failed by then.
+    "answers what nobody asked": "tool_result: the call ",  # 9999 is not known, or the other had failed by then.
     "sleeper": "did not answer within 0.1 s: intercept turn_start",
 }
 AGENTS = """
