@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from tui.stage import stage
 from zot.tui.calls import CallEntry
 from zot.tui.entries import ThoughtEntry
 from zot.tui.question import Question
+from zot.tui.terminal import Option
 
 OUTPUT = """\
 !script think "one" " two" ;; call bash {"command": "seq 30; until [ -e go ]; do sleep 0.02; done"}
@@ -229,6 +231,41 @@ async def test_a_question_fits_a_small_screen_and_tells_how_much_is_out_of_sight
         await person.sees("this is the end; PageUp scrolls")
         await person.pilot.press("escape")
         await person.idle()
+
+
+async def test_a_screen_with_hardly_any_room_shows_what_can_be_chosen(tmp_path: Path) -> None:
+    async with stage(tmp_path, policy=("bash=ask",), size=(20, 5)) as person:
+        await person.says('!script call bash {"command": "echo 1\\necho 2\\necho 3\\ntouch it-ran"} ;; --- ;; say "z"')
+        await person.sees("y al a al n do +3")
+        rows = [row.strip() for row in person.screen.split("\n")]
+        assert rows[1:3] == ["bash wants to run;", "echo 1"]
+        assert "waiting" in rows[4]
+        await person.until(lambda: isinstance(person.app.focused, Question), "that it takes keys")
+        await person.pilot.press("pagedown", "pagedown", "pagedown")
+        await person.sees("touch it-ran")
+        await person.decides("bash wants to run;", "y")
+        await person.idle()
+        assert (tmp_path / "it-ran").exists()
+        await person.says("/model")
+        await person.sees("Model (now lab-1)")
+        await person.sees("lab/lab-1  200k")
+        await person.pilot.press("escape")
+        await person.misses("Model (now lab-1)")
+
+
+async def test_a_long_choice_in_full_leaves_the_keys_on_a_small_screen(tmp_path: Path) -> None:
+    async with stage(tmp_path, size=(40, 10)) as person:
+        await person.sees("ready")
+        options: list[Option[int | None]] = [Option(number, f"{number}" + 150 * "x") for number in range(5)]
+        asked = asyncio.create_task(person.app.choose("Which one of all these is meant by that?", options))
+        await person.sees("Enter takes it, Esc")
+        await person.pilot.press("x")
+        await person.sees("/x")
+        rows = [row.strip() for row in person.screen.split("\n")]
+        assert "Enter takes it, Esc" in rows[-2], rows
+        assert "Which one" in person.screen
+        await person.pilot.press("escape")
+        assert await asked is None
 
 
 async def test_control_c_refuses_and_twice_leaves(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ _SHOWN = 8
 #: The lines around what a question is about and what can be chosen: of the transcript, the border, how much more there
 #: is, the keys, the status.
 _AROUND = 5
+#: A screen with fewer lines has room for hardly more than what can be chosen.
+_LOW = 8
 
 
 class Question(Vertical, can_focus=True):
@@ -32,6 +34,8 @@ class Question(Vertical, can_focus=True):
     Question .body { height: auto; }
     Question .title { height: auto; }
     Question .options { height: auto; text-wrap: nowrap; text-overflow: ellipsis; }
+    Question.-low { border-top: none; }
+    Question.-low .title { max-height: 1; }
     """
 
     def __init__(
@@ -91,6 +95,9 @@ class Question(Vertical, can_focus=True):
         title = -(-cell_len(self._title) // width)
         left = screen.height - _AROUND - title - min(self._shown, len(self._options))
         most = max(1, min(left, screen.height * 2 // 5)) if self._body.plain else 0
+        self.set_class(self._is_low, "-low")
+        if self._is_low and most:  # The transcript, the title and the status have a line each.
+            most = max(1, screen.height - 3 - (1 if self.by_key else min(self._shown, len(self._options))))
         for body in self.query(".body"):
             body.styles.max_height = most
         rows = sum(1 + cell_len(line) // width for line in self._body.plain.split("\n"))
@@ -123,13 +130,19 @@ class Question(Vertical, can_focus=True):
         return self.sudden or self.by_key
 
     @property
+    def _is_low(self) -> bool:
+        return self.app.size.height < _LOW
+
+    @property
     def _shown(self) -> int:
+        if self._is_low:
+            return max(1, self.app.size.height - 3 - bool(self._body.plain))
         return max(3, min(_SHOWN, self.app.size.height // 3))
 
     def _draw(self) -> None:
-        text = self._more()
+        text = Text() if self._is_low else self._more()
         if self._listens or not self.is_sudden:
-            text.append(self._choice())
+            text.append(self._keys() if self._is_low and self.by_key else self._choice())
         else:
             text.append("stop typing to answer", "dim")
         self.query_one(".options", Static).update(text)
@@ -153,17 +166,33 @@ class Question(Vertical, can_focus=True):
             label = f"{option.key}  {option.label}" if option.key else option.label
             text.append(safe(label).replace("\n", " "), "reverse" if number == self._at else "")
             text.append("\n")
+        if self._is_low:
+            return text[:-1]
         for row in self._rest(fitting):
             text.append(f"{row}\n", "cyan")
         hidden = len(fitting) - shown
         text.append(f"{hidden} more; {self._hint}" if hidden > 0 else self._hint, "dim")
         return text
 
+    def _keys(self) -> Text:
+        """Return what can be chosen in one line, each as far as there is room, and how much more there is above."""
+        left = sum(round(body.max_scroll_y - body.scroll_y) for body in self.query(".body"))
+        more = f" +{left}" if left else ""
+        width = (self.app.size.width - 2 - len(more)) // len(self._options) - 1
+        text = Text()
+        for number, one in enumerate(self._options):
+            text.append(f"{one.key} {safe(one.label)}"[:width].ljust(width), "reverse" if number == self._at else "")
+            text.append(" ")
+        return text.append(more.lstrip(), "yellow")
+
     def _rest(self, fitting: Sequence[Option[Any]]) -> list[str]:
         """Return the lines of all that the marked one says, if it is too long for one: others may begin like it."""
         width = max(1, self.app.size.width - 2)
         label = safe(fitting[self._at].label).replace("\n", " ") if 0 <= self._at < len(fitting) else ""
-        return chop_cells(label, width)[: self._shown] if cell_len(label) > width and not self.by_key else []
+        # Around it are the border, the title, what can be chosen, what was typed, the keys and the status.
+        room = self.app.size.height - 5 - -(-cell_len(self._title) // width) - min(len(fitting), self._shown)
+        rows = chop_cells(label, width) if cell_len(label) > width and not self.by_key else []
+        return rows[: max(0, min(room, self._shown))]
 
     def on_key(self, event: events.Key) -> None:
         event.stop()
