@@ -39,9 +39,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "listen_address": {"errors"},
     "daemon_settings": {"flags", "listen_address"},
     "config_file": {"learned", "errors", "printable", "regular", "flags", "daemon_settings", "providers/vendors"},
-    "config": {"learned", "errors", "flags", "config_file", "providers/vendors"},
+    "config": {"learned", "errors", "flags", "config_file", "providers/vendors", "agent/policy"},
     # One reading of the file, with an eye to what the agent would make of it.
-    "agents": {"errors", "config", "config_file", "daemon_settings", "agent", "providers/vendors"},
+    "agents": {"errors", "config", "config_file", "daemon_settings", "agent/policy", "providers/vendors"},
     # It asks where settings come from, which nobody who runs an agent needs to know.
     "origins": {"errors", "config", "agents", "credentials", "provision", "providers/vendors", "providers/models"},
     "auth_file": {"learned", "errors", "private"},
@@ -86,9 +86,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     # lab is a service at the other end of a line: it knows what a transport is, and none of our decoders.
     "providers/lab": {"errors", "regular", "messages", "encoding", "events", "providers/base"},
+    # A rule makes sense or not wherever it is read.
+    "agent/policy": {"errors"},
     "agent": {
         "errors", "printable", "surrogates", "messages", "events", "slash", "store", "schema", "providers/base",
-        "tools/base",
+        "tools/base", "agent/policy",
     },
     # What the sessions of one process share: it keeps the shared parts and lends them.
     "premises": {"store", "key_command", "providers/base", "providers", "tools"},
@@ -121,10 +123,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "provision", "providers/models", "runtime", "session", "serve", "wire", "left_providers", "aside", "past",
     },
     "briefing": {"errors", "regular", "config", "instructions", "agent", "toolbox"},
-    "guard": {"config", "provision", "answers", "agent"},
+    "guard": {"config", "provision", "answers", "agent", "agent/policy"},
     # The only one that picks concrete parts.
     "runtime": {
-        "errors", "messages", "store", "config", "provision", "premises", "agent", "session", "toolbox", "briefing",
+        "errors", "store", "config", "provision", "premises", "agent", "agent/policy", "session", "toolbox", "briefing",
         "guard", "schema", "journal", "answers", "extension_host", "past", "preloading", "clock",
     },
     "clock": {"errors", "messages"},

@@ -99,13 +99,13 @@ def test_what_the_service_lists_is_marked_in_the_table() -> None:
     [
         (["--live"], "say whom to ask: zot models --live --provider NAME"),
         (["--provider", "anthropic", "--live"], "no key for anthropic: set ANTHROPIC_API_KEY, "),
-        (["--provider", "acme"], "unknown provider 'acme'; known: "),
+        (["--provider", "acme"], "--provider acme: unknown provider 'acme'; known: "),
         (["gpt-5"], "zot models takes no words, only flags: 'gpt-5'"),
         (["--provider", "ollama", "--live", "--base-url", "http://127.0.0.1:1"], "ollama: "),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(words: list[str], problem: str) -> None:
     code, output, errors = zot(*words)
-    assert (code, output) == (2 if words in (["--live"], ["gpt-5"]) else 1, "")
+    assert (code, output) == (2 if words in (["--live"], ["gpt-5"], ["--provider", "acme"]) else 1, "")
     assert errors.startswith(f"zot: {problem}")
     assert errors.count("\n") == 1

@@ -93,10 +93,26 @@ def _deadline(text: str) -> tuple[str, float]:
     return name, seconds(value)
 
 
+def _provider(text: str) -> str:
+    if text not in VENDORS:
+        raise ValueError(f"unknown provider {text!r}; known: {', '.join(sorted(VENDORS))}")
+    return text
+
+
+def _rule(text: str) -> str:
+    from zot.agent.policy import Rule  # Only who has one waits for it.
+
+    try:
+        Rule.parse(text)
+    except ConfigError as problem:
+        raise ValueError(str(problem)) from None
+    return text
+
+
 #: The flags of every command that runs an agent.
 AGENT_FLAGS: Sequence[Flag] = (
     Flag("--agent", "the agent that config.toml describes as [agents.NAME]", value="NAME"),
-    Flag("--provider", "the model service; `lab` needs no key and no network", value="NAME"),
+    Flag("--provider", "the model service; `lab` needs no key and no network", value="NAME", parse=_provider),
     Flag("--model", "the model", value="ID"),
     Flag("--api-key", "the key; better set the service's variable: arguments are visible to others", value="KEY"),
     Flag("--base-url", "another server that speaks the provider's API", value="URL"),
@@ -117,7 +133,8 @@ AGENT_FLAGS: Sequence[Flag] = (
     Flag("--compact-at", "make room already from so many tokens on", value="TOKENS", parse=positive),
     Flag("--tools", "exactly these tools", value="A,B", parse=_names),
     Flag("--no-tools", "no tools at all"),
-    Flag("--policy", "TOOL[:PATTERN]=allow, deny or ask; the first rule that matches decides", value="RULE", many=True),
+    Flag("--policy", "TOOL[:PATTERN]=allow, deny or ask; the first rule that matches decides", value="RULE", many=True,
+         parse=_rule),
     Flag("--approval-timeout", "how long a person has to answer (120)", value="SECONDS", parse=seconds,
          setting="approval_timeout_s"),
     Flag("--lock", "keep the tools inside the directory; bash needs bubblewrap for it"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from zot.config import TOOL_NAMES, Config, extension_places, kept_in, tool_environment, zot_home
@@ -40,8 +40,9 @@ def open_extensions(
     from zot.extensions.surroundings import Surroundings
     from zot.version import __version__
 
-    located = find_extensions(config, cwd)
+    located, wanted = find_extensions(config, cwd), config.tools
     if not any(one.counts for one in located) and not joinable:
+        _warn_of_missing(wanted or (), ())
         return None
     env, home = tool_environment(config.environment), zot_home(config.environment)
     around = Surroundings(
@@ -56,10 +57,25 @@ def open_extensions(
         Confinement(toolbox.processes, env, cwd=cwd, zot_home=home),
         config.unsandboxed_ext,
     )
-    wanted = config.tools
     return Manager(
-        located, around, taken=TOOL_NAMES, offered=lambda name: wanted is None or name in wanted, joinable=joinable
+        located,
+        around,
+        taken=TOOL_NAMES,
+        offered=lambda name: wanted is None or name in wanted,
+        up=lambda tools: None if joinable else _warn_of_missing(wanted or (), tools),
+        joinable=joinable,
     )
+
+
+def _warn_of_missing(wanted: Sequence[str], tools: Collection[str]) -> None:
+    """Say which tools somebody wants that neither we nor extensions have."""
+    import logging
+
+    from zot.printable import printable
+
+    for name in wanted:
+        if name not in TOOL_NAMES and name not in tools:
+            logging.getLogger("zot").warning("no extension has the tool %s that is wanted", printable(name))
 
 
 def join(

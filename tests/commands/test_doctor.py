@@ -176,8 +176,9 @@ def test_a_home_that_is_relative_and_does_not_exist_is_no_obstacle() -> None:
 
 
 def test_an_unknown_provider_is_a_failure(home: Path) -> None:
-    doctor = Doctor(home, "--offline", "--provider", "acme")
-    assert (doctor.code, doctor["acme"][0]) == (1, "fail")
+    (home / "config.toml").write_text('[agents.default]\nprovider = "acme"\n')
+    doctor = Doctor(home, "--offline")
+    assert (doctor.code, doctor["config.toml"][0]) == (1, "fail")
 
 
 def test_the_proxy_and_the_certificates_are_shown_without_passwords(home: Path) -> None:

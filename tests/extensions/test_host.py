@@ -468,3 +468,17 @@ for frame in frames():
     assert results(many) == [("extension long wrote a line with more than 20000 values", True)]
     ((text, is_error),) = results(escapes)
     assert (text[:2], is_error) == ("\n\n", False)
+
+
+async def test_a_tool_that_is_wanted_and_that_nobody_has_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = ("read", "lookup", "teleport")
+    async with Stage(tmp_path, Extension(tmp_path, "finder", TOOL), tools=wanted) as stage:
+        assert caplog.messages == []
+        assert results(await stage.prompt('call lookup {"q": "it"} ;; --- ;; say done')) == [("found it", False)]
+        await stage.prompt("say hi")
+        assert caplog.messages == ["no extension has the tool teleport that is wanted"]
+    (tmp_path / "extensions").mkdir()
+    async with Stage(tmp_path, tools=("teleport",)):
+        assert caplog.messages[1:] == ["no extension has the tool teleport that is wanted"]

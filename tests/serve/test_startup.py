@@ -38,6 +38,7 @@ WRONG = {
     "no steps": (["--provider", "lab", "--max-steps", "0"], r"--max-steps 0: must be at least 1"),
     "steps that are no number": (["--provider", "lab", "--max-steps", "many"], r"--max-steps many: "),
     "unknown reasoning": (["--provider", "lab", "--reasoning", "deep"], r"--reasoning deep: must be one of off, low"),
+    "no rule": (["--policy", "bogus"], r"--policy bogus: 'bogus' is not a rule; write TOOL"),
     "neither on nor off": (["--auto-compact", "maybe"], r"--auto-compact maybe: must be one of on, off"),
     "no key": (["--provider", "anthropic"], r"no key for anthropic: set ANTHROPIC_API_KEY.*--provider lab needs none"),
     "a missing directory": (["--provider", "lab", "--cwd", "nowhere"], r"nowhere is not a directory"),
@@ -54,7 +55,7 @@ WRONG = {
 #: What no file and no service could make right.
 MISUSED = [WRONG[name][1] for name in ("an unknown flag", "a word", "a flag without its value", "a switch with a value",
                                        "no steps", "steps that are no number", "unknown reasoning",
-                                       "neither on nor off")]  # fmt: skip
+                                       "neither on nor off", "an unknown provider", "no rule")]  # fmt: skip
 FILES = {
     "broken/config.toml": b"agents = [",
     "unknown/config.toml": b'[agents.default]\nprovider = "lab"\ncolour = "red"\n',

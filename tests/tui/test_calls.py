@@ -239,7 +239,7 @@ async def test_a_screen_with_hardly_any_room_shows_what_can_be_chosen(tmp_path: 
         await person.sees("y al a al n do +3")
         rows = [row.strip() for row in person.screen.split("\n")]
         assert rows[1:3] == ["bash wants to run;", "echo 1"]
-        assert "waiting" in rows[4]
+        await person.until(lambda: "waiting" in person.screen.split("\n")[4], "the status")
         await person.until(lambda: isinstance(person.app.focused, Question), "that it takes keys")
         await person.pilot.press("pagedown", "pagedown", "pagedown")
         await person.sees("touch it-ran")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, get_args
 
 from zot import events
@@ -67,14 +67,17 @@ class Manager:
         *,
         taken: Sequence[str],
         offered: Callable[[str], bool] = lambda name: True,
+        up: Callable[[Collection[str]], None] = lambda tools: None,
         joinable: bool = False,
     ) -> None:
+        """``up`` hears, once, which tools there are when all have had the time to say so."""
         # One that cannot run says why when it would start, and what it was to guard stays blocked.
         self._located = [one for one in located if one.counts]
         self._around = around
         self._show: Callable[[Sequence[AgentEvent]], None] = lambda shown: None
         self._taken = frozenset(taken)
         self._offered = offered
+        self._up = up
         self._joinable = joinable
         self._roster = Roster(around, self, self._dismissed)
         self._started = False
@@ -156,6 +159,7 @@ class Manager:
             self._begun = True
             for extension in self.extensions:
                 self._report_clashes(extension)
+            self._up({tool.spec.name for tool in self.tools()})
             self._tell(wire.Event("session_start"))
 
     async def turn_starting(self, step: int) -> str | None:
