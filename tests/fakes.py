@@ -259,6 +259,7 @@ class SlowStore:
     shared = False
     keeps = False
     left_behind = False
+    epoch = 1
     last_run = 0
 
     def __init__(self) -> None:

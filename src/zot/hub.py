@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -43,8 +44,11 @@ class Wanted(msgspec.Struct, frozen=True):
 class Channel(Subscriber, Protocol):
     """Where the events of one session go, whether or not it is loaded."""
 
-    def opened(self, last_seq: int, *, busy: bool) -> None:
-        """The session has been loaded; its newest row has this number. ``busy`` if it is in the middle of a run."""
+    def opened(self, last_seq: int, epoch: int, *, busy: bool) -> None:
+        """The session has been loaded; its newest row has this number. ``busy`` if it is in the middle of a run.
+
+        ``epoch`` tells it from others that had its name.
+        """
 
     def overheard(self, upto: int) -> None:
         """There are rows up to this number that were not delivered."""
@@ -117,8 +121,8 @@ class Hub:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The sessions that are loaded."""
-        return tuple(self._live)
+        """The sessions that are loaded, and were not deleted meanwhile."""
+        return tuple(session_id for session_id, live in self._live.items() if not live.session.is_broken)
 
     @property
     def sessions(self) -> tuple[Session, ...]:
@@ -197,10 +201,13 @@ class Hub:
         async with self.use(session_id):
             pass
 
-    async def refresh(self, session_id: str, last_seq: int) -> None:
-        """Let go of a session that has nothing to do if others have added rows to it, up to ``last_seq``."""
+    async def refresh(self, session_id: str, last_seq: int, epoch: int) -> None:
+        """Let go of a session that has nothing to do if others have added rows to it, up to ``last_seq``, or have made
+        another one in its place, as its ``epoch`` tells."""
         live = self._live.get(session_id)
-        if live is not None and live.session.last_seq < last_seq and live.can_go(before=0.0):
+        if live is None or not live.can_go(before=0.0 if live.session.epoch == epoch else math.inf):
+            return
+        if live.session.epoch != epoch or live.session.last_seq < last_seq:
             await asyncio.wait({self._leave(session_id)})
 
     def check_open(self) -> None:
@@ -238,7 +245,7 @@ class Hub:
             if (live := self._live.get(session_id)) is not None:
                 if not live.session.is_broken or live.session.busy or live.users:
                     return live
-                self._leave(session_id)  # What it could not write, such as on a full disk, is not on record.
+                self._leave(session_id)  # It was deleted, or has not recorded something, such as on a full disk.
             if (leaving := self._leaving.get(session_id)) is not None:
                 await asyncio.wait({leaving.task})
                 continue
@@ -264,7 +271,7 @@ class Hub:
         finally:
             self._opened -= 1
         channel = self.channel(session_id)
-        channel.opened(session.last_seq, busy=session.busy)
+        channel.opened(session.last_seq, session.epoch, busy=session.busy)
         session.subscribe(channel)
         session.overhear(channel.overheard)
         live = self._live[session_id] = Live(session)

@@ -51,6 +51,7 @@ class Session:
     ) -> None:
         self.agent = agent
         self._store = store if store is not None else MemoryStore()
+        self.epoch = self._store.epoch  # Which session of its name it is, as it was found.
         self._jobs = jobs or NoJobs()
         self._files = files
         self._history = History(
@@ -129,7 +130,7 @@ class Session:
 
     @property
     def is_broken(self) -> bool:
-        """True if something could not be recorded: then it must be opened again."""
+        """True if something could not be recorded, or it was deleted: then it must be opened again."""
         return self._store.is_broken
 
     @property

@@ -175,7 +175,10 @@ class Store(Protocol):
 
     @property
     def is_broken(self) -> bool:
-        """True if rows could not be made safe: it takes no more, and whoever goes on opens the session again."""
+        """True if rows could not be made safe, or are gone: it takes no more, and who goes on opens the session again.
+
+        Costs next to nothing.
+        """
 
     @property
     def full(self) -> bool:
@@ -203,6 +206,10 @@ class Store(Protocol):
         """Make another session of the rows up to number ``at``. Raise UserError if that cannot be."""
 
     @property
+    def epoch(self) -> int:
+        """What differs between two sessions of one name, and between before and after a loss of rows."""
+
+    @property
     def last_seq(self) -> int:
         """The number of the newest row; 0 before the first."""
 
@@ -223,6 +230,7 @@ class MemoryStore:
     shared = False
     keeps = False
     left_behind = False
+    epoch = 1
 
     def __init__(self, *, keep: int | None = 0) -> None:
         self._rows: deque[Row] = deque(maxlen=keep)

@@ -14,6 +14,7 @@ from daemon_process import eventually
 from daemons import PATIENCE_S, Caller, Running, running
 from zot.config import Config
 from zot.errors import StoreFailed
+from zot.journal.journal import Journal
 from zot.runtime import open_recorded
 
 
@@ -93,6 +94,85 @@ async def test_who_followed_a_session_that_was_deleted_hears_the_next_one_of_its
     await say_elsewhere(tmp_path, "s", "!echo there")
     await other.until(type="turn_complete", content="there")
     assert said(other, "s") == ["there"]
+
+
+async def replace_elsewhere(home: Path, session_id: str, prompt: str = "") -> None:
+    """Delete a session as another process would, and make another one of its name if it is prompted."""
+    journal = await Journal.open(home / "journal.db")
+    await journal.delete(session_id)
+    await journal.close()
+    if prompt:
+        await say_elsewhere(home, session_id, prompt)
+
+
+@pytest.mark.parametrize("prompt", ["!echo short", "!say 99 " + 99 * "x"], ids=["shorter", "longer"])
+async def test_who_follows_a_session_that_others_delete_and_make_again_hears_the_new_one_from_its_beginning(
+    daemon: Running, tmp_path: Path, prompt: str
+) -> None:
+    caller, other = await daemon.caller(), await daemon.caller(features=["events"])
+    first = await caller.get("session/new", agentAlias="default", sessionId="s")
+    await caller.get("session/prompt", sessionId="s", prompt="!say 20 " + 20 * "y")
+    await other.get("session/attach", sessionId="s")
+    heard = len(caller.heard)
+    await replace_elsewhere(tmp_path, "s", prompt)
+    await caller.until(type="turn_complete")
+    assert caller.heard[heard]["params"]["prompt"] == prompt
+    await other.until(type="restarted")
+    on_record = await daemon.events("s")
+    while len(other.updates()) < 1 + len(on_record):
+        await other.read()
+    assert [(one["seq"], one["event"]) for one in other.updates()[1:]] == on_record
+    state = await caller.get("session/state", sessionId="s")
+    assert (state["messageCount"], state["lastSeq"]) == (2, on_record[-1][0])
+    assert state["epoch"] > first["epoch"]
+
+
+async def test_a_session_that_others_have_deleted_and_made_again_is_the_new_one_however_it_is_used(
+    daemon: Running, tmp_path: Path
+) -> None:
+    caller = await daemon.caller()
+    for session_id in ("new", "prompt", "messages", "state"):
+        await caller.get("session/new", agentAlias="default", sessionId=session_id)
+        await caller.get("session/prompt", sessionId=session_id, prompt="!say 20 " + 20 * "y")
+        await replace_elsewhere(tmp_path, session_id, "!echo there")
+    assert (await caller.get("session/new", agentAlias="default", sessionId="new"))["messageCount"] == 2
+    assert (await caller.get("session/prompt", sessionId="prompt", prompt="!echo here"))["content"] == "here"
+    said = (await caller.get("session/messages", sessionId="messages"))["messages"]
+    assert [one["content"] for one in said] == ["!echo there", "there"]
+    assert (await caller.get("session/state", sessionId="state"))["messageCount"] == 2
+
+
+async def test_a_session_that_others_have_deleted_is_gone_and_can_be_made_again(
+    daemon: Running, tmp_path: Path
+) -> None:
+    caller = await daemon.caller()
+    for session_id in ("a", "b"):
+        await caller.get("session/new", agentAlias="default", sessionId=session_id)
+        await caller.get("session/prompt", sessionId=session_id, prompt="!echo old")
+        await replace_elsewhere(tmp_path, session_id)
+    assert (await caller.get("status"))["sessionIds"] == []
+    assert (await caller.error("session/prompt", sessionId="a", prompt="!echo one"))[0] == -32000
+    for session_id in ("a", "b"):
+        made = await caller.get("session/new", agentAlias="default", sessionId=session_id)
+        assert made["messageCount"] == 0
+        assert (await caller.get("session/prompt", sessionId=session_id, prompt="!echo new"))["content"] == "new"
+    assert (await caller.get("status"))["sessionIds"] == ["a", "b"]
+
+
+async def test_who_makes_a_session_that_others_delete_at_that_moment_has_it_all_the_same(
+    daemon: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller, shelf = await daemon.caller(), daemon.daemon.shelf
+    standing = shelf.standing
+
+    async def late(session_id: str) -> tuple[int, int]:
+        monkeypatch.undo()
+        await daemon.journal.delete(session_id)
+        return await standing(session_id)
+
+    monkeypatch.setattr(shelf, "standing", late)
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    assert (await caller.get("session/prompt", sessionId="s", prompt="!echo hi"))["content"] == "hi"
 
 
 @pytest.mark.parametrize("jump_s", [86_400, -86_400])

@@ -22,7 +22,7 @@ RUN: Sequence[AgentEvent] = (UserMessage((TextBlock("hi"),), "t"), *(TextDelta(f
 class Record:
     """What is on disk: all of the run."""
 
-    async def events_after(self, after: int, limit: int) -> Sequence[tuple[int, AgentEvent]]:
+    async def events_after(self, after: int, limit: int, epoch: int = 0) -> Sequence[tuple[int, AgentEvent]]:
         return [(seq, event) for seq, event in enumerate(RUN, 1) if seq > after][:limit]
 
     async def run_so_far(self, upto: int) -> Sequence[AgentEvent]:
@@ -57,7 +57,7 @@ class Ears:
 
 async def test_what_is_on_disk_and_was_not_shown_yet_is_heard_once() -> None:
     feed, ears = Feed("s", Record()), Ears()
-    feed.opened(3, busy=True)  # Rows 4 and 5 have been written, and the session has not heard of it.
+    feed.opened(3, 1, busy=True)  # Rows 4 and 5 have been written, and the session has not heard of it.
     is_there = asyncio.Event()
     feed.follow(Backlog(ears), Dialect.CAMEL, 0, caught_up=is_there.set)
     async with asyncio.timeout(PATIENCE_S):

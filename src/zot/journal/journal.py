@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -139,10 +140,10 @@ class Journal(Look):
         """Give a session a title. Raise NoSuchSession."""
         await self.writing(lambda connection: tables.rename(connection, session_id, title))
 
-    async def delete(self, session_id: str) -> None:
-        """Remove a session for good. Raise NoSuchSession, SessionBusy while it runs."""
+    async def delete(self, session_id: str) -> SessionRecord:
+        """Remove a session for good; return what it was. Raise NoSuchSession, SessionBusy while it runs."""
 
-        def remove(connection: sqlite3.Connection) -> None:
+        def remove(connection: sqlite3.Connection) -> SessionRecord:
             session = tables.get(connection, session_id)
             if not self.leases.take(session.number):
                 raise busy(session)
@@ -150,8 +151,12 @@ class Journal(Look):
                 tables.delete(connection, session.number)
             finally:
                 self.leases.let_go(session.number)
+            return session
 
-        await self.writing(remove)
+        removed = await self.writing(remove)
+        with suppress(StoreFailed, OSError):  # Who has it open learns of it when it is next written to.
+            self.leases.bury(removed.number)
+        return removed
 
     async def fork(self, session_id: str, new_id: str, *, at: int) -> SessionRecord:
         """Make ``new_id`` from the rows of a session up to number ``at``. Raise NoSuchSession, UserError."""

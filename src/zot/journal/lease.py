@@ -2,7 +2,8 @@
 
 One file for all sessions, one descriptor a process. The byte at a session's number is locked by whoever runs it, so
 a dead process holds nothing, whatever its number or the clock says. Byte 0 is shared by all who have the journal open
-and owned by whoever replaces it. The contents are marks: for each session the number of the newest row that was safe.
+and owned by whoever replaces it. The contents are marks: for each session the number of the newest row that was safe,
+or that it was deleted: who has it open learns of that from there, at no cost.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ FLOCK = "hhqqi0q"
 _MARK = struct.Struct("<Q")
 #: The place in the lock file, where no session is, that says that damage was met.
 SUSPECTED = 0
+#: The mark of a session that was deleted: no row has that number.
+_BURIED = (1 << 64) - 1
 _SET = getattr(fcntl, "F_OFD_SETLK", None)
 _GET = getattr(fcntl, "F_OFD_GETLK", None)
 
@@ -92,6 +95,18 @@ class Leases:
 
     def marked(self, number: int) -> int:
         """Return up to which row a session was once safe; 0 if nobody knows."""
+        mark = self._mark_of(number)
+        return 0 if mark == _BURIED else mark
+
+    def bury(self, number: int) -> None:
+        """Remember that a session was deleted. Raise StoreFailed if others lock another file."""
+        self.mark({number: _BURIED})
+
+    def is_buried(self, number: int) -> bool:
+        """True if a session was deleted, here or elsewhere."""
+        return self._mark_of(number) == _BURIED
+
+    def _mark_of(self, number: int) -> int:
         data = os.pread(self._descriptor, _MARK.size, _MARK.size * number)
         return int(_MARK.unpack(data)[0]) if len(data) == _MARK.size else 0
 
@@ -156,7 +171,8 @@ def read_marks(path: str) -> tuple[int, ...]:
             data = file.read()
     except OSError:
         return ()
-    return tuple(mark for (mark,) in _MARK.iter_unpack(data[: len(data) // _MARK.size * _MARK.size]))
+    marks = (mark for (mark,) in _MARK.iter_unpack(data[: len(data) // _MARK.size * _MARK.size]))
+    return tuple(0 if mark == _BURIED else mark for mark in marks)
 
 
 def suspect(journal: str) -> bool:

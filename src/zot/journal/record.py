@@ -94,6 +94,8 @@ class Record:
         #: what it writes is written with that, and what it raises is raised by `begin`, which then has not begun.
         self.admit: Callable[[sqlite3.Connection, int], None] | None = None
         self._failure: StoreFailed | None = None
+        #: Whether the session was found to be deleted.
+        self._is_gone = False
         self._waiting: set[asyncio.Future[None]] = set()
         self._safe: Callable[[int], None] = lambda seq: None
         self._failed: Callable[[StoreFailed], None] = lambda problem: None
@@ -121,6 +123,7 @@ class Record:
             # Whatever keeps us from using the lease must not leave it taken.
             taking.add_done_callback(lambda _: self._files.leases.let_go(self.number) if taken else None)
             taking.cancel()
+            self._is_gone = isinstance(problem, NoSuchSession)
             self._files.suspect(problem)
             if isinstance(problem, TimeoutError):
                 raise StoreFailed(f"{self._files.path} has not answered for {self._patience_s:g} s") from None
@@ -229,8 +232,8 @@ class Record:
 
     @property
     def is_broken(self) -> bool:
-        """True if rows could not be written: it takes no more."""
-        return self._failure is not None
+        """True if rows could not be written, or the session was deleted: it takes no more."""
+        return self._failure is not None or self._is_gone or self._files.leases.is_buried(self.number)
 
     @property
     def full(self) -> bool:
@@ -356,12 +359,15 @@ def checked_epoch(connection: sqlite3.Connection, session: SessionRecord, files:
     """Return the epoch of a session whose newest row is ``last``. Whoever calls this has its lease.
 
     The epoch changes if rows that were once safe may be gone, for their numbers are then given again: a later number is
-    known to have been safe, or the machine went down while the session ran, and only then can the disk be behind.
+    known to have been safe, or the machine went down while the session ran, and only then can the disk be behind. So it
+    does if the session was deleted and is in the file all the same, which then is an earlier one.
     """
     marked = files.leases.marked(session.number)
     if marked > last:
         files.note(f"session {session.id!r}: rows {last + 1} to {marked} were lost")
-    elif session.owner is None or session.owner.parked or session.owner.boot == boot_id():
+    elif not files.leases.is_buried(session.number) and (
+        session.owner is None or session.owner.parked or session.owner.boot == boot_id()
+    ):
         return session.epoch
     query = "UPDATE sessions SET owner = x'', epoch = epoch + 1 WHERE number = ?"
     connection.execute(query, (session.number,))

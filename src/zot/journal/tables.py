@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -81,13 +81,22 @@ def listed(connection: sqlite3.Connection, *, cwd: str | None = None, limit: int
     return [record_of(row) for row in connection.execute(query, (*values, limit))]
 
 
-def stirred(connection: sqlite3.Connection, since: str) -> list[tuple[str, bool, int]]:
-    """Return the sessions that were used ``since`` a time, or that somebody runs: the id of each, if somebody does, and
-    the number of its newest row, if that is what was written: many are looked at, and few are read."""
+class Stirred(NamedTuple):
+    """A session in which something may have happened: if somebody runs it, or died while they did, and what its newest
+    row is by its number, if that is what was written."""
+
+    id: str
+    is_run: bool
+    last_seq: int
+    epoch: int
+
+
+def stirred(connection: sqlite3.Connection, since: str) -> list[Stirred]:
+    """Return the sessions that were used ``since`` a time, or that somebody runs. Many are looked at, few are read."""
     newest = "SELECT first + count - 1 FROM chunks WHERE session = number AND kind = {:d} ORDER BY first DESC LIMIT 1"
     last = ", ".join(f"COALESCE(({newest.format(kind)}), 0)" for kind in Kind)
-    query = f"SELECT id, owner <> x'', MAX({last}) FROM sessions WHERE updated >= ? OR owner <> x''"
-    return [(_text(key), bool(runs), seq) for key, runs, seq in connection.execute(query, (since,))]
+    query = f"SELECT id, owner <> x'', MAX({last}), epoch FROM sessions WHERE updated >= ? OR owner <> x''"
+    return [Stirred(_text(key), bool(runs), *rest) for key, runs, *rest in connection.execute(query, (since,))]
 
 
 def marked(connection: sqlite3.Connection) -> list[SessionRecord]:

@@ -29,8 +29,8 @@ _PIECE_BYTES = 256 << 10
 class Past(Protocol):
     """What is recorded of one session."""
 
-    async def events_after(self, after: int, limit: int) -> Sequence[tuple[int, AgentEvent]]:
-        """Return up to ``limit`` events above a number, with their numbers."""
+    async def events_after(self, after: int, limit: int, epoch: int = 0) -> Sequence[tuple[int, AgentEvent]]:
+        """Return up to ``limit`` events above a number, with their numbers; none if it has another ``epoch`` by now."""
 
     async def run_so_far(self, upto: int) -> Sequence[AgentEvent]:
         """Return the events, not above a number, of the run that it belongs to."""
@@ -124,7 +124,7 @@ class Follower:
             updates.skip(await self._feed.past.run_so_far(self.cursor))
         while True:
             shown = self._feed.seq
-            found = await self._feed.past.events_after(self.cursor, _PIECE)
+            found = await self._feed.past.events_after(self.cursor, _PIECE, self._feed.epoch)
             if self._feed.is_loaded:  # What is safe and has not been shown yet will be delivered.
                 found = [(seq, event) for seq, event in found if seq <= self._feed.seq]
             if found:
@@ -171,8 +171,9 @@ class Feed:
         self.session_id = session_id
         self.past = past
         self.metrics = metrics or Metrics()
-        #: The number of the newest event that was shown here.
+        #: The number of the newest event that was shown here, and of which session of this name; 0 if of none yet.
         self.seq = 0
+        self.epoch = 0
         self.is_loaded = False
         #: Whether the end of a run that was shown to begin is still to be shown.
         self.in_run = True
@@ -232,10 +233,9 @@ class Feed:
 
     # What a channel does.
 
-    def opened(self, last_seq: int, *, busy: bool) -> None:
+    def opened(self, last_seq: int, epoch: int, *, busy: bool) -> None:
         """The session has been loaded; its newest row has this number."""
-        if last_seq < self.seq:
-            self.restart()
+        self.meet(epoch)
         self.is_loaded = True
         self.in_run = busy
         self.overheard(last_seq)
@@ -246,9 +246,16 @@ class Feed:
             self.deliver(Batch(0, 0, gone))
         self.is_loaded = False
 
-    def restart(self) -> None:
-        """The session was deleted: whatever has its name from now on begins anew."""
-        self.seq = 0
+    def meet(self, epoch: int) -> None:
+        """What has this name is of this ``epoch``: if that is another than was followed, that one was deleted."""
+        self.bury(self.epoch if self.epoch != epoch else 0)
+        self.epoch = epoch
+
+    def bury(self, epoch: int) -> None:
+        """The session of this ``epoch`` was deleted. If it is followed, the next of its name begins anew."""
+        if not epoch or epoch != self.epoch:
+            return
+        self.seq = self.epoch = 0
         self.in_run = True
         self._updates.clear()
         for follower in self._followers:

@@ -90,8 +90,8 @@ class KeptMethods:
     async def _messages(self, connection: Connection, asked: said.Messages) -> _EncodedPage:
         last_seq: int | said.Absent = said.ABSENT
         try:
-            seq, _ = await self._shelf.standing(asked.session_id)
-            await self._hub.refresh(asked.session_id, seq)
+            seq, epoch = await self._shelf.standing(asked.session_id)
+            await self._hub.refresh(asked.session_id, seq, epoch)
             async with self._hub.use(asked.session_id, looks=True) as session:
                 before = session.before
                 messages = list(session.transcript.messages)
@@ -118,8 +118,7 @@ class KeptMethods:
         with suppress(NoSuchSession):  # Then it is as it was wanted.
             await check_use(self._hub, connection, asked.session_id)
             await self._hub.let_go(asked.session_id)
-            await self._shelf.delete(asked.session_id)
-            connection.office.feed(asked.session_id).restart()
+            connection.office.feed(asked.session_id).bury(await self._shelf.delete(asked.session_id))
         connection.unfollow(asked.session_id)
         return said.Deleted(asked.session_id)
 

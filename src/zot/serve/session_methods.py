@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from zot.errors import AgentError, RunCancelled, UserError
+from zot.errors import AgentError, NoSuchSession, RunCancelled, UserError
 from zot.hub import Hub, Wanted
 from zot.messages import ZERO
 from zot.serve.answering import Deferred, Told
@@ -23,6 +24,10 @@ from zot.wire.updates import pending_of
 if TYPE_CHECKING:
     from zot.job import Dropped, Job, Started
     from zot.session import Session
+
+
+#: How often a session is made that others delete at the same time.
+_TRIES = 8
 
 
 class Shelf(Protocol):
@@ -85,7 +90,11 @@ class SessionMethods:
         from zot.session import new_session_id  # Who is the first to come waits for what is loaded.
 
         wanted = Wanted(asked.agent_alias, asked.cwd, guarded=not connection.is_local)
-        return await self._opened(connection, asked.session_id or new_session_id(), wanted)
+        session_id = asked.session_id or new_session_id()
+        for _ in range(_TRIES):
+            with suppress(NoSuchSession):  # Others have deleted it at that moment: then it is made again.
+                return await self._opened(connection, session_id, wanted)
+        return await self._opened(connection, session_id, wanted)
 
     async def _opened(self, connection: Connection, session_id: str, wanted: Wanted | None) -> Told:
         async with self._hub.use(session_id, wanted) as session:
@@ -135,8 +144,8 @@ class SessionMethods:
         return said.Killed(asked.session_id)
 
     async def _let_go(self, connection: Connection, session_id: str) -> None:
-        await self._shelf.standing(session_id)
-        await self._hub.let_go(session_id)
+        if not await self._hub.let_go(session_id):
+            await self._shelf.standing(session_id)
         connection.unfollow(session_id)
 
     async def _fork(self, connection: Connection, asked: said.Fork) -> Told:
@@ -146,7 +155,7 @@ class SessionMethods:
 
     async def _state(self, connection: Connection, asked: said.OfSession) -> said.State:
         seq, epoch = await self._standing(connection, asked.session_id)
-        await self._hub.refresh(asked.session_id, seq)
+        await self._hub.refresh(asked.session_id, seq, epoch)
         async with self._hub.use(asked.session_id, looks=True) as session:
             doing = await self._doing(asked.session_id)
             state = session.state()
@@ -191,6 +200,7 @@ class SessionMethods:
         feed, session = connection.office.feed(session_id), self._hub.session(session_id)
         if session is not None and session.busy:
             return feed.seq, epoch
+        feed.meet(epoch)
         feed.overheard(seq)  # Others may have added rows, which nobody was shown here.
         return seq, epoch
 

@@ -109,9 +109,9 @@ class Shelf:
         """Give a session a title. Raise NoSuchSession."""
         await self._journal.rename(session_id, title)
 
-    async def delete(self, session_id: str) -> None:
-        """Remove a session for good. Raise NoSuchSession, SessionBusy."""
-        await self._journal.delete(session_id)
+    async def delete(self, session_id: str) -> int:
+        """Remove a session for good; return its epoch. Raise NoSuchSession, SessionBusy."""
+        return (await self._journal.delete(session_id)).epoch
 
     async def check(self) -> None:
         """Raise StoreFailed if nothing could be recorded now."""
@@ -144,13 +144,16 @@ class RecordedPast:
         self._journal = journal
         self._session_id = session_id
 
-    async def events_after(self, after: int, limit: int) -> Sequence[tuple[int, AgentEvent]]:
-        """Return up to ``limit`` events above a number, with their numbers; none of a session that was deleted.
+    async def events_after(self, after: int, limit: int, epoch: int = 0) -> Sequence[tuple[int, AgentEvent]]:
+        """Return up to ``limit`` events above a number, with their numbers; none of a session that was deleted, or of
+        another ``epoch``, if one is given.
 
         Among them is when the conversation became another one.
         """
 
         def look(connection: sqlite3.Connection) -> list[tuple[int, AgentEvent]]:
+            if epoch not in (0, tables.get(connection, self._session_id).epoch):
+                return []
             events = view.events_after(connection, self._session_id, after, limit)
             upto = events[-1][0] if len(events) == limit else None
             replaced = view.replacements(connection, self._session_id, after, upto)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from zot.errors import AgentError
 from zot.journal.journal import Journal
-from zot.journal.tables import find, last_seq, stirred
+from zot.journal.tables import Stirred, find, last_seq, stirred
 from zot.messages import timestamp
 from zot.serve.feed import Feed
 
@@ -55,9 +55,10 @@ class Watch:
         newest = await self._journal.reading(lambda connection: self._newest(connection, feeds, since))
         if newest:
             followed = self._followed()
-            for session_id, seq in newest.items():
+            for session_id, (seq, epoch) in newest.items():
                 feed = followed.get(session_id)  # It may have begun here meanwhile.
                 if feed is not None and feed is feeds[session_id]:
+                    feed.meet(epoch)
                     feed.overheard(seq)
 
     def _is_news(self, connection: sqlite3.Connection) -> bool:
@@ -66,11 +67,18 @@ class Watch:
         before, self._versions[id(connection)] = self._versions.get(id(connection)), version
         return bool(before != version)
 
-    def _newest(self, connection: sqlite3.Connection, feeds: Mapping[str, Feed], since: str) -> dict[str, int]:
-        """Return the newest row of those followed in which there is one that nobody was shown here."""
+    def _newest(
+        self, connection: sqlite3.Connection, feeds: Mapping[str, Feed], since: str
+    ) -> dict[str, tuple[int, int]]:
+        """Return the newest row, and the epoch, of those followed of which there is something nobody was shown here."""
         found = stirred(connection, since)
-        ahead = {one for one, _, seq in found if one in feeds and seq > feeds[one].seq}
-        over = self._elsewhere.difference(one for one, _, _ in found).intersection(feeds)
-        self._elsewhere = {one for one, runs, _ in found if runs}
+        ahead = {one.id for one in found if one.id in feeds and _is_news_to(feeds[one.id], one)}
+        over = self._elsewhere.difference(one.id for one in found).intersection(feeds)
+        self._elsewhere = {one.id for one in found if one.is_run}
         sessions = (find(connection, session_id) for session_id in ahead | over)
-        return {session.id: last_seq(connection, session.number) for session in sessions if session is not None}
+        return {one.id: (last_seq(connection, one.number), one.epoch) for one in sessions if one is not None}
+
+
+def _is_news_to(feed: Feed, found: Stirred) -> bool:
+    """True if nobody was shown all of a session here: it has more rows, or is another one of that name."""
+    return found.last_seq > feed.seq or feed.epoch not in (0, found.epoch)
