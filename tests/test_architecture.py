@@ -45,6 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # It asks where settings come from, which nobody who runs an agent needs to know.
     "origins": {"errors", "config", "agents", "credentials", "provision", "providers/vendors", "providers/models"},
     "auth_file": {"learned", "errors", "private"},
+    "token_file": {"errors", "private"},
     "credentials": {"errors", "config", "auth_file", "providers/vendors"},
     # A command that prints a key is kept as tools keep theirs.
     "key_command": {"errors", "credentials", "tools"},
@@ -150,7 +151,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     # The daemon for browsers; `embedded` puts one together inside another program.
     "web": {
-        "errors", "private", "listen_address", "wire", "serve", "agents", "endpoint", "establishment", "journal",
+        "errors", "token_file", "listen_address", "wire", "serve", "agents", "endpoint", "establishment", "journal",
         "premises", "session", "extension_host", "extensions", "store",
     },
     # Who talks to a daemon needs nothing of what a daemon is made of.
@@ -185,7 +186,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # It looks at everything, and nobody but its command looks at it.
     "doctor": {
         "errors", "version", "config", "auth_file", "credentials", "key_command", "providers/vendors", "providers/base",
-        "providers", "tools",
+        "providers", "tools", "endpoint", "token_file",
     },
     "commands": {
         "errors", "version", "printable", "messages", "events", "flags", "config", "skills", "trust", "providers/lab",
@@ -195,7 +196,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "providers/models", "providers", "doctor", "session", "store", "agent", "history", "job", "journal", "past",
         "readable", "branches", "rewind", "tools", "schema", "answers", "extensions", "extension_host", "endpoint",
         "conversation", "local_home", "tui", "daemon_settings", "listen_address", "web", "client", "client_session",
-        "html", "client_home", "preloading", "private",
+        "html", "client_home", "preloading", "private", "token_file",
     },
     # It imports the command that was named, by name; one that must answer is not to die while it is loaded.
     "cli": {"errors", "version", "serve", "readable"},

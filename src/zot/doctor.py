@@ -17,6 +17,7 @@ from zot.auth_file import check as check_auth_file
 from zot.auth_file import path_in
 from zot.config import PROXY_NAMES, Config, keyless_environment, zot_home
 from zot.credentials import Credential, find, stored_for
+from zot.endpoint import locate
 from zot.errors import AgentError, ConfigError, ProviderError
 from zot.key_command import KeyCommand
 from zot.providers.address import split_url
@@ -25,6 +26,8 @@ from zot.providers.http import HttpTransport
 from zot.providers.probe import Outcome, probe
 from zot.providers.proxy import find_proxy
 from zot.providers.vendors import VENDORS, Endpoint, Vendor, endpoint
+from zot.token_file import names_in
+from zot.token_file import path_in as token_path_in
 from zot.tools.process import open_processes
 from zot.tools.sandbox import find_bwrap, trial, why_no_bwrap
 from zot.version import __version__
@@ -69,6 +72,7 @@ async def examine(config: Config, *, config_dir: str | None, wrong: str, is_offl
         _home(zot_home(env)),
         _config_file(config_dir or zot_home(env), wrong),
         _auth_file(zot_home(env)),
+        _token_file(env, config_dir),
         *_api_key(config),
         _proxy(config),
         _certificates(env),
@@ -205,6 +209,21 @@ def _auth_file(home: str | None) -> Check:
     mode = stat.S_IMODE(os.stat(path_in(home)).st_mode)
     known = ", ".join(name for name in names if name in VENDORS) or "nobody"
     return Check("auth.json", "ok", f"{path_in(home)}: mode {mode:04o}, for {known}")
+
+
+def _token_file(env: Mapping[str, str], config_dir: str | None) -> Check:
+    """Look at the tokens with which others reach the daemon."""
+    try:
+        path = token_path_in(locate(env, config_dir=config_dir).data_dir)
+    except ConfigError as problem:
+        return Check("tokens", "none", str(problem))
+    try:
+        names = names_in(path)
+    except ConfigError as problem:
+        return Check("tokens", "warn", str(problem))
+    if names is None:
+        return Check("tokens", "none", "the daemon has none; `zot daemon --listen URL` makes one")
+    return Check("tokens", "ok", f"{path}: for {', '.join(names)}")
 
 
 def _api_key(config: Config) -> tuple[Check, ...]:

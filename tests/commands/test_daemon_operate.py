@@ -87,8 +87,27 @@ def test_status_tells_programs_the_same(operator: Operator) -> None:
     assert told == {
         "running": True, "endpoint": operator.path, "data_dir": str(operator.data), "pid": 4242, "version": "9.8.7",
         "protocol": 1, "active_sessions": 2, "session_ids": ["a", "b\n"], "listens": [],
-            "problem": None,
+            "problem": None, "token_problem": None,
     }  # fmt: skip
+
+
+def test_what_is_wrong_with_its_tokens_is_told_if_it_is_reached_with_them(operator: Operator) -> None:
+    path = operator.data / "elsewhere" / "token"
+    path.parent.mkdir()
+    path.write_text("secret\n")
+    path.chmod(0o604)
+    told = {"dataDir": str(path.parent), "listens": ["ws://127.0.0.1:7777/"]}
+    with FakeDaemon(operator.path, {**BUSY, "status": told}):
+        assert f"\ntoken     {path}: others can read it" in operator.run("status").out
+        path.chmod(0o600)
+        problem = json.loads(operator.run("status", "--json").out)["token_problem"]
+        assert problem.startswith(f"{path}:1: expected a token")
+        assert problem.endswith("; until that is mended, no token admits anybody")
+        path.write_text("secret-" * 6)
+        assert "token" not in operator.run("status").out
+        path.write_text("secret\n")
+    with FakeDaemon(operator.path, {**BUSY, "status": {**told, "listens": []}}):
+        assert "token" not in operator.run("status").out
 
 
 def test_where_it_keeps_its_files_is_told_by_the_daemon_itself(operator: Operator) -> None:

@@ -16,7 +16,8 @@ from gatekeeper import guarding
 from harness import PATIENCE_S, environment
 from zot.providers.vendors import VENDORS
 
-NAMES = ["version", "python", "platform", "ZOT_HOME", "config.toml", "auth.json", "proxy", "certificates",
+NAMES = ["version", "python", "platform", "ZOT_HOME", "config.toml", "auth.json", "tokens", "proxy",
+         "certificates",
          *VENDORS, "bubblewrap", "git", "disk"]  # fmt: skip
 
 
@@ -161,6 +162,24 @@ def test_files_that_are_wrong_are_said_to_be(home: Path) -> None:
     assert doctor["auth.json"][0] == "fail"
     assert "chmod 600" in doctor["auth.json"][1]
     assert doctor["ZOT_HOME"] == ("warn", f"{home}: mode 0755, open to others; try: chmod 700 {home}")
+
+
+def test_the_tokens_of_the_daemon_are_looked_at_and_not_shown(home: Path) -> None:
+    assert Doctor(home, "--offline")["tokens"] == ("none", "the daemon has none; `zot daemon --listen URL` makes one")
+    path, secret = home / "data" / "token", "secret-" * 6
+    path.parent.mkdir()
+    path.touch(0o600)
+    path.write_text(f"{secret}\nphone:{secret}\n")
+    assert Doctor(home, "--offline")["tokens"] == ("ok", f"{path}: for default, phone")
+    void = "until that is mended, no token admits anybody"
+    path.chmod(0o644)
+    status, detail = Doctor(home, "--offline")["tokens"]
+    assert (status, detail.endswith(f"it must be yours, with the mode 600; {void}")) == ("warn", True)
+    path.chmod(0o600)
+    path.write_text(f"{secret}\ntoo-short\n")
+    doctor = Doctor(home, "--offline", "--config-dir", str(home))
+    assert doctor["tokens"][1].startswith(f"{path}:2: expected a token of 32 to 256 letters")
+    assert (secret in doctor.said, "too-short" in doctor.said) == (False, False)
 
 
 def test_the_configuration_decides_who_is_used(home: Path) -> None:

@@ -12,10 +12,11 @@ import msgspec
 from zot.commands.asked import Request, aligned, write, write_json
 from zot.commands.daemon_line import DaemonLine, Refused
 from zot.endpoint import Place, locate
-from zot.errors import UserError
+from zot.errors import ConfigError, UserError
 from zot.learned import learned
 from zot.printable import printable
 from zot.serve.lock_file import is_alive, owned_since, owner
+from zot.token_file import names_in, path_in
 
 _RUNNING, _FAILED, _NOT_RUNNING = 0, 1, 3
 _ANSWER_S = 5.0
@@ -38,6 +39,8 @@ class Status(msgspec.Struct, frozen=True):
     session_ids: tuple[str, ...] | None = None
     listens: tuple[str, ...] | None = None
     problem: str | None = None
+    #: What keeps everybody out who comes by another address than the socket.
+    token_problem: str | None = None
 
 
 class _Said(msgspec.Struct, frozen=True, rename="camel"):
@@ -93,7 +96,17 @@ def look(place: Place, *, within_s: float = _ANSWER_S) -> Status:
         active_sessions=said.active_sessions,
         session_ids=said.session_ids,
         listens=said.listens,
+        token_problem=_token_problem(said.data_dir or place.data_dir) if said.listens else None,
     )
+
+
+def _token_problem(data_dir: str) -> str | None:
+    """Return what is wrong with the tokens of a daemon; None if nothing is."""
+    try:
+        names_in(path_in(data_dir))
+    except ConfigError as problem:
+        return str(problem)
+    return None
 
 
 def stop(request: Request) -> int:
@@ -179,6 +192,7 @@ def _described(found: Status) -> str:
             ("running", f"process {found.pid or 'unknown'}, version {printable(found.version or 'unknown')}"),
             ("endpoint", found.endpoint),
             *(("listens", printable(address)) for address in found.listens or ()),
+            *((("token", printable(found.token_problem)),) if found.token_problem else ()),
             ("data", printable(found.data_dir)),
             ("for", "unknown" if found.uptime_s is None else _spoken(found.uptime_s)),
             ("sessions", f"{found.active_sessions}{': ' if names else ''}{', '.join([*names, *more])}"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from zot.serve.refusals import Refusals
+from zot.token_file import path_in
 from zot.web.conversation import Conversation
 from zot.web.extending import Extending
 from zot.web.gate import Gate
@@ -41,7 +41,7 @@ def app_for(
     """
     settings, limits = daemon.parts.settings, limits or Limits()
     daemon.parts.joinable = True
-    known = tokens or Tokens(os.path.join(daemon.place.data_dir, "token"))
+    known = tokens or Tokens(path_in(daemon.place.data_dir))
     gate = Gate(known, hosts=(*hosts, *settings.hosts), origins=(*origins, *settings.origins))
     conversation = Conversation(daemon, limits)
     routes: list[BaseRoute] = [

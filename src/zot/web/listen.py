@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
@@ -18,6 +17,7 @@ from zot.listen_address import ListenAddress, Tls, checked
 from zot.serve.acceptor import Acceptor, Handshake
 from zot.serve.audit import Who
 from zot.serve.refusals import Refusals
+from zot.token_file import path_in
 from zot.web.app import app_for
 from zot.web.limits import Limits
 from zot.web.protocol import HttpProtocol, ServerConfig
@@ -75,7 +75,7 @@ async def listen(
     limits = limits or Limits()
     address = checked(url, tls)
     context = _context(tls) if tls is not None and address.is_secure else None
-    tokens = Tokens(os.path.join(daemon.place.data_dir, "token"))
+    tokens = Tokens(path_in(daemon.place.data_dir))
     listener = await _bound(address, inherited)
     try:
         app = app_for(daemon, tokens=tokens, hosts=(address.host,), limits=limits, path=address.path)
