@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from zot.events import AgentEvent, AssistantMessage, Error, TurnEnd, TurnStart, Usage
 from zot.messages import ZERO, Counters, Stop, text_of
+
+#: What is said of an answer that is none, because it has no end.
+CUT_OFF: Final = "the answer was cut off at the model's length limit"
 
 
 class Outcome:

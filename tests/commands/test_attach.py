@@ -120,6 +120,15 @@ def test_a_turn_that_fails_fails_what_was_piped_in(kept: Kept) -> None:
     assert ("after it" in said.out, said.code) == (True, 1)
 
 
+def test_an_answer_that_is_cut_off_is_said_to_be_in_the_words_of_one_prompt(kept: Kept) -> None:
+    cut_off = "the answer was cut off at the model's length limit"
+    said = kept.run("attach", "--new", typed=b'!script say "half of" ;; stop length\n!echo whole\n')
+    assert (f"half of\n! {cut_off}\n" in said.out, "whole" in said.out) == (True, True)
+    assert (said.err.endswith(f"\nzot: {cut_off}\n"), said.code) == (True, 1)
+    alone = kept.run("-p", "!length", "--provider", "lab")
+    assert (alone.err, alone.code) == (f"zot: {cut_off}\n", 1)
+
+
 def test_a_question_is_answered_from_the_keyboard_of_another(kept: Kept) -> None:
     first = kept.start("attach", "--new", "--agent", "careful")
     first.stdin.write(b"!bash echo allowed\n")

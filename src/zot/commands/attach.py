@@ -18,12 +18,14 @@ from zot.commands.attach_lines import Lines
 from zot.commands.daemon_operate import PLACE_FLAGS, WAIT_FLAG
 from zot.errors import AgentError, ConnectionLost, UsageError, UserError
 from zot.events import ApprovalAnswer, ApprovalRequest
+from zot.outcome import CUT_OFF
 from zot.printable import printable
 from zot.serve.streams import read_chunks
 from zot.wire.lines import LineSplitter
 
 if TYPE_CHECKING:
     from zot.conversation import Conversation, Home
+    from zot.wire.turn import TurnSummary
 
 
 def _number(text: str) -> int:
@@ -278,9 +280,19 @@ class Attachment:
                 self._failed = True
                 remark(str(problem))
             else:
-                self._failed |= turn.outcome is None or turn.outcome.outcome == "failed"
+                self._judge(turn.outcome)
                 self._due = max(self._due, turn.last_seq)
 
         task = asyncio.create_task(hear(), name="zot turn")
         self._turns.add(task)
         task.add_done_callback(self._turns.discard)
+
+    def _judge(self, ended: TurnSummary | None) -> None:
+        """Note that a prompt has no answer, as `zot -p` does: one that was cut off, or held back, counts as none."""
+        if ended is not None and ended.stop_reason == "length":
+            self._failed = True
+            if self._patient:  # Who sits there sees it behind the answer.
+                remark(CUT_OFF)
+        self._failed |= (
+            ended is None or ended.outcome == "failed" or (ended.outcome == "completed" and bool(ended.error))
+        )

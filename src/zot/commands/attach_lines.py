@@ -20,6 +20,7 @@ from zot.events import (
     UserMessage,
 )
 from zot.messages import text_of
+from zot.outcome import CUT_OFF
 from zot.printable import printable, printable_line
 from zot.readable import escaped
 from zot.tui.asked import beyond_summary
@@ -66,6 +67,8 @@ def _said(event: AgentEvent) -> str | None:
             return f"! {printable_line(reason, _WIDTH)}; attempt {attempt} follows"
         case TurnEnd(stop="aborted"):
             return "! cancelled"
+        case TurnEnd(stop="length"):
+            return f"! {CUT_OFF}"
         case CompactDone():
             return "! the conversation was made shorter"
         case ConversationReplaced(messages=messages):

@@ -11,7 +11,7 @@ from typing import Protocol
 from zot.errors import AgentError, NoAnswer, RunCancelled, UserError
 from zot.events import Done, Error
 from zot.history import Batch
-from zot.outcome import Outcome
+from zot.outcome import CUT_OFF, Outcome
 from zot.serve.notices import show_notices
 from zot.serve.streams import Writer, read_chunks
 from zot.session import Session
@@ -147,7 +147,7 @@ class OneRun:
         if job.aborted:
             raise RunCancelled("stopped before it was done")
         if self._outcome.stop == "length":
-            raise NoAnswer("the answer was cut off at the model's length limit")
+            raise NoAnswer(CUT_OFF)
         if self._outcome.held_back:
             raise NoAnswer(self._outcome.held_back)
         self._face.finish(self._outcome)
