@@ -196,7 +196,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "providers/models", "providers", "doctor", "session", "store", "agent", "history", "job", "journal", "past",
         "readable", "branches", "rewind", "tools", "schema", "answers", "extensions", "extension_host", "endpoint",
         "conversation", "local_home", "tui", "daemon_settings", "listen_address", "web", "client", "client_session",
-        "html", "client_home", "preloading", "private", "token_file",
+        "html", "client_home", "preloading", "private", "outcome", "token_file",
     },
     # It imports the command that was named, by name; one that must answer is not to die while it is loaded.
     "cli": {"errors", "version", "serve", "readable"},
