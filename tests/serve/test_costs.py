@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from pathlib import Path
 
 import pytest
 
 from daemons import running
 from zot.errors import UserError
-from zot.journal.spent import Spent
+from zot.journal.spent import Spent, spent
+from zot.journal.tables import SessionRecord
 from zot.messages import Counters, timestamp
+from zot.serve import ledger
 from zot.serve.costs import Span, added_up
 from zot.wire.daemon_server import Spending
 
@@ -72,3 +76,31 @@ async def test_each_model_call_counts_once_as_long_as_its_session_is_kept(tmp_pa
         assert (await old.get("cost/query"))["by_agent"]["default"]["request_count"] == 5
         await caller.get("session/delete", sessionId="s")
         assert (await caller.get("cost/query"))["requestCount"] == 1
+
+
+async def test_what_is_remembered_of_a_day_is_divided_where_the_span_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def count(connection: sqlite3.Connection, record: SessionRecord) -> list[Spent]:
+        read.append(record.id)
+        return spent(connection, record)
+
+    monkeypatch.setattr(ledger, "spent", count)
+    async with running(tmp_path) as daemon:
+        caller = await daemon.caller()
+        for name in ("s", "t"):
+            await caller.get("session/new", agentAlias="default", sessionId=name)
+            await caller.get("session/prompt", sessionId=name, prompt="!echo one")
+        assert [(await caller.get("cost/query"))["requestCount"] for _ in "ab"] == [2, 2]
+        assert sorted(read) == ["s", "t"]  # The second time, nothing was.
+        between = timestamp(time.time() + 0.001)
+        await caller.get("session/prompt", sessionId="s", prompt="!script wait 5ms ;; say two")
+        read.clear()
+        assert (await caller.get("cost/query"))["requestCount"] == 3
+        assert read == ["s"]
+        assert (await caller.get("cost/query", **{"from": between}))["requestCount"] == 1
+        assert (await caller.get("cost/query", to=between))["requestCount"] == 2
+        await caller.get("session/delete", sessionId="t")
+        assert (await caller.get("cost/query"))["totalTokens"] == 2 * TOKENS

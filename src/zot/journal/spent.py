@@ -18,11 +18,15 @@ _TELLING = {Kind.EVENTS: ("usage", "user_message"), Kind.CHANGES: ("configured",
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """One model call: when it was answered, in RFC 3339, by which ``model`` (with its provider), and what it used."""
+    """One model call: when it was answered, in RFC 3339, by which ``model`` (with its provider), and what it used.
+
+    Several ``calls`` of a day may stand as one.
+    """
 
     time: str
     model: str
     counters: Counters
+    calls: int = 1
 
 
 def spent(connection: sqlite3.Connection, record: SessionRecord) -> list[Spent]:

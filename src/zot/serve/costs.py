@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from zot.journal.spent import Spent
 
 #: How much of a time says the day, and the month.
-_DAY, _MONTH = len("2026-01-31"), len("2026-01")
+DAY, _MONTH = len("2026-01-31"), len("2026-01")
 
 
 class Span:
@@ -27,6 +27,10 @@ class Span:
     def __contains__(self, time: str) -> bool:
         return self.since <= time <= self._until
 
+    def divides(self, first: str, last: str) -> bool:
+        """True if only a part of what was from ``first`` to ``last`` may fall into it."""
+        return first < self.since <= last or first <= self._until < last
+
 
 def added_up(calls: Iterable[tuple[str, Spent]], span: Span, now: str) -> said.Costs:
     """Add up the model calls of agents that fall into ``span``; ``now`` says which day and which month it is."""
@@ -38,7 +42,7 @@ def added_up(calls: Iterable[tuple[str, Spent]], span: Span, now: str) -> said.C
             continue
         one = _spending(call)
         whole += one
-        day += one if call.time[:_DAY] == now[:_DAY] else said.Spending()
+        day += one if call.time[:DAY] == now[:DAY] else said.Spending()
         month += one if call.time[:_MONTH] == now[:_MONTH] else said.Spending()
         by_model[call.model] = by_model.get(call.model, said.Spending()) + one
         by_agent[agent] = by_agent.get(agent, said.Spending()) + one
@@ -55,7 +59,7 @@ def added_up(calls: Iterable[tuple[str, Spent]], span: Span, now: str) -> said.C
 
 def _spending(call: Spent) -> said.Spending:
     used = call.counters
-    return said.Spending(used.cost_usd, used.input + used.output + used.cache_read + used.cache_write, 1)
+    return said.Spending(used.cost_usd, used.input + used.output + used.cache_read + used.cache_write, call.calls)
 
 
 def _moment(name: str, text: str, rest_of_day: str) -> str:
@@ -63,7 +67,7 @@ def _moment(name: str, text: str, rest_of_day: str) -> str:
     from datetime import UTC, datetime  # Rare enough not to be paid for at every start.
 
     try:
-        moment = datetime.fromisoformat(text + rest_of_day if len(text) == _DAY else text)
+        moment = datetime.fromisoformat(text + rest_of_day if len(text) == DAY else text)
         return timestamp((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
     except (ValueError, OverflowError):
         raise UserError(f"{name}: {text[:40]!r} is no time in RFC 3339, nor a day such as 2026-01-31") from None

@@ -15,7 +15,7 @@ from zot.messages import timestamp
 from zot.serve.answering import Later, Told
 from zot.serve.checkup import Checkup
 from zot.serve.connection import Connection, Handler
-from zot.serve.costs import Span, added_up
+from zot.serve.costs import Span
 from zot.serve.metrics import rss_bytes
 from zot.wire import daemon_server as said
 from zot.wire.daemon import PROTOCOL_VERSION
@@ -130,8 +130,7 @@ class ServerMethods:
         )
 
     async def _costs(self, connection: Connection, asked: said.CostQuery) -> said.Costs:
-        span = Span(asked.since, asked.until)
-        return added_up(await self._daemon.shelf.spent(agent=asked.agent, since=span.since), span, timestamp())
+        return await self._daemon.shelf.spent(Span(asked.since, asked.until), agent=asked.agent)
 
     async def _subscribe(self, connection: Connection, asked: said.Nothing) -> Told:
         return Told(said.Subscribed(), lambda: self._daemon.log_feed.subscribe(connection.wire))

@@ -12,11 +12,13 @@ from zot.errors import NoSuchSession
 from zot.events import AgentEvent
 from zot.journal import tables, view
 from zot.journal.journal import Journal
-from zot.journal.spent import Spent, spent
 from zot.journal.tables import SessionRecord
-from zot.messages import ZERO, Message
+from zot.messages import Message, timestamp
 from zot.past import everything, standing
+from zot.serve.costs import Span, added_up
+from zot.serve.ledger import Ledger
 from zot.store import Change
+from zot.wire.daemon_server import Costs
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -33,6 +35,7 @@ class Shelf:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
+        self._ledger = Ledger()
 
     async def standing(self, session_id: str) -> tuple[int, int]:
         """Return the number of a session's newest row, and its epoch. Raise NoSuchSession."""
@@ -68,21 +71,10 @@ class Shelf:
 
         return await self._journal.reading(look)
 
-    async def spent(self, *, agent: str | None = None, since: str = "") -> list[tuple[str, Spent]]:
-        """Return the model calls of all sessions, or of those of an agent, with their agents.
-
-        Sessions that were not used ``since`` a time are left out.
-        """
-
-        def look(connection: sqlite3.Connection) -> list[tuple[str, Spent]]:
-            found: list[tuple[str, Spent]] = []
-            for record in tables.listed(connection):
-                if record.updated >= since and record.totals != ZERO:
-                    of = view.agent_of(connection, record)
-                    found += [(of, one) for one in (spent(connection, record) if agent in (None, of) else ())]
-            return found
-
-        return await self._journal.reading(look)
+    async def spent(self, span: Span, *, agent: str | None = None) -> Costs:
+        """Return what all sessions have spent, or those of an agent. There may be many: it is added up elsewhere."""
+        now = timestamp()
+        return await self._journal.reading(lambda one: added_up(self._ledger.calls(one, span, agent), span, now))
 
     async def messages(self, session_id: str, *, every: bool = False) -> list[Message]:
         """Return a conversation as it was recorded; ``every`` message of it also if it has been compacted.
