@@ -95,14 +95,16 @@ class ClientConversation:
         del place  # The daemon tells how large they are.
         return ()
 
-    async def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
+    async def prompt(
+        self, text: str, images: Sequence[ImageBlock] = (), *, unsaid: Callable[[], None] = lambda: None
+    ) -> None:
         turn = self._session.prompt(text, images)
 
         async def hear() -> None:
             async for _ in turn:
                 pass
 
-        self._begin(hear())
+        self._begin(hear(), unsaid)
 
     async def steer(self, text: str, name: str = "") -> None:
         async with _plainly():
@@ -241,7 +243,7 @@ class ClientConversation:
             if following.done():
                 self._followers[subscriber] = self._following(subscriber)
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, work: Coroutine[Any, Any, None], undone: Callable[[], None] = lambda: None) -> None:
         """Let something run. What happens is told to those who follow; that it never will be, too."""
         self._follow_again()
 
@@ -249,6 +251,8 @@ class ClientConversation:
             try:
                 await work
             except AgentError as problem:
+                if _is_news(problem):
+                    undone()
                 for subscriber in self._followers if _is_news(problem) else ():
                     subscriber.deliver(Batch(0, 0, _over(problem)))
 

@@ -92,8 +92,10 @@ class Conversation(Protocol):
         None of those that cannot be had.
         """
 
-    async def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
-        """Run a prompt, after those that came before."""
+    async def prompt(
+        self, text: str, images: Sequence[ImageBlock] = (), *, unsaid: Callable[[], None] = lambda: None
+    ) -> None:
+        """Run a prompt, after those that came before. ``unsaid`` is called if that is found out to be impossible."""
 
     async def steer(self, text: str, name: str = "") -> None:
         """Say something to the running prompt, before its next model call. By its ``name`` it can be taken back."""

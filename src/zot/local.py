@@ -107,8 +107,14 @@ class LocalConversation:
                     return [one for one in block.content if isinstance(one, ImageBlock)]
         return []
 
-    async def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
-        self._session.prompt(text, images, dropped=self._dropped)
+    async def prompt(
+        self, text: str, images: Sequence[ImageBlock] = (), *, unsaid: Callable[[], None] = lambda: None
+    ) -> None:
+        def dropped(why: AgentError) -> None:
+            self._dropped(why)
+            unsaid()
+
+        self._session.prompt(text, images, dropped=dropped)
 
     async def steer(self, text: str, name: str = "") -> None:
         def dropped(why: AgentError) -> None:

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from harness import PATIENCE_S, Zot
 from tui.stage import Stage, stage
 
@@ -46,6 +48,26 @@ async def test_what_the_other_says_is_shown_and_can_be_gone_on_with(tmp_path: Pa
         await other.idle()
         said = await other.app.conversation.messages()
         assert [message.role for message in said].count("user") == 3
+
+
+async def test_what_is_said_just_when_the_other_begins_is_back_in_the_editor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zot.overhearing._LOOK_S", 3600.0)  # It has not seen yet that the other has begun.
+    async with two(tmp_path) as (one, other):
+        await one.says(HELD)
+        await one.sees("running bash")
+        await other.says("!echo said too late")
+        await other.sees("is running in process")
+        await other.idle()
+        assert other.app.editor.text == "!echo said too late"
+        assert "❯ !echo said too late" not in other.screen
+        (tmp_path / "go").touch()
+        await one.sees("   released")
+        await one.idle()
+        await other.pilot.press("enter")
+        await other.sees("   said too late")
+        await other.idle()
 
 
 async def test_a_run_of_the_other_cannot_be_steered_and_what_waits_goes_on_waiting(tmp_path: Path) -> None:

@@ -316,6 +316,19 @@ async def test_a_question_has_room_although_panels_are_open(tmp_path: Path, size
         await person.sees("Shift+Tab")
 
 
+async def test_whose_a_panel_is_stands_there_however_long_its_title_is(tmp_path: Path) -> None:
+    async with stage(tmp_path, size=(60, 20)) as person:
+        await person.sees("ready")
+        opened = PanelOpened("scratchpad", "p", "A title " * 40, ("one line",))
+        await person.app.panels.hear(opened)
+        await person.sees("one line")
+        [title] = [row for row in person.screen.split("\n") if "A title" in row]
+        assert "… (scratchpad): Shift+Tab enters it" in title
+        await person.pilot.resize_terminal(100, 20)
+        await person.until(lambda: person.screen.count("A title") > 6, "more of the title")
+        assert "… (scratchpad): Shift+Tab enters it" in person.screen
+
+
 async def test_a_panel_is_closed_for_a_person_also_if_nobody_knows_of_it_any_more(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")

@@ -74,6 +74,18 @@ async def test_what_waits_is_said_when_the_run_is_over_and_can_be_removed(tmp_pa
         assert "never said" not in person.screen
 
 
+async def test_of_two_things_that_are_waited_for_the_one_is_shown_that_is_not_over(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        first, second = person.app.busy("the first thing"), person.app.busy("the second thing")
+        first.__enter__()
+        with second:
+            await person.sees("the second thing")
+            first.__exit__(None, None, None)
+            assert "the second thing" in person.screen
+        await person.sees("ready")
+
+
 async def test_steering_reaches_the_running_prompt(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")

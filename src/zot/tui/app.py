@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.text import Text
@@ -329,12 +329,15 @@ class ZotApp(Ground):
     def enter_panel(self, panel_id: str, since: float) -> None:
         self.panels.enter(panel_id, since)
 
-    def busy(self, text: str) -> None:
-        if text:
-            self._busy.append(text)
-        else:
-            self._busy.pop()
+    @contextmanager
+    def busy(self, text: str) -> Iterator[None]:
+        self._busy.append(text)
         self._show_doing()
+        try:
+            yield
+        finally:
+            self._busy.remove(text)
+            self._show_doing()
 
     async def choose(
         self, title: str, options: Sequence[Option[T]], *, body: str = "", sudden: bool = False

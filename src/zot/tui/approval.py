@@ -43,10 +43,9 @@ class Approvals:
         call = self._app.story.running
         if call is not None:
             call.wait(waits=True)
-        self._app.busy("waiting for you")
-        decision: Decision | Literal["gone"] | None = await self._app.asking.put(question)
-        self._open.pop(request.id, None)
-        self._app.busy("")
+        with self._app.busy("waiting for you"):
+            decision: Decision | Literal["gone"] | None = await self._app.asking.put(question)
+            self._open.pop(request.id, None)
         if call is not None:
             call.wait(waits=False)
         if decision != "gone":

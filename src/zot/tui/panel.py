@@ -33,6 +33,8 @@ KEYS: Mapping[str, str] = {
 
 #: What the frame takes of a line, with the blanks around what stands in it.
 _FRAME = 6
+#: So much of a title is always shown.
+_LEAST = 8
 
 
 class Panel(VerticalScroll, can_focus=True, inherit_bindings=False):
@@ -84,7 +86,12 @@ class Panel(VerticalScroll, can_focus=True, inherit_bindings=False):
     def _entitle(self) -> None:
         """Say whose it is, and how to get there."""
         hint = "" if self.has_focus else ": Shift+Tab enters it"
-        self.border_title = Text(f"{self._title} ({safe(self.extension)}){hint}")
+        whose, title = f" ({safe(self.extension)}){hint}", Text(self._title)
+        title.truncate(max(_LEAST, self.app.size.width - _FRAME - cell_len(whose)), overflow="ellipsis")
+        self.border_title = title.append(whose)
+
+    def on_resize(self) -> None:
+        self._entitle()
 
     def show(self, title: str, lines: Sequence[str], footer: str) -> None:
         """Show something else. The footer stands in the frame, where it is always seen, if there is room for it."""

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from zot.about import summary
@@ -48,12 +49,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _RESULT_LINES = 5
-_DECISIONS: dict[str, Decision] = {
-    "y": "allow_once",
-    "yes": "allow_once",
-    "a": "allow_always",
-    "always": "allow_always",
-}
+_ALWAYS: Decision = "allow_always"
+_DECISIONS: dict[str, Decision] = {"y": "allow_once", "yes": "allow_once", "a": _ALWAYS, "always": _ALWAYS}
 _LISTED = 40
 
 
@@ -343,9 +340,9 @@ class PlainTerminal:
     def enter_panel(self, panel_id: str, since: float) -> None:
         pass  # What is written here are lines, and none of them is a panel's.
 
-    def busy(self, text: str) -> None:
-        if text:
-            self._say(f"-- {text}")
+    def busy(self, text: str) -> AbstractContextManager[None]:
+        self._say(f"-- {text}")
+        return nullcontext()
 
     async def choose(
         self, title: str, options: Sequence[Option[T]], *, body: str = "", sudden: bool = False

@@ -122,11 +122,8 @@ async def _login(terminal: Terminal, args: str) -> None:
         raise UserError(f"no such provider has a key; known: {', '.join(await terminal.home.providers())}")
     key = await terminal.ask(f"Key for {provider} (it is not shown)", secret=True)
     if key:
-        terminal.busy(f"asking {provider}")
-        try:
+        with terminal.busy(f"asking {provider}"):
             terminal.note(await terminal.home.login(provider, key), "success")
-        finally:
-            terminal.busy("")
 
 
 async def _logout(terminal: Terminal, args: str) -> None:
@@ -244,11 +241,8 @@ async def _jump(terminal: Terminal, args: str) -> None:
 async def _btw(terminal: Terminal, args: str) -> None:
     if not args:
         raise UserError("say what you want to know: /btw QUESTION")
-    terminal.busy("answering by the way")
-    try:
+    with terminal.busy("answering by the way"):
         aside = await terminal.conversation.aside(args)
-    finally:
-        terminal.busy("")
     cost = aside.usage.cost
     terminal.present(f"*{one_line(args, 200)}*\n\n{aside.text}", "btw" if not cost else f"btw, ${cost:.4f}")
 
@@ -271,11 +265,8 @@ async def _unlock(terminal: Terminal, args: str) -> None:
 
 async def _reload(terminal: Terminal, args: str) -> None:
     await ask_trust(terminal, "extension")
-    terminal.busy("starting the extensions anew")
-    try:
+    with terminal.busy("starting the extensions anew"):
         names = await terminal.conversation.reload_extensions()
-    finally:
-        terminal.busy("")
     terminal.note(f"running: {', '.join(names)}" if names else "there are no extensions", "success")
 
 

@@ -62,7 +62,7 @@ class Speech:
         try:
             async with self._turn:
                 images = await asyncio.to_thread(images_in, text, (await conversation.state()).cwd)
-                await conversation.prompt(text, images)
+                await conversation.prompt(text, images, unsaid=lambda: self._composer.put_back([text]))
         except (AgentError, OSError):
             self._show("")
             self._composer.put_back([text])

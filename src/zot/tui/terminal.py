@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -47,8 +48,8 @@ class Terminal(Protocol):
     def enter_panel(self, panel_id: str, since: float) -> None:
         """Let a panel have the keys that was asked for here at a time, unless something was typed since."""
 
-    def busy(self, text: str) -> None:
-        """Say what is waited for; "" when it is over, once for each that was said."""
+    def busy(self, text: str) -> AbstractContextManager[None]:
+        """Say what is waited for, as long as the block takes."""
 
     async def choose(
         self, title: str, options: Sequence[Option[T]], *, body: str = "", sudden: bool = False
