@@ -191,6 +191,13 @@ class Hub:
         await asyncio.wait({self._leave(session_id, parks=parks)})
         return True
 
+    async def take_up(self, session_id: str) -> None:
+        """See to a run that a dead process left: it ends, or goes on if it waits for a person. Raise as `use`."""
+        live = self._live.get(session_id)
+        async with self.use(session_id, looks=True) as session:
+            if live is not None and live.session is session:  # One that is only now loaded has been seen to.
+                await session.take_up()
+
     async def reopen(self, session_id: str) -> None:
         """Open a session anew, as it is to work now. Raise RuntimeBusy if it has something to do, and as `use`."""
         live = self._live.get(session_id)

@@ -81,8 +81,8 @@ class Job:
     One that has started and waits for a person may be ``parked``: another process goes on with it.
 
     One with an ``edit`` runs nothing: it changes the conversation, and starts when that is done. Nor does one with an
-    ``errand``, which is done instead. When it is over, ``error`` says why it failed and ``aborted`` that somebody
-    ended it.
+    ``errand``, which is done instead; if it ``passes``, it is as good as done when a run goes on instead of it. When it
+    is over, ``error`` says why it failed and ``aborted`` that somebody ended it.
     What a prompt has to say is decided by its ``words`` when its turn comes: nothing, which is None, if it stands in
     the transcript and is gone on with. One that ``yields`` is taken back if it does not fit the model's window.
     ``prompt_id`` is what whoever asked calls it.
@@ -102,6 +102,7 @@ class Job:
         channel: str = "",
         prompt_id: str = "",
         yields: bool = False,
+        passes: bool = False,
     ) -> None:
         self.text = text
         self.edit = edit
@@ -114,6 +115,7 @@ class Job:
         self.prompt_id = prompt_id
         self.words: Words = words or (lambda messages: text)
         self.yields = yields
+        self.passes = passes
         #: Whether it was aborted before its turn came: then it ends as soon as it has begun.
         self.is_unwanted = False
         self.error: AgentError | None = None

@@ -63,22 +63,52 @@ async def take_up(
     taken = None
     try:
         history.run = store.last_run
-        rows = [row for _, row in await store.newest()]
-        parked = find_parked(history.transcript, rows) if store.left_behind else None
-        left_s = 0 if parked is None else parked.left_s(clock())
-        if parked is not None and (parked.answer is not None or left_s > 0):
-            taken = TakenUp(parked, rows, left_s)
-            return taken
-        if parked is not None:
-            late = missed(parked, now())
-            history.amend(late)
-            rows = [*rows, *late]
-        history.amend(recover(history.transcript, rows, now=now(), parks=False).rows)
-        await history.settled()
-        return None
+        taken = await _see_to(history, store, now=now, clock=clock)
+        if taken is None:
+            await history.settled()
+        return taken
     finally:
         if taken is None:
             store.end()
+
+
+async def catch_up(
+    history: History,
+    store: Store,
+    others: Sequence[tuple[int, Row]],
+    *,
+    now: Callable[[], str],
+    clock: Callable[[], float] | None,
+) -> TakenUp | None:
+    """Know what ``others`` have recorded, and end what they could not: a dead one leaves its run without an end.
+
+    One that waits for a person is returned instead, if ``clock`` says that it is not too late. We are the only writer.
+    """
+    history.learn([row for _, row in others])
+    history.run = store.last_run
+    if not history.must_recover and not others:
+        return None
+    history.must_recover = True
+    taken = await _see_to(history, store, now=now, clock=clock)
+    history.must_recover = taken is not None
+    return taken
+
+
+async def _see_to(
+    history: History, store: Store, *, now: Callable[[], str], clock: Callable[[], float] | None
+) -> TakenUp | None:
+    """Return a newest run that waits for a person, and end any other; every one without a ``clock``."""
+    rows = [row for _, row in await store.newest()]
+    parked = find_parked(history.transcript, rows) if clock is not None and store.left_behind else None
+    left_s = 0 if parked is None or clock is None else parked.left_s(clock())
+    if parked is not None and (parked.answer is not None or left_s > 0):
+        return TakenUp(parked, rows, left_s)
+    if parked is not None:
+        late = missed(parked, now())
+        history.amend(late)
+        rows = [*rows, *late]
+    history.amend(recover(history.transcript, rows, now=now(), parks=False).rows)
+    return None
 
 
 async def note(history: History, store: Store, row: Row, *, begun: bool) -> None:

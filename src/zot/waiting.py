@@ -32,6 +32,10 @@ class Waiting:
         self._check_room()
         self._turns.append(job)
 
+    def put_back(self, job: Job) -> None:
+        """Let a job wait whose turn had come, before the others."""
+        self._turns.appendleft(job)
+
     def add_steer(self, job: Job) -> None:
         """Let a job wait to steer the one that runs. Raise QueueFull."""
         self._check_room()

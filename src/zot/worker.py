@@ -10,14 +10,13 @@ from typing import Any, TypeAlias
 from zot.agent.compaction import compact
 from zot.agent.hooks import Jobs, Question
 from zot.agent.loop import Agent
-from zot.agent.recovery import recover
 from zot.agent.run import Run
 from zot.driver import Driver
 from zot.errors import AgentError, ContextExhausted, ContextTooLong, RunCancelled, RuntimeClosed, StoreFailed
 from zot.events import AgentEvent, ApprovalRequest, Done, Error, TurnEnd
 from zot.history import History
 from zot.job import Errand, Job, explained
-from zot.mending import mend, take_up
+from zot.mending import TakenUp, catch_up, mend, take_up
 from zot.store import Row, Store
 from zot.waiting import Waiting
 
@@ -43,6 +42,8 @@ class Worker:
         self._key = key
         self._now = now
         self._newest: Sequence[Row] | None = newest
+        #: Says whether it is too late for an answer, once there always is somebody to ask.
+        self._clock: Callable[[], float] | None = None
         self._entering: asyncio.Timeout | None = None
         self._run: Run | None = None
         self._store_failure: StoreFailed | None = None
@@ -158,7 +159,7 @@ class Worker:
         """Record what the session works with now, unless a run does it."""
         if self._running is None and self._store.shared:
             errand = Errand(self._history.settled)  # Whatever has its turn has that recorded before.
-            self.accept(Job(None, (), started=lambda: None, dropped=errand.drop, errand=errand.run))
+            self.accept(Job(None, (), started=lambda: None, dropped=errand.drop, errand=errand.run, passes=True))
             await asyncio.wait({errand.over})
 
     async def finish(self) -> None:
@@ -174,21 +175,22 @@ class Worker:
 
     async def take_up(self, clock: Callable[[], float]) -> None:
         """The same, but a run that waits for a person goes on here. From now on there always is somebody to ask."""
-        self._driver.always_asks = True
+        self._driver.always_asks, self._clock = True, clock
         newest, self._newest = self._newest, None
-        if newest is None or not self._history.must_recover or self._running is not None:
+        if newest is None:
+            await self.keep_choice()  # What others have left since is seen to on the way.
+            return
+        if not self._history.must_recover or self._running is not None:
             return
         taken = await take_up(self._history, self._store, newest, now=self._now, clock=clock)
         if taken is None:
             return
         try:
             self._amend_configured()
-            run = self._new_run()
-            self._driver.take_up(run, taken)
+            self._go_on(taken)
         except BaseException:
             self._store.end(parked=True)
             raise
-        self._running, self._run, self._ended_by = Job.going_on(), run, None
         self._working = asyncio.get_running_loop().create_task(self._work(), name="zot session")
 
     async def close(self, *, parks: bool = False, why: AgentError | None = None) -> None:
@@ -271,7 +273,8 @@ class Worker:
         try:
             async with asyncio.timeout(_ENTER_S if self._ended_by else None) as self._entering:
                 others = await self._store.begin()
-                await self._catch_up([row for _, row in others])
+                taken = await catch_up(self._history, self._store, others, now=self._now, clock=self._clock)
+                self._amend_configured()
                 if others:
                     self._history.overheard(others[-1][0])
         except TimeoutError:
@@ -279,22 +282,30 @@ class Worker:
         except Exception as problem:  # Whoever wanted it must hear that it will not be, whatever the reason.
             job.drop(explained(problem))
         else:
-            return True
+            return taken is None or self._give_way(job, taken)
         finally:
             self._entering = None
         self._store.end()
         return False
 
-    async def _catch_up(self, others: Sequence[Row]) -> None:
-        """Know what others have recorded, and end what they could not: a dead one leaves its run without an end."""
-        self._history.learn(others)
-        self._history.run = self._store.last_run
-        if self._history.must_recover or others:
-            self._history.must_recover = True
-            newest = [row for _, row in await self._store.newest()]
-            self._history.amend(recover(self._history.transcript, newest, now=self._now(), parks=False).rows)
-            self._history.must_recover = False
-        self._amend_configured()
+    def _give_way(self, job: Job, taken: TakenUp) -> bool:
+        """Let a run that waits for a person go on, and ``job`` behind it. False if ``job`` has been aborted: then
+        nothing goes on."""
+        if self._ended_by is not None:
+            job.drop(self._ended_by)
+            self._store.end(parked=True)
+            return False
+        if job.passes:
+            job.drop(RunCancelled("a run goes on"))
+        else:
+            self._waiting.put_back(job)
+        self._go_on(taken)
+        return True
+
+    def _go_on(self, taken: TakenUp) -> None:
+        run = self._new_run()
+        self._driver.take_up(run, taken)
+        self._running, self._run, self._ended_by = Job.going_on(), run, None
 
     def _amend_configured(self) -> None:
         configured = self._agent.configured()

@@ -145,6 +145,7 @@ class Record:
         if not leases.take(self.number):
             raise busy(session)
         taken.append(owner)
+        self.left_behind = self.left_behind or session.owner is not None
         last, run = standing(connection, self.number)
         rows = rows_after(connection, self.number, self._safe_seq, _ALL) if last > self._safe_seq else []
         epoch = checked_epoch(connection, session, self._files, last)

@@ -108,7 +108,8 @@ class Daemon:
         """What tells those who follow a session of runs that are made elsewhere, once it is started."""
         from zot.serve.watch import Watch
 
-        return Watch(self.parts.journal, self._followed_elsewhere, is_any=self._is_any_followed)
+        followed, is_any = self._followed_elsewhere, self._is_any_followed
+        return Watch(self.parts.journal, followed, is_any=is_any, take_up=self.hub.take_up)
 
     @cached_property
     def handlers(self) -> Mapping[str, Handler]:
@@ -312,8 +313,7 @@ class Daemon:
             await self.greeted(patience_s)
             for session_id in await self.parts.journal.left_behind():
                 try:
-                    async with self.hub.use(session_id, looks=True):
-                        pass
+                    await self.hub.take_up(session_id)
                 except Exception:  # One that cannot be mended must not keep the others from it.
                     log.exception("session %r could not be mended", session_id)
         finally:

@@ -43,7 +43,7 @@ class Shelf(Protocol):
         """True if somebody runs a session, here or in another process. Raise NoSuchSession."""
 
     async def is_left_behind(self, session_id: str) -> bool:
-        """True if the newest run of a session has no end because its process is gone."""
+        """True if the newest run of a session has no end because its process is gone. Raise NoSuchSession."""
 
 
 class _Fate(NamedTuple):
@@ -116,10 +116,7 @@ class SessionMethods:
 
     async def _attach(self, connection: Connection, asked: said.Attach) -> Told:
         session_id = asked.session_id
-        is_left = self._hub.session(session_id) is None and await self._shelf.is_left_behind(session_id)
-        if is_left or self._hub.is_loading(session_id):
-            async with self._hub.use(session_id):  # It may wait for a person: then it must be taken up.
-                pass
+        await self._see_to(session_id)
         seq, epoch = await self._standing(connection, session_id)
         beginning = await self._beginning(session_id, seq)
         after = beginning if asked.after is None else min(asked.after, seq)
@@ -154,6 +151,7 @@ class SessionMethods:
         return await self._opened(connection, made, None)
 
     async def _state(self, connection: Connection, asked: said.OfSession) -> said.State:
+        await self._see_to(asked.session_id)
         seq, epoch = await self._standing(connection, asked.session_id)
         await self._hub.refresh(asked.session_id, seq, epoch)
         async with self._hub.use(asked.session_id, looks=True) as session:
@@ -175,6 +173,14 @@ class SessionMethods:
                 locked=session.agent.locked,
                 **doing,
             )
+
+    async def _see_to(self, session_id: str) -> None:
+        """Let a session be as it should after the death of whoever ran it: it may wait for a person."""
+        session = self._hub.session(session_id)
+        if session is not None and session.busy:
+            return
+        if self._hub.is_loading(session_id) or await self._shelf.is_left_behind(session_id):
+            await self._hub.take_up(session_id)
 
     async def _doing(self, session_id: str) -> dict[str, Any]:
         """Return what a session is doing. One that has nothing to do here may be run by another process."""

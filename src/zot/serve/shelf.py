@@ -121,8 +121,9 @@ class Shelf:
         return record.owner is not None and self._journal.is_running(record)
 
     async def is_left_behind(self, session_id: str) -> bool:
-        """True if the newest run of a session has no end because its process is gone."""
-        return session_id in await self._journal.left_behind()
+        """True if the newest run of a session has no end because its process is gone. Raise NoSuchSession."""
+        record = await self._journal.find(session_id)
+        return record.owner is not None and session_id in await self._journal.left_behind()
 
     def past(self, session_id: str) -> RecordedPast:
         """Return what is recorded of one session."""

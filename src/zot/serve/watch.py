@@ -6,11 +6,11 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from zot.errors import AgentError
 from zot.journal.journal import Journal
-from zot.journal.tables import Stirred, find, last_seq, stirred
+from zot.journal.tables import Stirred, find, last_seq, marked, stirred
 from zot.messages import timestamp
 from zot.serve.feed import Feed
 
@@ -26,14 +26,24 @@ class Watch:
     """Looks into the journal for rows of sessions that nobody runs here, and tells their feeds."""
 
     def __init__(
-        self, journal: Journal, followed: Callable[[], Mapping[str, Feed]], *, is_any: Callable[[], bool]
+        self,
+        journal: Journal,
+        followed: Callable[[], Mapping[str, Feed]],
+        *,
+        is_any: Callable[[], bool],
+        take_up: Callable[[str], Awaitable[None]],
     ) -> None:
         """``followed`` returns the feeds of sessions that somebody follows and that do not run in the hub; ``is_any``
-        tells if somebody follows any."""
+        tells if somebody follows any. ``take_up`` sees to one whose process has died while it ran."""
         self._journal = journal
         self._followed = followed
         self._is_any = is_any
+        self._take_up = take_up
         self._elsewhere: set[str] = set()
+        #: Those followed that run elsewhere, as far as we know, and those whose process was not there the last time.
+        self._running: set[str] = set()
+        self._missing: set[str] = set()
+        self._hopeless: set[str] = set()
         #: What each connection saw of the file when it last looked.
         self._versions: dict[int, int] = {}
         #: When we last looked, by the clock that says when sessions were used. It may be set meanwhile.
@@ -46,8 +56,9 @@ class Watch:
             since, self._looked = self._looked, time.time()
             if self._is_any():
                 try:
-                    if await self._journal.reading(self._is_news):
+                    if await self._journal.reading(self._is_news) or self._running:
                         await self._look(self._followed(), timestamp(min(since, self._looked) - _RECENT_S))
+                        await self._see_to_left()
                 except AgentError as problem:  # It may be there again the next time.
                     log.debug("what others record cannot be read: %s", problem)
 
@@ -60,6 +71,19 @@ class Watch:
                 if feed is not None and feed is feeds[session_id]:
                     feed.meet(epoch)
                     feed.overheard(seq)
+
+    async def _see_to_left(self) -> None:
+        """Take up those whose process has died; it takes two looks, for whoever has just ended may not have said so."""
+        begun = await self._journal.reading(marked) if self._running else ()
+        missing = {one.id for one in begun if one.id in self._running and not self._journal.is_running(one)}
+        for session_id in missing & self._missing - self._hopeless:
+            try:
+                await self._take_up(session_id)
+            except AgentError as problem:
+                log.warning("session %r, whose process has died, could not be seen to: %s", session_id, problem)
+                self._hopeless.add(session_id)
+        self._missing = missing
+        self._hopeless &= missing
 
     def _is_news(self, connection: sqlite3.Connection) -> bool:
         """True unless nobody has written anything since this connection last looked."""
@@ -75,6 +99,7 @@ class Watch:
         ahead = {one.id for one in found if one.id in feeds and _is_news_to(feeds[one.id], one)}
         over = self._elsewhere.difference(one.id for one in found).intersection(feeds)
         self._elsewhere = {one.id for one in found if one.is_run}
+        self._running = self._elsewhere.intersection(feeds)
         sessions = (find(connection, session_id) for session_id in ahead | over)
         return {one.id: (last_seq(connection, one.number), one.epoch) for one in sessions if one is not None}
 

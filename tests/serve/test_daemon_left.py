@@ -1,0 +1,118 @@
+"""Runs that another process left in the middle, because it died: the daemon sees to them, whether or not it had loaded
+their session."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from daemons import PATIENCE_S, Caller, Running, running
+from forked import Nursery
+from harness import environment, read_some
+
+ASKS = "!bash echo hi"
+
+
+@pytest.fixture
+async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
+    async with running(tmp_path) as service:
+        yield service
+
+
+@pytest.fixture
+def leave(tmp_path: Path, nursery: Nursery) -> Callable[[str], None]:
+    """Return what lets another process begin a prompt in the session, and die while it goes on."""
+
+    def leave(prompt: str) -> None:
+        home = str(tmp_path)
+        argv = ["rpc", "--provider", "lab", "--session", "s", "--policy", "bash=ask"]
+        process = nursery.fork(argv, tmp_path, environment({"HOME": home, "ZOT_HOME": home}))
+        said, deadline = b"", time.monotonic() + PATIENCE_S
+        with process.stdin as stdin, process.stdout as stdout, process.stderr:
+            for frame in ({"type": "hello", "features": ["approvals"]}, {"type": "prompt", "message": prompt}):
+                stdin.write(json.dumps(frame).encode() + b"\n")
+            stdin.flush()
+            while (b"approval_request" if prompt == ASKS else b"text_delta") not in said:
+                more = read_some(stdout.fileno(), deadline)
+                assert more, said
+                said += more
+            process.kill()
+            process.wait(PATIENCE_S)
+
+    return leave
+
+
+async def opened(daemon: Running, *, is_loaded: bool = True) -> Caller:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    if not is_loaded:
+        await daemon.daemon.hub.let_go("s")
+    return caller
+
+
+@pytest.mark.parametrize("is_loaded", [True, False])
+@pytest.mark.parametrize("method", ["attach", "state"])
+async def test_a_question_of_a_dead_process_can_be_answered_by_who_looks_for_it(
+    daemon: Running, leave: Callable[[str], None], method: str, is_loaded: bool
+) -> None:
+    caller = await opened(daemon, is_loaded=is_loaded)
+    await asyncio.to_thread(leave, ASKS)
+    looked = await caller.get(f"session/{method}", sessionId="s")
+    assert looked["state"] == "waiting_approval"
+    request_id = looked["pendingApproval"]["requestId"]
+    await caller.get("session/approve", sessionId="s", requestId=request_id, decision="allow_once")
+    assert (await caller.until(type="turn_complete"))["outcome"] == "completed"
+    [result] = [one for one in caller.updates() if one["type"] == "tool_result"]
+    assert (result["name"], result["isError"]) == ("bash", False)
+
+
+async def test_a_prompt_waits_behind_the_question_of_a_dead_process(
+    daemon: Running, leave: Callable[[str], None]
+) -> None:
+    caller = await opened(daemon)
+    await asyncio.to_thread(leave, ASKS)
+    prompted = caller.call("session/prompt", sessionId="s", prompt="!echo next")
+    question = await caller.until(type="approval_request")
+    state = await caller.get("session/state", sessionId="s")
+    assert (state["state"], state["queued"]) == ("waiting_approval", 1)
+    await caller.get("session/approve", sessionId="s", requestId=question["requestId"], decision="reject")
+    assert (await caller.answer(prompted))["result"]["content"] == "next"
+    outcomes = [one["outcome"] for one in caller.updates() if one["type"] == "turn_complete"]
+    assert outcomes == ["completed", "completed"]
+
+
+async def test_a_session_that_is_closed_leaves_the_question_of_a_dead_process_as_it_is(
+    daemon: Running, leave: Callable[[str], None]
+) -> None:
+    caller = await opened(daemon)
+    await asyncio.to_thread(leave, ASKS)
+    async with daemon.daemon.hub.use("s") as session:
+        job = session.prompt("!echo next")
+    await daemon.daemon.hub.let_go("s", parks=True)
+    assert job.aborted
+    assert (await caller.get("session/attach", sessionId="s"))["state"] == "waiting_approval"
+
+
+@pytest.mark.parametrize("is_loaded", [True, False])
+async def test_who_follows_a_session_hears_by_itself_that_who_ran_it_died(
+    daemon: Running, leave: Callable[[str], None], is_loaded: bool
+) -> None:
+    watching = asyncio.create_task(daemon.daemon.watch.run())
+    caller = await opened(daemon, is_loaded=is_loaded)
+    await asyncio.to_thread(leave, "!stall-mid")
+    assert (await caller.until(type="turn_complete"))["outcome"] == "cancelled"
+    await asyncio.to_thread(leave, ASKS)
+    question = await caller.until(type="approval_request")
+    async with asyncio.timeout(PATIENCE_S):
+        while (session := daemon.daemon.hub.session("s")) is None or session.pending is None:
+            await asyncio.sleep(0.01)
+    [entry] = (await caller.get("session/list"))["sessions"]
+    assert entry["state"] == "waiting_approval"
+    await caller.get("session/approve", sessionId="s", requestId=question["requestId"], decision="allow_once")
+    assert (await caller.until(type="turn_complete"))["outcome"] == "completed"
+    watching.cancel()
