@@ -47,12 +47,18 @@ class Bench:
         self.came = 0.0
 
     async def once(
-        self, key: str | None = "k", prompt: str = "hi", *, ttl_s: float = 60.0, polite_s: float = PATIENCE_S
+        self,
+        key: str | None = "k",
+        prompt: str = "hi",
+        *,
+        ttl_s: float = 60.0,
+        polite_s: float = PATIENCE_S,
+        again_s: float = PATIENCE_S,
     ) -> tuple[Once, Record]:
         record, _ = await self.journal.resume("s")
         self.came += 1.0
         demand = Demand("s", "r", prompt, "a", key, ttl_s, came=self.came, deadline=0.0)
-        return Once(self.journal, record, demand, now=self.clock, polite_s=polite_s), record
+        return Once(self.journal, record, demand, now=self.clock, polite_s=polite_s, again_s=again_s), record
 
     async def run(self, *events: AgentEvent, key: str | None = "k", prompt: str = "hi") -> Once:
         """Let a request run and say these events; nobody puts its answer on record."""
@@ -244,6 +250,28 @@ async def test_a_free_session_is_left_to_one_who_does_not_come_for_a_while_only(
     stopped.leave()
     async with asyncio.timeout(PATIENCE_S):
         assert await behind is None
+
+
+async def test_who_was_behind_somebody_lets_it_come_again_first_but_does_not_wait_for_long(bench: Bench) -> None:
+    first, second = await bench.once("k1"), await bench.once("k2")
+    went: list[str] = []
+
+    async def go(name: str, one: tuple[Once, Record], *, behind: bool) -> None:
+        assert await one[0].turn(behind=behind) is None
+        await one[1].begin()
+        went.append(name)
+        one[1].end()
+
+    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
+        group.create_task(go("second", second, behind=True))
+        assert await second[0].kept() is None  # It has looked, and nobody was there.
+        group.create_task(go("first", first, behind=False))
+    assert went == ["first", "second"]
+    alone, _ = await bench.once("k3", again_s=0.05)
+    began = time.monotonic()
+    async with asyncio.timeout(PATIENCE_S):
+        assert await alone.turn(behind=True) is None
+    assert time.monotonic() - began >= 0.05
 
 
 def test_what_a_request_says_has_one_value() -> None:

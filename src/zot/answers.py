@@ -38,6 +38,8 @@ _LAST_LOOK_S = 0.03
 _LOOKS = 4
 #: How long a session that is free is left to those before us in the line: one that is stopped must not stop everybody.
 _POLITE_S = 5.0
+#: How long those who were before us are waited for when all have to come again.
+_AGAIN_S = 2.0
 _CHARACTERS_PER_TOKEN = 4
 _MAX_NAME = 80
 _MAX_QUOTED = 120
@@ -117,6 +119,7 @@ class Once:
         *,
         now: Callable[[], float] = time.time,
         polite_s: float = _POLITE_S,
+        again_s: float = _AGAIN_S,
     ) -> None:
         self.standing = Standing.NOWHERE
         self._journal = journal
@@ -129,6 +132,7 @@ class Once:
         self._came = demand.came
         self._now = now
         self._polite_s = polite_s
+        self._again_s = again_s
         self._ticket: Ticket | None = None
         record.admit = self._admit
 
@@ -139,23 +143,27 @@ class Once:
             return None
         return self._replay(await self._journal.reading(lambda connection: answers.find(connection, asked)))
 
-    async def turn(self) -> Answer | None:
+    async def turn(self, *, behind: bool = False) -> Answer | None:
         """Wait until the session seems to be free, and for us; return the answer if that is there before.
 
-        Whoever came first is first, also among processes. Raise StoreFailed.
+        Whoever came first is first, also among processes; ``behind`` others who have yet to come again, after whoever
+        was to answer has ended, we are for a while. Raise StoreFailed.
         """
         if self._ticket is None:
             self._ticket = self._record.line_up(self._came)
+        comes_until = time.monotonic() + self._again_s if behind else -math.inf
         pause_s, looks, free_since = _FIRST_LOOK_S, 0, math.inf
         while True:
             if looks % _LOOKS == 0 and (kept := await self.kept()) is not None:
                 return kept
             # In this order: whoever was before us and has left runs the session by now, or is done.
-            is_first, is_free = self._ticket.is_first, self._record.is_free
-            if is_free and (is_first or time.monotonic() - free_since > self._polite_s):
+            is_first, is_free, now = self._ticket.is_first, self._record.is_free, time.monotonic()
+            if not (is_first and is_free):
+                comes_until = -math.inf
+            if is_free and (is_first or now - free_since > self._polite_s) and now >= comes_until:
                 return None
             looks = 0 if is_free and free_since == math.inf else looks + 1  # Somebody has just come to an end.
-            free_since = min(free_since, time.monotonic()) if is_free else math.inf
+            free_since = min(free_since, now) if is_free else math.inf
             if looks:
                 await asyncio.sleep(pause_s)
                 pause_s = min(1.5 * pause_s, _LAST_LOOK_S)

@@ -45,7 +45,14 @@ class RuntimeClosed(UserError):
 
 
 class Stopping(RuntimeClosed):
-    """The daemon is about to end: what was asked has not been begun, and can be asked of the next one."""
+    """The daemon is about to end: what was asked can be asked of the next one, for it has not been begun, or has a key.
+
+    So many others who wait for the same session were before it: ``ahead``.
+    """
+
+    def __init__(self, message: str, *, ahead: int = 0) -> None:
+        super().__init__(message)
+        self.ahead = ahead
 
 
 class QueueFull(UserError):

@@ -45,7 +45,7 @@ def row(method: Method) -> str:
 def fields(kind: type[msgspec.Struct], may_be_missing: Callable[[FieldInfo], bool]) -> str:
     """Return the names of the fields, with a question mark behind those that may be missing."""
     if issubclass(kind, host.Request):
-        return "as in [host](host.md), `ageMs?`"
+        return "as in [host](host.md), `ageMs?`, `ahead?`"
     found = msgspec.structs.fields(kind)
     return ", ".join(f"`{field.encode_name}{'?' if may_be_missing(field) else ''}`" for field in found)
 

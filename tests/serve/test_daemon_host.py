@@ -42,22 +42,53 @@ async def test_a_request_that_takes_too_long_is_answered_in_time(tmp_path: Path)
         assert (answer["response"]["ok"], answer["response"]["error_code"]) == (False, "TIMEOUT")
 
 
-async def test_a_stop_answers_who_waits_and_waits_for_nobody_who_was_answered(tmp_path: Path) -> None:
+async def test_a_stop_gives_back_who_waits_and_waits_for_nobody_who_was_answered(tmp_path: Path) -> None:
+    """What can go on elsewhere does; what has no key and was begun would be done a second time."""
     async with running(tmp_path) as daemon:
         caller = await daemon.caller()
         assert (await caller.get("host/respond", **ASKED))["code"] == 0  # We never say that it got out.
-        number = caller.call("host/respond", **{**ASKED, "request_id": "r2", "session_id": "b", "prompt": "!stall"})
-        behind = caller.call("host/respond", **{**ASKED, "request_id": "r3", "session_id": "b"})
-        await caller.get("status")
+        asked = [
+            {"session_id": "keyed", "prompt": "!stall", "idempotency_key": "k"},
+            {"session_id": "keyed", "prompt": "!echo behind"},
+            {"session_id": "keyed", "prompt": "!echo behind both", "idempotency_key": "l"},
+            {"session_id": "plain", "prompt": "!stall"},
+        ]
+        numbers = [
+            caller.call("host/respond", **{"request_id": f"q{n}", **params}) for n, params in enumerate(asked, 1)
+        ]
+        await until_asked(models=2)
         began = asyncio.get_running_loop().time()
         daemon.daemon.stop(grace_s=0)
         await daemon.daemon.close()
         assert asyncio.get_running_loop().time() - began < 5
-        for one in (number, behind):
-            answer = (await caller.answer(one))["result"]
-            assert (answer["code"], answer["response"]["error_code"]) == (4, "INTERNAL")
-            assert answer["response"]["error_message"] == "the daemon is stopping"
+        *given_back, plain = [await caller.answer(one) for one in numbers]
+        assert [(one["error"]["code"], one["error"].get("data")) for one in given_back] == [
+            (-32005, None),
+            (-32005, {"ahead": 1}),
+            (-32005, {"ahead": 2}),
+        ]
+        assert (plain["result"]["code"], plain["result"]["response"]["error_code"]) == (4, "INTERNAL")
+        assert plain["result"]["response"]["error_message"] == "the daemon is stopping"
         assert await caller.rest() == []
+
+
+async def until_asked(models: int) -> None:
+    """Wait until so many models have been asked."""
+    async with asyncio.timeout(PATIENCE_S):
+        while sum(task.get_name() == "zot run" for task in asyncio.all_tasks()) < models:
+            await asyncio.sleep(0)
+
+
+async def test_who_was_given_back_is_behind_those_before_it_also_if_it_comes_again_first(tmp_path: Path) -> None:
+    async with running(tmp_path) as daemon:
+        caller = await daemon.caller()
+        second = caller.call("host/respond", **{**ASKED, "prompt": "!echo second"}, ageMs=1000, ahead=1)
+        await caller.get("status")
+        first = {**ASKED, "request_id": "r0", "prompt": "!echo first"}
+        assert (await caller.get("host/respond", **first, ageMs=2000))["response"]["text"] == "first"
+        assert (await caller.answer(second))["result"]["response"]["text"] == "second"
+        said = (await caller.get("session/messages", sessionId="host:chat"))["messages"]
+        assert [one["content"] for one in said] == ["!echo first", "first", "!echo second", "second"]
 
 
 async def test_a_request_that_runs_is_given_the_time_that_turns_are_and_a_new_one_is_for_somebody_else(

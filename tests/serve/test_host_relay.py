@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,8 @@ class Relays:
         return told(self.start(*(flags or ("--via-daemon",)), **env), given)
 
     @contextmanager
-    def daemon(self) -> Iterator[Forked]:
-        daemon = self._nursery.fork(["daemon"], self.directory, self.env)
+    def daemon(self, *flags: str) -> Iterator[Forked]:
+        daemon = self._nursery.fork(["daemon", *flags], self.directory, self.env)
         try:
             assert eventually(self.socket.exists)
             yield daemon
@@ -108,6 +109,34 @@ def test_a_request_goes_on_here_when_the_daemon_dies_and_is_not_said_twice(relay
         answered = told(process, b"")
     assert (answered.answer["ok"], answered.code) == (True, 0)
     assert [said for who, said in relays.hosts.transcript() if who == "user"] == ["!slow 10 0.05"]
+
+
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["stopped", "replaced"])
+@pytest.mark.parametrize("key", ["k", None])
+def test_a_request_goes_on_when_the_daemon_ends_and_is_not_said_twice(
+    relays: Relays, key: str | None, is_replaced: bool
+) -> None:
+    (relays.hosts.home / "config.toml").write_text('[agents.default]\nprovider = "lab"\n[daemon]\ngrace_s = 0\n')
+    with relays.daemon() as daemon:
+        process = relays.start("--via-daemon")
+        process.stdin.write(json.dumps(request("!slow 30 0.03", key=key, timeout_ms=30_000)).encode() + b"\n")
+        process.stdin.flush()
+        assert eventually(lambda: b"!slow 30" in _contents(relays.hosts.home))
+        if not is_replaced:
+            daemon.send_signal(signal.SIGTERM)
+        with relays.daemon("--replace") if is_replaced else nullcontext():
+            answered = told(process, b"")
+    assert (answered.answer["error_message"], answered.code, answered.errors) == (None, 0, "")
+    said = "".join(f"w{n} " for n in range(30))
+    assert answered.answer["text"] == said
+    assert relays.hosts.transcript() == [("user", "!slow 30 0.03"), ("assistant", said)]
+
+
+def test_a_request_that_a_daemon_gives_back_is_handed_to_the_next_one_with_the_same_key(relays: Relays) -> None:
+    with FakeDaemon(str(relays.socket), {"initialize": GREETING, "host/respond": -32005}) as daemon:
+        here = relays.ask(request("!echo here"))  # In the end we do it by ourselves.
+    keys = [asked["idempotency_key"] for method, asked in daemon.asked if method == "host/respond"]
+    assert (here.answer["text"], len(keys), len(set(keys))) == ("here", 3, 1)
 
 
 def test_a_signal_is_answered_while_the_daemon_works(relays: Relays) -> None:

@@ -57,16 +57,22 @@ async def test_the_deadline_of_a_request_is_kept(face: Face) -> None:
     assert (told.status, json.loads(told.body)["error_code"]) == (200, "TIMEOUT")
 
 
-async def test_a_request_is_answered_when_the_daemon_stops(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("key", "status", "soon"), [("k", 503, "1"), (None, 500, None)])
+async def test_a_request_is_answered_when_the_daemon_stops(
+    tmp_path: Path, key: str | None, status: int, soon: str | None
+) -> None:
+    """With a key it can be sent again: then it goes on at the next daemon."""
     async with faced(tmp_path / "home") as face:
-        waiting = asyncio.ensure_future(face.respond(request("!stall")))
-        await until(lambda: any(task.get_name() == "zot request" for task in asyncio.all_tasks()))
+        waiting = asyncio.ensure_future(face.respond(request("!stall", idempotency_key=key)))
+        await until(lambda: any(task.get_name() == "zot run" for task in asyncio.all_tasks()))
         face.daemon.stop(grace_s=0)
         async with asyncio.timeout(PATIENCE_S):
             await face.daemon.close()
             told = await waiting
     answer = json.loads(told.body)
-    assert (told.status, answer["error_code"], answer["error_message"]) == (500, "INTERNAL", "the daemon is stopping")
+    assert (told.status, told.headers.get("retry-after")) == (status, soon)
+    assert (answer["ok"], answer["request_id"], answer["error_code"]) == (False, "r", "INTERNAL")
+    assert answer["error_message"].startswith("the daemon is stopping")
 
 
 async def test_the_same_key_is_answered_once(face: Face) -> None:

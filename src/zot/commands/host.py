@@ -114,6 +114,7 @@ class _Host:
         self._exit_zero = "--exit-zero" in argv
         self._is_mute = sys.stdout is None
         self._relays = False
+        self._is_behind = False
         try:
             given, words = flags.parse(_spelled_out(argv), (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
             self.own = {name: value for name, value in given.items() if name in _OWN or name == "help"}
@@ -191,7 +192,9 @@ class _Host:
 
         from zot.serve.host import Answering
 
-        answering = Answering(request, lambda one: self._open(one, config, self.began, slot.deadline))
+        answering = Answering(
+            request, lambda one: self._open(one, config, self.began, slot.deadline), behind=self._is_behind
+        )
         slot.usage, slot.waits, watchdog.kill = answering.usage, lambda: answering.waits, answering.kill
 
         async def answer() -> NoReturn:
@@ -219,6 +222,7 @@ class _Host:
         answered = relay.answer()
         if answered is None:
             self.settings.update(in_its_place(place))
+            self._is_behind = relay.ahead > 0
             return relay.request
         if not slot.take():
             self._wait_for_the_end()

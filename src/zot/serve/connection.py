@@ -378,4 +378,5 @@ def as_rpc_error(problem: AgentError) -> RpcError:
     if isinstance(problem, RpcError):
         return problem
     code = next(_CODES[kind] for kind in type(problem).__mro__ if kind in _CODES)
-    return RpcError(code, str(problem))
+    data = {"ahead": problem.ahead} if isinstance(problem, Stopping) and problem.ahead else None
+    return RpcError(code, str(problem), data)

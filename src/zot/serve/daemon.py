@@ -276,13 +276,14 @@ class Daemon:
 
         return Feed(session_id, self.shelf.past(session_id), self.metrics)
 
-    async def respond(self, request: Request, *, age_s: float = 0.0) -> Answered:
-        """Answer a request of the host protocol."""
+    async def respond(self, request: Request, *, age_s: float = 0.0, behind: bool = False) -> Answered:
+        """Answer a request of the host protocol. Raise Stopping if the next daemon is to be asked."""
+        self.hub.check_open()
         if self._respondent is None:
             from zot.serve.respond import Respondent  # Few daemons ever need it.
 
             self._respondent = Respondent(self.parts.opening_by)
-        answered = await self._respondent.answer(request, age_s=age_s)
+        answered = await self._respondent.answer(request, age_s=age_s, behind=behind)
         self.metrics.responses += 1
         return answered
 

@@ -82,23 +82,32 @@ class Answering:
     """Answers one request. A `Subscriber` of its session.
 
     A session that others use is waited for, and so are those who came before, in ``place``: whoever guards the deadline
-    ends that.
+    ends that. ``behind`` says that there are some who may not have come again after a daemon ended.
     """
 
     can_approve = False
 
     def __init__(
-        self, request: Request, opening: Opening, listener: Listener | None = None, place: Place | None = None
+        self,
+        request: Request,
+        opening: Opening,
+        listener: Listener | None = None,
+        place: Place | None = None,
+        *,
+        behind: bool = False,
     ) -> None:
         self._request = request
         self._opening = opening
         self._listener = listener or Nobody()
         self._place = place or Place()
+        self._is_behind = behind
         self._outcome = Outcome()
         self._session: Session | None = None
         self._once: Once | None = None
         #: True while it waits for others. Read from any thread.
         self.waits = False
+        #: True once something may have been said or done for it.
+        self.has_begun = False
         self._is_running = False
         self._is_cancelled = False
         self._task: asyncio.Task[Reply] | None = None
@@ -190,10 +199,10 @@ class Answering:
         assert self._request.prompt is not None
         while True:
             self.waits = True
-            if (kept := await once.turn()) is not None:
+            if (kept := await once.turn(behind=self._is_behind)) is not None:
                 return kept, True
             async with self._place.slots:
-                self.waits, self._is_running = False, True
+                self.waits, self._is_running, self.has_begun = False, True, True
                 job = session.request(self._request.prompt, once.words, channel=self._request.channel_id or "")
                 await session.finish()
                 self._is_running = False

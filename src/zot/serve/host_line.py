@@ -23,6 +23,14 @@ class Place:
             # It may have left without having been reached: then there are others before it.
             self._before = self._before._before
 
+    @property
+    def ahead(self) -> int:
+        """How many are before us."""
+        number, before = 0, self._before
+        while before is not None:
+            number, before = number + (not before.has_left), before._before
+        return number
+
     def leave(self) -> None:
         """Let the next one have its turn. Any number of times."""
         self._left.set()
@@ -54,6 +62,10 @@ class Line:
             self._same[same] = place
         self._forget()
         return place
+
+    def beside(self) -> Place:
+        """Return a place that is before and behind nobody."""
+        return Place(self._slots)
 
     def _forget(self) -> None:
         """Keep only those that have not left: sessions come and go."""

@@ -8,8 +8,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeAlias
 
+from zot.errors import Stopping
 from zot.serve.host import FAILED, Answering, Reply
-from zot.serve.host_line import Line
+from zot.serve.host_line import Line, Place
 from zot.wire.host import TIMEOUT_MESSAGE, WAITED_MESSAGE, Request
 
 if TYPE_CHECKING:
@@ -27,8 +28,9 @@ _AT_ONCE = 64
 _HEARD_S = 10.0
 #: How long everything may take when it is ended.
 _CLOSE_S = 2.0
-#: What those are told whose answer will not come.
+#: What those are told whose answer will not come, and those who can have it from somebody else.
 _STOPPING_MESSAGE = "the daemon is stopping"
+_NEXT_MESSAGE = "the daemon is stopping; ask the next one the same, with the same key, and the request goes on there"
 
 
 class Answered:
@@ -46,19 +48,26 @@ class Answered:
 class _Pending:
     """A request on its way: to its answer, and from there to whoever waits for it."""
 
-    def __init__(self, request: Request, answering: Answering) -> None:
+    def __init__(self, request: Request, answering: Answering, place: Place) -> None:
         self.request = request
         self.answering = answering
-        self.reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self.place = place
+        #: A refusal if somebody else is to answer.
+        self.reply: asyncio.Future[Reply | Stopping] = asyncio.get_running_loop().create_future()
         self.got_out: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     def end(self) -> None:
-        """End what runs for it; its answer, if it has one, did not get out."""
+        """End what runs for it; its answer, if it has one, did not get out.
+
+        Somebody else can go on with it, as after a crash, if that is no second time: it has a key, or was not begun.
+        """
         self.heard(False)
         if not self.reply.done():
+            goes_on = self.request.key is not None or not self.answering.has_begun
             self.answering.cancel()
             self.answering.kill()
-            self.reply.set_result(_stopping(self.request, self.answering))
+            next_one = Stopping(_NEXT_MESSAGE, ahead=self.place.ahead)
+            self.reply.set_result(next_one if goes_on else _stopping(self.request, self.answering))
 
     def heard(self, got_out: bool) -> None:
         """Take whether the answer got out. The first word counts."""
@@ -79,30 +88,34 @@ class Respondent:
         self._all_answered.set()
         self._is_closed = False
 
-    async def answer(self, request: Request, *, age_s: float = 0.0) -> Answered:
+    async def answer(self, request: Request, *, age_s: float = 0.0, behind: bool = False) -> Answered:
         """Return the answer to a request that was made ``age_s`` ago, whatever happens, by its deadline.
 
-        If nobody waits for it any more, because the caller was cancelled, what runs for it is ended.
+        If nobody waits for it any more, because the caller was cancelled, what runs for it is ended. Raise Stopping if
+        the same is to be asked of the next daemon. ``behind`` says that this one is the next, and that others who were
+        before it may come after it: its place is then only where those of all processes are.
         """
+        if self._is_closed:
+            raise Stopping(_NEXT_MESSAGE)
         came = time.monotonic() - age_s
         deadline = came + request.timeout_s
-        place = self._line.join(request)
-        answering = Answering(request, lambda one: self._opening(one, came, deadline), None, place)
-        if self._is_closed:
-            place.leave()
-            return Answered(_stopping(request, answering), lambda out: None)
-        pending = _Pending(request, answering)
-        task = asyncio.get_running_loop().create_task(self._follow(pending, place.leave), name="zot respond")
+        place = self._line.join(request) if not behind else self._line.beside()
+        answering = Answering(request, lambda one: self._opening(one, came, deadline), None, place, behind=behind)
+        pending = _Pending(request, answering, place)
+        task = asyncio.get_running_loop().create_task(self._follow(pending), name="zot respond")
         self._tasks[task] = pending
         task.add_done_callback(self._tasks.pop)
         self._callers += 1
         self._all_answered.clear()
         try:
-            return Answered(await self._reply(pending, deadline), pending.heard)
+            reply = await self._reply(pending, deadline)
         finally:
             self._callers -= 1
             if not self._callers:
                 self._all_answered.set()
+        if isinstance(reply, Stopping):
+            raise reply
+        return Answered(reply, pending.heard)
 
     async def finish(self) -> None:
         """Wait until everybody who waits for an answer has one."""
@@ -121,8 +134,8 @@ class Respondent:
                 task.cancel()
         await self._all_answered.wait()
 
-    async def _reply(self, pending: _Pending, deadline: float) -> Reply:
-        """Return the answer, or at the deadline that there is none."""
+    async def _reply(self, pending: _Pending, deadline: float) -> Reply | Stopping:
+        """Return the answer, or at the deadline that there is none; a refusal if somebody else is to answer."""
         answering = pending.answering
         try:
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
@@ -140,12 +153,12 @@ class Respondent:
             pending.heard(False)
             raise
 
-    async def _follow(self, pending: _Pending, leave: Callable[[], None]) -> None:
+    async def _follow(self, pending: _Pending) -> None:
         """See a request to its answer, and to its end behind that."""
         answering = pending.answering
         try:
             given = await answering.answer()
-            leave()
+            pending.place.leave()
             if not pending.reply.done():
                 pending.reply.set_result(given)
             try:
@@ -156,7 +169,7 @@ class Respondent:
                 pass  # Then it counts as one that did not get out.
             await answering.close()
         finally:
-            leave()
+            pending.place.leave()
 
 
 def _stopping(request: Request, answering: Answering) -> Reply:

@@ -150,14 +150,14 @@ class ServerMethods:
 
     async def _respond(self, connection: Connection, asked: said.HostRespond) -> Later:
         _check_run(asked)
-        self._daemon.hub.check_open()  # Then whoever asks runs it by itself, or asks the next one.
 
         async def respond() -> said.HostAnswered:
             task = asyncio.current_task()
             assert task is not None
             self._responding.add((connection, task))
             try:
-                answered = await self._daemon.respond(asked, age_s=(asked.age_ms or 0) / 1000)
+                age_s, behind = (asked.age_ms or 0) / 1000, bool(asked.ahead)
+                answered = await self._daemon.respond(asked, age_s=age_s, behind=behind)
             finally:
                 self._responding.discard((connection, task))
             self._undelivered[id(connection), asked.ids.request_id] = answered

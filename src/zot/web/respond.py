@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from zot.errors import Stopping
 from zot.serve.audit import Who
 from zot.web.limits import Limits
 from zot.web.refusing import refuse
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 #: What an exit code of `zot host` is over HTTP.
 _STATUS: Mapping[int, int] = {0: 200, 2: 400, 3: 503, 4: 500}
+#: What those are told who can ask the next daemon.
+_SOON = ((b"retry-after", b"1"),)
 
 
 class Respond:
@@ -56,6 +59,10 @@ class Respond:
         try:
             answered = await self._daemon.respond(request, age_s=time.monotonic() - came)
             is_there = not gone.done()
+        except Stopping as problem:
+            self._note(scope, request, "INTERNAL")
+            await _answer(send, request.ids.failure("INTERNAL", str(problem)), 503, *_SOON)
+            return
         finally:
             gone.cancel()
         got_out = False
@@ -66,7 +73,9 @@ class Respond:
                     got_out = True
         finally:
             answered.delivered(got_out)
-        outcome = answered.reply.response.error_code or "ok"
+        self._note(scope, request, answered.reply.response.error_code or "ok")
+
+    def _note(self, scope: Any, request: Request, outcome: str) -> None:
         who = Who("http", token=scope["zot.bearer"])
         self._daemon.parts.audit.call(who, "/v1/respond", session=request.ids.session_id, outcome=outcome)
 
@@ -104,13 +113,14 @@ def _run_in(body: bytes) -> Request:
     return request
 
 
-async def _answer(send: Send, response: Response, status: int) -> None:
+async def _answer(send: Send, response: Response, status: int, *more: tuple[bytes, bytes]) -> None:
     body = encode_response(response)
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
         (b"cache-control", b"no-store"),
         (b"x-content-type-options", b"nosniff"),
+        *more,
     ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})

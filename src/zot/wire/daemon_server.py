@@ -176,9 +176,10 @@ class Costs(Spelled, frozen=True, kw_only=True):
 
 
 class HostRespond(host.Request, frozen=True, rename={"age_ms": "ageMs"}):
-    """A request of the host protocol, and how long ago it was made."""
+    """A request of the host protocol, how long ago it was made, and how many were before it where it was given back."""
 
     age_ms: Seconds | None = None
+    ahead: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class HostAnswered(msgspec.Struct, frozen=True):
