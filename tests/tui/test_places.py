@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -82,6 +85,25 @@ async def test_the_theme_fits_the_background(tmp_path: Path, code: str, theme: s
     async with stage(tmp_path, look=Look(code_theme=code)) as person:
         await person.sees("ready")
         assert person.app.theme == theme
+
+
+@pytest.mark.parametrize(
+    ("lang", "shown"),
+    [
+        ("xx_XX.ISO-8859-1", "iso8859-1"),
+        ("xx_XX.ISO-8859-15@euro", "iso8859-15"),
+        ("xx_XX.KLINGON-1", "ascii"),
+        ("xx_XX.UTF-8", "utf-8"),
+        ("C", "utf-8"),
+    ],
+)
+def test_a_locale_that_this_machine_does_not_have_says_what_the_terminal_can_show(lang: str, shown: str) -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG", "PYTHON"))}
+    asked = [sys.executable, "-c", "from zot.tui.looks import charset; print(charset())"]
+    said = subprocess.run(asked, env={**env, "LANG": lang}, capture_output=True, text=True, timeout=60, check=True)
+    assert said.stdout.strip() == shown
+    whole = subprocess.run(asked, env={**env, "LANG": lang, "LC_ALL": "C"}, capture_output=True, text=True, check=True)
+    assert whole.stdout.strip() == "ascii"
 
 
 @pytest.mark.parametrize(("encoding", "unicode"), [("utf-8", True), ("ascii", False), ("iso8859-1", False)])

@@ -49,12 +49,21 @@ ASCII = Look(
 )
 
 
-def charset() -> str:
+def charset(env: Mapping[str, str] = os.environ) -> str:
     """Return the encoding of the locale; ASCII if that is one which nobody knows."""
     try:
-        return codecs.lookup(locale.getencoding()).name
+        return codecs.lookup(_replaced(env) or locale.getencoding()).name
     except LookupError:
         return "ascii"
+
+
+def _replaced(env: Mapping[str, str]) -> str:
+    """Return the encoding that LANG names where Python has put another in its place; "" if it has not.
+
+    It does so with locales that this machine does not have, and the terminal speaks that encoding all the same.
+    """
+    is_replaced = not env.get("LC_ALL") and env.get("LC_CTYPE") in ("C.UTF-8", "C.utf8", "UTF-8")
+    return env.get("LANG", "").partition(".")[2].partition("@")[0] if is_replaced else ""
 
 
 def look_for(env: Mapping[str, str] = os.environ, encoding: str | None = None) -> Look:
