@@ -338,3 +338,23 @@ async def test_the_past_is_what_was_said_before_the_turn_that_runs_and_the_rest_
     ]
     assert past["lastSeq"] == (await daemon.events("s"))[-1][0]
     assert "lastSeq" not in await caller.get("session/messages", sessionId="s")
+
+
+async def test_who_comes_back_to_a_journal_that_has_less_than_it_was_told_is_told_so_at_once(tmp_path: Path) -> None:
+    journal, kept = tmp_path / "journal.db", tmp_path / "kept.db"
+    async with running(tmp_path) as daemon:
+        caller = await daemon.caller()
+        await caller.get("session/new", agentAlias="default", sessionId="s")
+        await caller.get("session/prompt", sessionId="s", prompt="!echo one")
+    kept.write_bytes(journal.read_bytes())
+    async with running(tmp_path) as daemon:
+        caller = await daemon.caller()
+        await caller.get("session/prompt", sessionId="s", prompt="!say 20 " + 20 * "x")
+        before = await caller.get("session/attach", sessionId="s")
+    journal.write_bytes(kept.read_bytes())
+    async with running(tmp_path) as daemon:
+        caller = await daemon.caller()
+        attached = await caller.get("session/attach", sessionId="s", after=before["lastSeq"])
+        assert (attached["lastSeq"] < before["lastSeq"], attached["epoch"] > before["epoch"]) == (True, True)
+        await caller.get("session/prompt", sessionId="s", prompt="!echo again")
+        assert (await caller.get("session/attach", sessionId="s"))["epoch"] == attached["epoch"]

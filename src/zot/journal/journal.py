@@ -129,6 +129,12 @@ class Journal(Look):
         """True if somebody runs a session, here or elsewhere."""
         return self.leases.is_taken(session.number)
 
+    def has_lost(self, session: SessionRecord, last: int) -> bool:
+        """True if a session that nobody runs, or has left in the middle, ends with row ``last``, but once had more."""
+        number = session.number
+        is_behind = self.leases.marked(number) > last or self.leases.is_buried(number)
+        return is_behind and session.owner is None and not self.leases.is_taken(number)
+
     async def create(self, session_id: str, *, cwd: str = "", title: str = "") -> SessionRecord:
         """Make a session. Raise UserError if it exists."""
         now = timestamp()

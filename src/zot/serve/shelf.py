@@ -40,11 +40,15 @@ class Shelf:
     async def standing(self, session_id: str) -> tuple[int, int]:
         """Return the number of a session's newest row, and its epoch. Raise NoSuchSession."""
 
-        def look(connection: sqlite3.Connection) -> tuple[int, int]:
+        def look(connection: sqlite3.Connection) -> tuple[SessionRecord, int]:
             record = tables.get(connection, session_id)
-            return tables.last_seq(connection, record.number), record.epoch
+            return record, tables.last_seq(connection, record.number)
 
-        return await self._journal.reading(look)
+        record, last = await self._journal.reading(look)
+        if not self._journal.has_lost(record, last):
+            return last, record.epoch
+        found = await self._journal.record(session_id, create=False)  # With that it gets another epoch.
+        return found.last_seq, found.epoch
 
     async def listed(
         self, *, query: str = "", cwd: str | None = None, agent: str | None = None, limit: int | None = None
