@@ -14,6 +14,8 @@ import urllib.request
 from pathlib import Path
 from typing import IO
 
+import pytest
+
 from forked import Forked, Nursery
 from harness import PATIENCE_S, environment, read_some
 from shell import Shell
@@ -103,7 +105,30 @@ def test_an_address_that_cannot_be_had_ends_it(shell: Shell) -> None:
         url = f"ws://127.0.0.1:{taken.getsockname()[1]}"
         said = shell.run(*LAB, "--listen", url)
     assert said.code == 1
-    assert said.err.endswith(f"zot: cannot listen at {url}: Address already in use\n")
+    assert said.err == f"zot: cannot listen at {url}: Address already in use\n"
+
+
+@pytest.mark.parametrize("wrong", ["an address in use", "a certificate", "a token", "the second of two addresses"])
+def test_a_daemon_gives_way_only_to_one_that_can_be_where_it_is_wanted(
+    shell: Shell, nursery: Nursery, wrong: str
+) -> None:
+    first = nursery.fork((*LAB, "--listen", "ws://127.0.0.1:0"), shell.cwd, shell.env)
+    own = lines(first.stderr, 2)[1].rpartition(" ")[2]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"ws://127.0.0.1:{taken.getsockname()[1]}"
+        flags = {
+            "an address in use": ("--listen", url),
+            "a certificate": ("--listen", "wss://127.0.0.1:0", "--tls-cert", "missing.pem"),
+            "a token": ("--listen", "ws://127.0.0.1:0"),
+            "the second of two addresses": ("--listen", own, "--listen", "ws://192.0.2.1:7777"),
+        }[wrong]
+        if wrong == "a token":
+            (shell.home / "data" / "token").chmod(0o644)
+        said = shell.run(*LAB, "--replace", *flags)
+    assert (said.code, said.err.count("\n")) == (1, 1)
+    status = json.loads(shell.run("daemon", "status", "--json").out)
+    assert (status["pid"], status["listens"]) == (first.pid, [own])
+    assert ended(first) == 0
 
 
 def test_what_can_never_be_is_said_before_anything_is_served(shell: Shell) -> None:

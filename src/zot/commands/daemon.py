@@ -5,14 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zot import flags
 from zot.commands.daemon_operate import PLACE_FLAGS, SUBCOMMANDS, operate
 from zot.config import AGENT_FLAGS, zot_home
 from zot.endpoint import Place, locate
-from zot.errors import ConfigError, DaemonRunning, UsageError
+from zot.errors import ConfigError, DaemonRunning, UsageError, UserError
 from zot.printable import printable
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ Serve many sessions to many clients: JSON-RPC 2.0, one object a line, on a local
 #: How long a thread may hold the interpreter while another one wants it: who writes the journal needs it often, and
 #: only for a moment, and all sessions wait for what is written.
 _HOLD_S = 0.0005
+#: How long the daemon that is to be replaced may take to say where it listens.
+_ASKED_S = 5.0
 #: What the exit code says when another daemon has the endpoint.
 _TAKEN = 3
 
@@ -67,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
     if place.config_dir is not None and not os.path.isdir(place.config_dir):  # Clients that start one rely on it.
         sys.stderr.write(f"zot: {printable(place.config_dir)} does not exist: it is made, and nothing is configured\n")
     try:
-        claim = _claim(place, replaces=bool(own.get("replace")))
+        claim = _claim(place, listens, replaces=bool(own.get("replace")))
     except DaemonRunning as problem:
         sys.stderr.write(f"zot: {problem}\n")
         return _TAKEN
@@ -103,8 +105,11 @@ def _listens(own: Mapping[str, Any], settings: DaemonSettings) -> Sequence[tuple
     return tuple((address, tls) for address in addresses)
 
 
-def _claim(place: Place, *, replaces: bool) -> Claim:
-    """Own the endpoint. Raise DaemonRunning, ConfigError."""
+def _claim(place: Place, listens: Sequence[tuple[str, Tls | None]], *, replaces: bool) -> Claim:
+    """Own the endpoint. Raise DaemonRunning, ConfigError.
+
+    Another daemon gives way only to one that can be where it is wanted: that is tried first.
+    """
     from zot.serve.claim import adopt_listener, claim_endpoint
     from zot.serve.systemd import take_listeners
 
@@ -113,12 +118,41 @@ def _claim(place: Place, *, replaces: bool) -> Claim:
         for more in passed[1:]:
             more.close()
         return adopt_listener(_path_of(passed[0]) or place.socket, passed[0])
-    if replaces:
-        from zot.serve.handover import take_over
+    if not replaces:
+        return claim_endpoint(place.socket)
+    from zot.serve.handover import take_over
 
-        if (taken := take_over(place.socket)) is not None:
-            return taken
-    return claim_endpoint(place.socket)
+    reserved = _reserved(place, listens)
+    claim = take_over(place.socket) or claim_endpoint(place.socket)
+    claim.others += reserved
+    return claim
+
+
+def _reserved(place: Place, listens: Sequence[tuple[str, Tls | None]]) -> Sequence[socket.socket]:
+    """Return sockets at addresses, as far as they can be had before the other daemon has ended. Raise ConfigError."""
+    if not listens:
+        return ()
+    import asyncio
+
+    from zot.web import reserve
+
+    return asyncio.run(reserve(listens, place.data_dir, held=_held(place.socket)))
+
+
+def _held(path: str) -> Container[int]:
+    """Return the ports of the daemon that has the endpoint now; none if nobody says so."""
+    from msgspec import ValidationError, convert
+
+    from zot.commands.daemon_line import DaemonLine
+    from zot.listen_address import ListenAddress
+    from zot.wire.daemon_server import Status
+
+    try:
+        with DaemonLine(path, within_s=_ASKED_S) as line:
+            listens = convert(line.ask("status", {}), Status).listens or ()
+        return {ListenAddress.parse(url).port for url in listens}
+    except (OSError, UserError, ValidationError, ValueError):
+        return ()
 
 
 def _path_of(listener: socket.socket) -> str:

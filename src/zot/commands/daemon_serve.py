@@ -93,14 +93,12 @@ async def _furnish(place: Place, agents: Agents, given: Mapping[str, Any]) -> Es
 
 
 async def _open(daemon: Daemon, claim: Claim) -> None:
-    """Be there at the socket, and say so."""
+    """Be there at the socket."""
     from zot.serve.daemon import listen
 
     await listen(daemon, claim.listener)
     gc.freeze()
     gc.enable()
-    sys.stderr.write(f"zot: the daemon listens at {claim.path}\n")
-    log.info("the daemon %d listens at %s", os.getpid(), claim.path)
 
 
 async def _attend(
@@ -117,6 +115,7 @@ async def _attend(
         chores.start(_watch(daemon), "watching")
         is_there = await _listen_elsewhere(daemon, claim, listens, web)
         if is_there:
+            _announce(claim.path, *(one.url for one in web))
             notifier.ready(f"listening at {claim.path}")
         await daemon.stopped()
         notifier.stopping()
@@ -175,7 +174,6 @@ async def _listen_elsewhere(
         claim.close_others(but=await of_use(claim.others, [url for url, _ in listens]))
         for url, tls in listens:
             web.append(await listen_at(daemon, url, tls=tls, inherited=claim.others))
-            sys.stderr.write(f"zot: the daemon listens at {web[-1].url}\n")
     except ConfigError as problem:
         log.critical("%s", problem)
         daemon.stop()
@@ -183,6 +181,13 @@ async def _listen_elsewhere(
     claim.close_others()
     claim.others += [one.listener.dup() for one in web]
     return True
+
+
+def _announce(*places: str) -> None:
+    """Say where it is reached, once that is everywhere."""
+    for place in places:
+        sys.stderr.write(f"zot: the daemon listens at {place}\n")
+    log.info("the daemon %d listens at %s", os.getpid(), places[0])
 
 
 async def _give_up(claim: Claim, daemon: Daemon, notifier: Notifier) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -36,6 +37,10 @@ _Place: TypeAlias = tuple[str, int] | tuple[str, int, int, int] | tuple[int, byt
 _BACKLOG = 256
 #: How long those who have just come may take to say what they want when the daemon ends.
 _GREET_S = 0.5
+
+
+class _InUse(ConfigError):
+    """Somebody else listens there."""
 
 
 class Listening:
@@ -91,6 +96,32 @@ async def listen(
     daemon.listens.append(real)
     log.info("the daemon listens at %s; who has a token of %s may come in", real, tokens.path)
     return Listening(real, listener, server, lambda: _forget(daemon.listens, real))
+
+
+async def reserve(
+    listens: Iterable[tuple[str, Tls | None]], data_dir: str, *, held: Container[int]
+) -> list[socket.socket]:
+    """Return sockets at addresses, for `listen` to inherit, with all that is needed there looked at. Raise ConfigError.
+
+    A port that is ``held`` by who will give it away need not be free.
+    """
+    Tokens(path_in(data_dir))
+    found: list[socket.socket] = []
+    try:
+        for url, tls in listens:
+            address = checked(url, tls)
+            if tls is not None and address.is_secure:
+                _context(tls)
+            try:
+                found.append(await _bound(address, ()))
+            except _InUse:
+                if address.port not in held:
+                    raise
+    except BaseException:
+        for one in found:
+            one.close()
+        raise
+    return found
 
 
 async def of_use(inherited: Sequence[socket.socket], urls: Iterable[str]) -> Sequence[socket.socket]:
@@ -180,7 +211,8 @@ async def _place_of(address: ListenAddress) -> tuple[socket.AddressFamily, _Plac
 
 
 def _unavailable(address: ListenAddress, problem: OSError) -> ConfigError:
-    return ConfigError(f"cannot listen at {address}: {problem.strerror or problem}")
+    kind = _InUse if problem.errno == errno.EADDRINUSE else ConfigError
+    return kind(f"cannot listen at {address}: {problem.strerror or problem}")
 
 
 def _forget(listens: list[str], url: str) -> None:
