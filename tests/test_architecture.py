@@ -101,7 +101,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "answers": {"learned", "errors", "messages", "events", "printable", "store", "journal", "agent", "outcome"},
     "past": {"errors", "messages", "events", "store", "agent"},
     "abortable": {"errors"},
-    "mending": {"errors", "store", "agent", "history", "job"},
+    "mending": {"errors", "store", "agent", "history", "job", "past"},
     "driver": {"events", "agent", "history", "mending"},
     "waiting": {"errors", "job"},
     "worker": {"errors", "messages", "events", "store", "agent", "history", "job", "waiting", "mending", "driver"},
@@ -122,6 +122,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "establishment": {
         "errors", "store", "config", "agents", "daemon_settings", "endpoint", "hub", "answers", "journal", "premises",
         "provision", "providers/models", "runtime", "session", "serve", "wire", "left_providers", "aside", "past",
+        "mending", "messages",
     },
     "briefing": {"errors", "regular", "config", "instructions", "agent", "toolbox"},
     "guard": {"config", "provision", "answers", "agent", "agent/policy"},

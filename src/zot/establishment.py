@@ -13,7 +13,7 @@ from zot.agents import Agents
 from zot.config import DEFAULT_AGENT, OF_PROVIDER, RECORDED, Config, journal_path, resumed
 from zot.daemon_settings import DaemonSettings
 from zot.endpoint import Place
-from zot.errors import UserError
+from zot.errors import NoSuchAgent, NoSuchSession, UserError
 
 if TYPE_CHECKING:  # What opens sessions is loaded with the first one.
     from zot.answers import Once
@@ -77,13 +77,28 @@ class Establishment:
             return Choice(config, given, agent=alias, guarded=guarded, joinable=self.joinable, reloadable=True)
 
         first = self._config(DEFAULT_AGENT if wanted is None else wanted.agent, session_id, cwd)
-        session = await open_chosen(first, choose, self.premises, creates=wanted is not None)
+        try:
+            session = await open_chosen(first, choose, self.premises, creates=wanted is not None)
+        except NoSuchAgent:
+            await self._conclude(session_id)
+            raise
         try:
             await session.establish()
         except BaseException:
             await session.close()
             raise
         return session
+
+    async def _conclude(self, session_id: str) -> None:
+        """End what a dead process left in a session that can be read only, because its agent is gone."""
+        from zot.mending import conclude
+        from zot.messages import timestamp
+        from zot.past import Past
+
+        with suppress(NoSuchSession):
+            if (await self.journal.find(session_id)).owner is not None:
+                record, past = await self.journal.resume(session_id, create=False)
+                await conclude(record, Past(past.changes, past.rows, record.totals), now=timestamp)
 
     async def opening_by(self, request: Request, came: float, deadline: float) -> tuple[Session, Once]:
         """Return the session of a request of the host protocol, and what sees to it that it is answered once."""

@@ -6,13 +6,13 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from zot.errors import RuntimeBusy, Stopping, TooManySessions
+from zot.errors import AgentError, RuntimeBusy, Stopping, TooManySessions
 from zot.history import Subscriber
 
 if TYPE_CHECKING:
@@ -197,6 +197,16 @@ class Hub:
         async with self.use(session_id, looks=True) as session:
             if live is not None and live.session is session:  # One that is only now loaded has been seen to.
                 await session.take_up()
+
+    async def take_up_all(self, session_ids: Iterable[str]) -> None:
+        """Do so for many: one that cannot be seen to does not keep the others from it."""
+        for session_id in session_ids:
+            try:
+                await self.take_up(session_id)
+            except AgentError as problem:
+                log.warning("session %r could not be mended: %s", session_id, problem)
+            except Exception:  # What was not foreseen costs this one only.
+                log.exception("session %r could not be mended", session_id)
 
     async def reopen(self, session_id: str) -> None:
         """Open a session anew, as it is to work now. Raise RuntimeBusy if it has something to do, and as `use`."""

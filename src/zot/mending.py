@@ -12,6 +12,7 @@ from zot.agent.recovery import recover
 from zot.errors import SessionBusy, StoreFailed, UserError
 from zot.history import History
 from zot.job import Errand, Job
+from zot.past import Past
 from zot.store import Configured, Guarded, Row, Store
 
 
@@ -109,6 +110,21 @@ async def _see_to(
         rows = [*rows, *late]
     history.amend(recover(history.transcript, rows, now=now(), parks=False).rows)
     return None
+
+
+async def conclude(store: Store, past: Past, *, now: Callable[[], str]) -> None:
+    """End a run that a dead process left in a session that nobody can use, unless it waits for a person."""
+    history = History(
+        store,
+        charge=lambda counters: counters,
+        measured=lambda usage, transcript: None,
+        recall=lambda allowed: None,
+        observe=lambda events: None,
+        on_failure=lambda problem: None,
+    )
+    history.learn(past.changes)
+    history.totals = past.totals
+    await mend(history, store, past.newest, now=now)
 
 
 async def note(history: History, store: Store, row: Row, *, begun: bool) -> None:

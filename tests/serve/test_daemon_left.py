@@ -98,6 +98,13 @@ async def test_a_session_that_is_closed_leaves_the_question_of_a_dead_process_as
     assert (await caller.get("session/attach", sessionId="s"))["state"] == "waiting_approval"
 
 
+async def test_a_list_tells_of_a_question_of_a_dead_process(daemon: Running, leave: Callable[[str], None]) -> None:
+    caller = await opened(daemon)
+    await asyncio.to_thread(leave, ASKS)
+    [entry] = (await caller.get("session/list"))["sessions"]
+    assert entry["state"] == "waiting_approval"
+
+
 @pytest.mark.parametrize("is_loaded", [True, False])
 async def test_who_follows_a_session_hears_by_itself_that_who_ran_it_died(
     daemon: Running, leave: Callable[[str], None], is_loaded: bool
@@ -116,3 +123,29 @@ async def test_who_follows_a_session_hears_by_itself_that_who_ran_it_died(
     await caller.get("session/approve", sessionId="s", requestId=question["requestId"], decision="allow_once")
     assert (await caller.until(type="turn_complete"))["outcome"] == "completed"
     watching.cancel()
+
+
+async def test_what_a_dead_process_left_in_a_session_whose_agent_is_gone_can_be_read(
+    tmp_path: Path, leave: Callable[[str], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    agents, policy = '[agents.default]\nprovider = "lab"\n', 'policy = ["bash=ask"]\n'
+    for prompt, state, last in (
+        (ASKS, "waiting_approval", "approval_request"),
+        ("!stall-mid", "idle", "turn_complete"),
+    ):
+        (tmp_path / "config.toml").write_text(f'{agents}[agents.gone]\nprovider = "lab"\n{policy}')
+        async with running(tmp_path) as daemon:
+            caller = await daemon.caller()
+            await caller.get("session/delete", sessionId="s")
+            await caller.get("session/new", agentAlias="gone", sessionId="s")
+        await asyncio.to_thread(leave, prompt)
+        (tmp_path / "config.toml").write_text(agents)
+        async with running(tmp_path) as daemon:
+            caller = await daemon.caller()
+            [entry] = (await caller.get("session/list"))["sessions"]
+            attached = await caller.get("session/attach", sessionId="s", after=0)
+            assert (entry["state"], attached["state"], "pendingApproval" in attached) == (state, state, state != "idle")
+            await caller.until(type=last)
+            assert (await caller.error("session/prompt", sessionId="s", prompt="!echo hi"))[0] == -32602
+    told = [record for record in caplog.records if "could not be mended" in record.message]
+    assert [(record.levelname, record.exc_info) for record in told] == [("WARNING", None)] * 2

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
-from zot.events import AgentEvent, ApprovalRequest, ConversationReplaced, Done
+from zot.events import AgentEvent, ApprovalRequest, ConversationReplaced, Done, ExtNotify
 from zot.journal.chunks import Chunk, Kind, unpack, verified
 from zot.journal.tables import CHUNK, SessionRecord, get, last_seq, rows_after
 from zot.store import Change, Configured, Spliced, Wrote
@@ -88,6 +88,16 @@ def asked_at(connection: sqlite3.Connection, session_id: str, request_id: str) -
     upto = last_seq(connection, get(connection, session_id).number)
     events = _numbered_run(connection, session_id, upto)
     return next((seq for seq, event in events if isinstance(event, ApprovalRequest) and event.id == request_id), 0)
+
+
+def question(connection: sqlite3.Connection, record: SessionRecord, now: str) -> ApprovalRequest | None:
+    """Return the question that the newest run of a session waits with, if it can still be answered ``now``.
+
+    Raise JournalDamaged.
+    """
+    events = _numbered_run(connection, record.id, last_seq(connection, record.number))
+    newest = next((event for _, event in reversed(events) if not isinstance(event, ExtNotify)), None)
+    return newest if isinstance(newest, ApprovalRequest) and newest.deadline > now else None
 
 
 def _numbered_run(connection: sqlite3.Connection, session_id: str, upto: int) -> list[tuple[int, AgentEvent]]:

@@ -312,11 +312,7 @@ class Daemon:
         self.is_mended.clear()
         try:
             await self.greeted(patience_s)
-            for session_id in await self.parts.journal.left_behind():
-                try:
-                    await self.hub.take_up(session_id)
-                except Exception:  # One that cannot be mended must not keep the others from it.
-                    log.exception("session %r could not be mended", session_id)
+            await self.hub.take_up_all(await self.parts.journal.left_behind())
         finally:
             self.is_mended.set()
 

@@ -72,6 +72,8 @@ class KeptMethods:
             state = "waiting_approval" if session.pending is not None else "running"
         elif entry.is_running:
             state = "running"
+        elif entry.is_asked:
+            state = "waiting_approval"
         return said.SessionEntry(
             session_id=record.id,
             session_key=record.id,

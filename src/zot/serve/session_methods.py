@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from zot.errors import AgentError, NoSuchSession, RunCancelled, UserError
+from zot.errors import AgentError, NoSuchAgent, NoSuchSession, RunCancelled, UserError
 from zot.hub import Hub, Wanted
 from zot.messages import ZERO
 from zot.serve.answering import Deferred, Told
@@ -22,6 +22,7 @@ from zot.wire.turn import TurnSummary
 from zot.wire.updates import pending_of
 
 if TYPE_CHECKING:
+    from zot.events import ApprovalRequest
     from zot.job import Dropped, Job, Started
     from zot.session import Session
 
@@ -39,8 +40,9 @@ class Shelf(Protocol):
     async def asked_at(self, session_id: str, request_id: str) -> int:
         """Return the number of a question that the newest run asked; 0 if that is not on record."""
 
-    async def is_running(self, session_id: str) -> bool:
-        """True if somebody runs a session, here or in another process. Raise NoSuchSession."""
+    async def doing(self, session_id: str) -> tuple[bool, ApprovalRequest | None]:
+        """Return if somebody runs a session, here or in another process; if nobody goes on with a run that waits for a
+        person, its question. Raise NoSuchSession."""
 
     async def is_left_behind(self, session_id: str) -> bool:
         """True if the newest run of a session has no end because its process is gone. Raise NoSuchSession."""
@@ -111,16 +113,18 @@ class SessionMethods:
                 last_seq=seq,
                 epoch=epoch,
             )
-            after = await self._beginning(session_id, seq)
+            question = session.pending
+            after = await self._beginning(session_id, seq, None if question is None else question.id)
         return Told(opened, lambda: connection.follow(session_id, after))
 
     async def _attach(self, connection: Connection, asked: said.Attach) -> Told:
         session_id = asked.session_id
         await self._see_to(session_id)
         seq, epoch = await self._standing(connection, session_id)
-        beginning = await self._beginning(session_id, seq)
-        after = beginning if asked.after is None else min(asked.after, seq)
         doing = await self._doing(session_id)
+        question = doing.get("pending_approval")
+        beginning = await self._beginning(session_id, seq, None if question is None else question.request_id)
+        after = beginning if asked.after is None else min(asked.after, seq)
         asked_seq = beginning + 1 if beginning < seq else said.ABSENT
         attached = said.Attached(session_id=session_id, last_seq=seq, epoch=epoch, asked_seq=asked_seq, **doing)
         return Told(attached, lambda: connection.follow(session_id, after, again=True))
@@ -180,24 +184,25 @@ class SessionMethods:
         if session is not None and session.busy:
             return
         if self._hub.is_loading(session_id) or await self._shelf.is_left_behind(session_id):
-            await self._hub.take_up(session_id)
+            with suppress(NoSuchAgent):  # Nobody can use it, but it can be read.
+                await self._hub.take_up(session_id)
 
     async def _doing(self, session_id: str) -> dict[str, Any]:
         """Return what a session is doing. One that has nothing to do here may be run by another process."""
-        session = self._hub.session(session_id)
-        is_elsewhere = (session is None or not session.busy) and await self._shelf.is_running(session_id)
-        session = self._hub.session(session_id)
-        if session is not None and (request := session.pending) is not None:
-            return {"state": "waiting_approval", "pending_approval": pending_of(request, time.time())}
+        session, is_elsewhere, question = self._hub.session(session_id), False, None
+        if session is None or not session.busy:
+            is_elsewhere, question = await self._shelf.doing(session_id)
+            session = self._hub.session(session_id)
+        if session is not None and session.busy:
+            question = session.pending
+        if question is not None:
+            return {"state": "waiting_approval", "pending_approval": pending_of(question, time.time())}
         is_here = session is not None and session.busy
         return {"state": "running" if is_here or is_elsewhere else "idle"}
 
-    async def _beginning(self, session_id: str, seq: int) -> int:
+    async def _beginning(self, session_id: str, seq: int, request_id: str | None) -> int:
         """Return after which number a new follower begins: a question that waits is shown again."""
-        session = self._hub.session(session_id)
-        if session is None or (request := session.pending) is None:
-            return seq
-        at = await self._shelf.asked_at(session_id, request.id)
+        at = 0 if request_id is None else await self._shelf.asked_at(session_id, request_id)
         return min(seq, at - 1) if at else seq
 
     async def _standing(self, connection: Connection, session_id: str) -> tuple[int, int]:

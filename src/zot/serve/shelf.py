@@ -9,7 +9,7 @@ from contextlib import suppress
 import msgspec
 
 from zot.errors import NoSuchSession
-from zot.events import AgentEvent
+from zot.events import AgentEvent, ApprovalRequest
 from zot.journal import tables, view
 from zot.journal.journal import Journal
 from zot.journal.tables import SessionRecord
@@ -22,12 +22,14 @@ from zot.wire.daemon_server import Costs
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A session in a list: what is recorded of it, its newest row, its agent, and if somebody runs it."""
+    """A session in a list: what is recorded of it, its newest row, its agent, and if somebody runs it, or nobody goes
+    on with a run that waits for a person."""
 
     record: SessionRecord
     last_seq: int
     agent: str
     is_running: bool = False
+    is_asked: bool = False
 
 
 class Shelf:
@@ -68,6 +70,7 @@ class Shelf:
                     tables.last_seq(connection, record.number),
                     view.agent_of(connection, record),
                     self._is_run(record),
+                    self._question(connection, record) is not None,
                 )
                 if agent is None or entry.agent == agent:
                     entries.append(entry)
@@ -117,9 +120,20 @@ class Shelf:
         """Return the number of a question that the newest run asked; 0 if that is not on record."""
         return await self._journal.reading(lambda connection: view.asked_at(connection, session_id, request_id))
 
-    async def is_running(self, session_id: str) -> bool:
-        """True if somebody runs a session, here or in another process. Raise NoSuchSession."""
-        return self._is_run(await self._journal.find(session_id))
+    def _question(self, connection: sqlite3.Connection, record: SessionRecord) -> ApprovalRequest | None:
+        if record.owner is None or self._is_run(record):
+            return None
+        return view.question(connection, record, timestamp())
+
+    async def doing(self, session_id: str) -> tuple[bool, ApprovalRequest | None]:
+        """Return if somebody runs a session, here or in another process; if nobody goes on with a run that waits for a
+        person, its question. Raise NoSuchSession."""
+
+        def look(connection: sqlite3.Connection) -> tuple[bool, ApprovalRequest | None]:
+            record = tables.get(connection, session_id)
+            return self._is_run(record), self._question(connection, record)
+
+        return await self._journal.reading(look)
 
     def _is_run(self, record: SessionRecord) -> bool:
         return record.owner is not None and self._journal.is_running(record)
