@@ -362,6 +362,25 @@ async def test_what_comes_in_one_tick_is_safe_together(journal: Journal) -> None
     assert [await record.read(0, 999) for record in records] == [[(seq, TextDelta("x")) for seq in range(1, 31)]] * 20
 
 
+async def test_what_sessions_say_in_one_tick_is_summed_up_for_each(journal: Journal) -> None:
+    records = [await journal.record(f"s{number}", cwd="/here") for number in range(75)]
+    for record in records:
+        await record.begin()
+    for number, record in enumerate(records):
+        words = Said(Message("user", (TextBlock(f"words {number}"),), NOON))
+        spent = Usage(1, 1, 1, 1, 0.0, Counters(number, 0, 0, 0, 0.0))
+        moved = Configured("lab", "lab-1", "", "off", f"/there/{number}") if number % 2 else HELLO
+        record.append([words, *[HELLO] * number, spent, moved], run=1, ends=number % 3 > 0)
+    await asyncio.gather(*(record.settled() for record in records))
+    known = {one.id: one for one in await journal.sessions()}
+    for number, record in enumerate(records):
+        one = known[f"s{number}"]
+        assert (one.title, one.totals.input, one.messages) == (f"words {number}", number, 1 + number + (not number % 2))
+        assert one.cwd == (f"/there/{number}" if number % 2 else "/here")
+        assert (one.owner is None) == (number % 3 > 0)
+        record.end()
+
+
 async def test_a_full_record_has_room_again_when_the_disk_has_caught_up(journal: Journal) -> None:
     record = await journal.record("a")
     await record.begin()

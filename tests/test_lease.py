@@ -161,8 +161,10 @@ def test_what_was_safe_is_remembered(path: Path) -> None:
         assert (leases.marked(1), leases.marked(900)) == (0, 0)
         leases.mark({900: 1 << 40})
         leases.mark({1: 5})
+        leases.mark({4: 14, 3: 13, 9: 19, 8: 18, 6: 16})
     with closing(Leases(str(path))) as leases:
-        assert [leases.marked(number) for number in (1, 2, 899, 900, 901)] == [5, 0, 0, 1 << 40, 0]
+        assert [leases.marked(number) for number in range(11)] == [0, 5, 0, 13, 14, 0, 16, 0, 18, 19, 0]
+        assert [leases.marked(number) for number in (899, 900, 901)] == [0, 1 << 40, 0]
 
 
 def test_the_lock_file_is_its_owners_alone(path: Path) -> None:

@@ -15,6 +15,7 @@ import struct
 import threading
 import weakref
 from collections.abc import Mapping
+from itertools import groupby
 
 from zot.errors import StoreFailed
 
@@ -90,8 +91,12 @@ class Leases:
         """Remember up to which row sessions are ``safe``, by number. Raise StoreFailed if others lock another file."""
         if os.fstat(self._descriptor).st_nlink == 0:
             raise StoreFailed(f"the lock file {self.path} was removed while a session runs: nothing more is recorded")
-        for number, seq in safe.items():
-            os.pwrite(self._descriptor, _MARK.pack(seq), _MARK.size * number)
+        numbers = sorted(safe)
+        # Those that stand beside each other are written in one call: each lets go of the interpreter.
+        for _, group in groupby(enumerate(numbers), lambda place: place[1] - place[0]):
+            beside = [number for _, number in group]
+            marks = b"".join([_MARK.pack(safe[number]) for number in beside])
+            os.pwrite(self._descriptor, marks, _MARK.size * beside[0])
 
     def marked(self, number: int) -> int:
         """Return up to which row a session was once safe; 0 if nobody knows."""

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
 
 from zot.errors import StoreFailed
 from zot.journal.chunks import Chunk, join
+from zot.journal.statements import insert_chunks, summed_up
 from zot.journal.summary import Summary
-from zot.journal.tables import summed_up, used
+from zot.journal.tables import used
 from zot.messages import timestamp
-
-_INSERT = "INSERT INTO chunks (session, kind, first, count, run, crc, body) VALUES "
-_ROW = "(?, ?, ?, ?, ?, ?, ?)"
-#: So many rows are written by one statement, as long as there are so many: each statement lets go of the interpreter,
-#: and may wait for it afterwards.
-_AT_ONCE = (64, 8, 1)
 
 
 class Sender(Protocol):
@@ -53,17 +48,6 @@ class Parcel(msgspec.Struct):
         return len(self.chunks) == 1 and not self.blobs and self.summary is None
 
 
-def insert_chunks(connection: sqlite3.Connection, chunks: Iterable[Chunk]) -> None:
-    """Write chunks; one is a transaction by itself, if there is no other."""
-    rows = [(chunk.session, chunk.kind, chunk.first, chunk.count, chunk.run, chunk.crc, chunk.body) for chunk in chunks]
-    at = 0
-    for count in _AT_ONCE:
-        query = _INSERT + ", ".join([_ROW] * count)
-        while len(rows) - at >= count:
-            connection.execute(query, [value for row in rows[at : at + count] for value in row])
-            at += count
-
-
 def insert(connection: sqlite3.Connection, parcels: Sequence[Parcel]) -> None:
     """Write what ``parcels`` have, inside a transaction. What is known of a session is changed once, however many of
     them are its own."""
@@ -76,6 +60,4 @@ def insert(connection: sqlite3.Connection, parcels: Sequence[Parcel]) -> None:
             used(connection, number, parcel.chunks[0].first, parcel.blobs)
         if parcel.summary is not None:
             summaries.setdefault(number, Summary()).extend(parcel.summary)
-    now = timestamp()
-    for number, summary in summaries.items():
-        summed_up(connection, number, summary.assignments(now))
+    summed_up(connection, summaries, timestamp())

@@ -15,8 +15,9 @@ import msgspec
 from zot.errors import JournalDamaged, StoreFailed
 from zot.journal.chunks import Chunk, referred, unpack, verified
 from zot.journal.pages import Found
+from zot.journal.statements import summed_up
 from zot.journal.summary import Summary, key_of
-from zot.journal.tables import SessionRecord, lose, put, record_of, summed_up, used
+from zot.journal.tables import SessionRecord, lose, put, record_of, used
 from zot.store import Row
 
 
@@ -82,7 +83,7 @@ def _write_session(new: sqlite3.Connection, wreck: Wreck, number: int, now: str)
         if gone := own - wreck.blobs.keys():
             losses.add("files", chunk.first, chunk.first + chunk.count - 1, gone)
         expected = chunk.first + chunk.count
-    summed_up(new, number, summary.assignments(session.updated))
+    summed_up(new, {number: summary}, session.updated)
     for place, repaired in losses.all.items():
         lose(new, number, place, repaired or now)
     return [*lost, *losses.told(session)]

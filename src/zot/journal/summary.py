@@ -51,17 +51,10 @@ class Summary(msgspec.Struct):
         self.cwd = other.cwd or self.cwd
         self.left = other.left or self.left
 
-    def assignments(self, now: str) -> tuple[str, tuple[Any, ...]]:
-        """Return how a row of the table of sessions changes, as SQL and its values. A title is never overwritten."""
-        sql = "updated = ?, messages = messages + ?, title = CASE title WHEN '' THEN ? ELSE title END"
-        values: tuple[Any, ...] = (now, self.messages, self.words)
-        if self.totals is not None:
-            sql, values = f"{sql}, totals = ?", (*values, msgspec.json.encode(self.totals))
-        if self.cwd:
-            sql, values = f"{sql}, cwd = ?", (*values, key_of(self.cwd))
-        if self.left:
-            sql, values = f"{sql}, owner = CASE owner WHEN ? THEN x'' ELSE owner END", (*values, self.left)
-        return sql, values
+    def values(self) -> tuple[Any, ...]:
+        """Return what it says, as `tables.summed_up` takes it: None where nothing changes."""
+        totals = None if self.totals is None else msgspec.json.encode(self.totals)
+        return self.messages, self.words, totals, key_of(self.cwd) if self.cwd else None, self.left or None
 
 
 def key_of(name: str) -> bytes:

@@ -25,6 +25,7 @@ from zot.journal.chunks import (
     verified,
 )
 from zot.journal.owner import Owner
+from zot.journal.statements import summed_up
 from zot.journal.summary import Summary, key_of, titled
 from zot.learned import learned
 from zot.messages import ZERO, Counters, timestamp
@@ -175,14 +176,8 @@ def fork(connection: sqlite3.Connection, source_id: str, at: int, new_id: str) -
     )
     parent = "UPDATE sessions SET parent = ?, fork_seq = ? WHERE number = ?"
     connection.execute(parent, (key_of(source_id), at, made.number))
-    summed_up(connection, made.number, summary.assignments(made.created))
+    summed_up(connection, {made.number: summary}, made.created)
     return get(connection, new_id)
-
-
-def summed_up(connection: sqlite3.Connection, number: int, change: tuple[str, tuple[Any, ...]]) -> None:
-    """Change what is known of a session (`Summary.assignments`)."""
-    assignments, values = change
-    connection.execute(f"UPDATE sessions SET {assignments} WHERE number = ?", (*values, number))
 
 
 def put(connection: sqlite3.Connection, chunk: Chunk) -> None:

@@ -22,8 +22,9 @@ from zot.journal.portable import (
     local,
     portable,
 )
+from zot.journal.statements import summed_up
 from zot.journal.summary import Summary, key_of
-from zot.journal.tables import SessionRecord, chunks_after, create, find, get, put, summed_up, used
+from zot.journal.tables import SessionRecord, chunks_after, create, find, get, put, used
 from zot.store import Change, Configured, Row
 
 
@@ -116,7 +117,7 @@ class _Import:
                 case _:
                     pass
         self._put()
-        summed_up(self._connection, self._number, self._summary.assignments(self._now))
+        summed_up(self._connection, {self._number: self._summary}, self._now)
 
     def _here(self, change: Change) -> Change:
         """Return ``change`` with the directory and the agent of this machine."""

@@ -20,7 +20,8 @@ import msgspec
 from zot.errors import StoreFailed
 from zot.journal.database import explained
 from zot.journal.mailbox import Mailboxes
-from zot.journal.parcel import Parcel, Sender, insert, insert_chunks
+from zot.journal.parcel import Parcel, Sender, insert
+from zot.journal.statements import insert_chunks
 
 log = logging.getLogger("zot")
 
