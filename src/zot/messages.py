@@ -8,7 +8,7 @@ wire: images as a byte count, no thinking. `show` is the only way from one to th
 from __future__ import annotations
 
 import time as _time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
@@ -199,6 +199,12 @@ def _show_block(block: TranscriptBlock) -> ShownBlock | None:
 def text_of(content: Iterable[TranscriptBlock | ShownBlock]) -> str:
     """Return the text blocks of ``content``, joined."""
     return "".join(block.text for block in content if isinstance(block, TextBlock))
+
+
+def begins_with(messages: Sequence[Message], known: list[Message]) -> bool:
+    """True if a conversation has the ``known`` messages at its beginning. Hardly costs anything if they are the same
+    objects, as ever, for the comparison of lists looks at that first."""
+    return known == list(messages[: len(known)])
 
 
 def timestamp(seconds: float | None = None) -> str:

@@ -43,11 +43,11 @@ def test_only_what_is_new_is_encoded() -> None:
     assert encode.encoded == ["a", "b", "c"]
 
 
-def test_equal_is_not_the_same() -> None:
+def test_what_is_equal_need_not_be_the_same() -> None:
     encode, encoded = Encoder(), EncodedMessages()
     encoded.text([say("a")], encode)
-    assert text(encoded, [say("a")], encode) == (b">a;", "a")
-    assert encode.encoded == ["a", "a"]
+    assert text(encoded, [say("a"), say("b")], encode) == (b">a;a>b;", "b")
+    assert encode.encoded == ["a", "b"]
 
 
 def test_a_conversation_that_changed_is_encoded_anew_from_there() -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from operator import is_
 from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
 from zot.errors import ProviderError
 from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
-from zot.messages import CallBlock, Counters, Message, Stop, ThinkingBlock, ToolSpec, TranscriptBlock
+from zot.messages import CallBlock, Counters, Message, Stop, ThinkingBlock, ToolSpec, TranscriptBlock, begins_with
 from zot.providers.images import ShownImages
 from zot.providers.known_calls import KnownCalls
 from zot.providers.models import Catalogue as Catalogue  # noqa: PLC0414
@@ -89,8 +88,8 @@ EncodeMessage: TypeAlias = Callable[[Message, str], tuple[bytes, str]]
 class EncodedMessages:
     """The wire form of a conversation, each message encoded once.
 
-    A conversation grows at its end, so a request costs only the messages that are new. Messages are compared
-    by identity: a transcript that was cleared, compacted or replaced simply encodes anew from where it differs.
+    A conversation grows at its end, so a request costs only the messages that are new. A transcript that was
+    cleared, compacted or replaced simply encodes anew from where it differs.
     """
 
     def __init__(self) -> None:
@@ -123,9 +122,9 @@ class EncodedMessages:
             del self._text[self._after[-1][0] if self._after else 0 :]
 
 
-def common_prefix(known: Sequence[Message], messages: Sequence[Message]) -> int:
-    """Return how many of the messages are known already: the very same, from the beginning."""
-    if len(known) <= len(messages) and all(map(is_, known, messages)):
+def common_prefix(known: list[Message], messages: Sequence[Message]) -> int:
+    """Return how many of the messages are known already, from the beginning."""
+    if begins_with(messages, known):
         return len(known)  # As ever; the rest is for a conversation that was changed.
     pairs = enumerate(zip(known, messages, strict=False))
     return next((index for index, (ours, theirs) in pairs if ours is not theirs), min(len(known), len(messages)))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from operator import is_
 
 import msgspec
 
-from zot.messages import ImageBlock, Message, ResultBlock, TextBlock, TranscriptBlock
+from zot.messages import ImageBlock, Message, ResultBlock, TextBlock, TranscriptBlock, begins_with
 from zot.providers.vendors import ImageLimits
 
 _OUTDATED = TextBlock("[an image was here; it is no longer shown, because there are too many newer ones]")
@@ -53,7 +52,7 @@ class ShownImages:
     def _look_at(self, messages: Sequence[Message], limits: ImageLimits) -> None:
         """Note the images that are new; of all messages, if these are not the ones of last time and more."""
         seen = self._seen
-        if limits != self._limits or len(seen) > len(messages) or not all(map(is_, seen, messages)):
+        if limits != self._limits or not begins_with(messages, seen):
             self._limits, self._sizes, self._gone = limits, [], 0
             seen.clear()
         new = messages[len(seen) :]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zot.messages import CallBlock, Message
+from zot.messages import CallBlock, Message, begins_with
 
 
 class KnownCalls:
@@ -16,7 +16,7 @@ class KnownCalls:
 
     def of(self, messages: Sequence[Message]) -> set[str]:
         """Return the ids of the calls in ``messages``; what is returned is the caller's."""
-        if self._seen != list(messages[: len(self._seen)]):
+        if not begins_with(messages, self._seen):
             self._seen.clear()
             self._ids.clear()
         for message in messages[len(self._seen) :]:
