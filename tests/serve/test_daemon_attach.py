@@ -358,3 +358,19 @@ async def test_who_comes_back_to_a_journal_that_has_less_than_it_was_told_is_tol
         assert (attached["lastSeq"] < before["lastSeq"], attached["epoch"] > before["epoch"]) == (True, True)
         await caller.get("session/prompt", sessionId="s", prompt="!echo again")
         assert (await caller.get("session/attach", sessionId="s"))["epoch"] == attached["epoch"]
+
+
+async def test_who_introduces_itself_again_in_another_way_is_told_so_from_then_on(daemon: Running) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    prompted = caller.call("session/prompt", sessionId="s", prompt="!stall-mid")
+    await caller.until(type="agent_message_chunk")
+    await caller.get("initialize", **SNAKE)
+    before = len(caller.heard)
+    await caller.get("session/cancel", session_id="s")
+    assert (await caller.answer(prompted))["result"]["stop_reason"] == "cancelled"
+    later = [one["params"] for one in caller.heard[before:] if "params" in one]
+    assert [one["session_id"] for one in later] == ["s"] * len(later) != []
+    numbers = [one["seq"] for one in caller.updates()]
+    assert numbers == sorted(set(numbers))
+    assert [one["type"] for one in caller.updates()].count("turn_complete") == 1

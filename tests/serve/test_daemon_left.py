@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from daemons import PATIENCE_S, Caller, Running, running
-from forked import Nursery
+from forked import Forked, Nursery
 from harness import environment, read_some
 
 ASKS = "!bash echo hi"
@@ -25,26 +25,37 @@ async def daemon(tmp_path: Path) -> AsyncIterator[Running]:
 
 
 @pytest.fixture
-def leave(tmp_path: Path, nursery: Nursery) -> Callable[[str], None]:
-    """Return what lets another process begin a prompt in the session, and die while it goes on."""
+def begin(tmp_path: Path, nursery: Nursery) -> Callable[[str], Forked]:
+    """Return what lets another process begin a prompt in the session; it goes on, or waits for a person."""
 
-    def leave(prompt: str) -> None:
+    def begin(prompt: str) -> Forked:
         home = str(tmp_path)
         argv = ["rpc", "--provider", "lab", "--session", "s", "--policy", "bash=ask"]
         process = nursery.fork(argv, tmp_path, environment({"HOME": home, "ZOT_HOME": home}))
         said, deadline = b"", time.monotonic() + PATIENCE_S
-        with process.stdin as stdin, process.stdout as stdout, process.stderr:
-            for frame in ({"type": "hello", "features": ["approvals"]}, {"type": "prompt", "message": prompt}):
-                stdin.write(json.dumps(frame).encode() + b"\n")
-            stdin.flush()
-            while (b"approval_request" if prompt == ASKS else b"text_delta") not in said:
-                more = read_some(stdout.fileno(), deadline)
-                assert more, said
-                said += more
-            process.kill()
-            process.wait(PATIENCE_S)
+        for frame in ({"type": "hello", "features": ["approvals"]}, {"type": "prompt", "message": prompt}):
+            process.stdin.write(json.dumps(frame).encode() + b"\n")
+        process.stdin.flush()
+        while (b"approval_request" if prompt == ASKS else b"text_delta") not in said:
+            more = read_some(process.stdout.fileno(), deadline)
+            assert more, said
+            said += more
+        return process
 
-    return leave
+    return begin
+
+
+@pytest.fixture
+def leave(begin: Callable[[str], Forked]) -> Callable[[str], None]:
+    """Return what does so, and lets that process die meanwhile."""
+    return lambda prompt: die(begin(prompt))
+
+
+def die(process: Forked) -> None:
+    process.kill()
+    process.wait(PATIENCE_S)
+    for stream in (process.stdin, process.stdout, process.stderr):
+        stream.close()
 
 
 async def opened(daemon: Running, *, is_loaded: bool = True) -> Caller:
@@ -96,6 +107,45 @@ async def test_a_session_that_is_closed_leaves_the_question_of_a_dead_process_as
     await daemon.daemon.hub.let_go("s", parks=True)
     assert job.aborted
     assert (await caller.get("session/attach", sessionId="s"))["state"] == "waiting_approval"
+
+
+@pytest.mark.parametrize("is_loaded", [True, False])
+@pytest.mark.parametrize("method", ["cancel", "close", "kill"])
+async def test_a_question_of_a_dead_process_can_be_ended(
+    daemon: Running, leave: Callable[[str], None], method: str, is_loaded: bool
+) -> None:
+    caller, other = await opened(daemon, is_loaded=is_loaded), await daemon.caller()
+    await other.get("session/attach", sessionId="s")
+    await asyncio.to_thread(leave, ASKS)
+    await caller.get(f"session/{method}", sessionId="s")
+    assert (await other.until(type="turn_complete"))["outcome"] == "cancelled"
+    [entry] = (await caller.get("session/list"))["sessions"]
+    assert entry["state"] == "idle"
+    [question] = [one for one in other.updates() if one["type"] == "approval_request"]
+    verdict = {"requestId": question["requestId"], "decision": "allow_once"}
+    assert (await caller.error("session/approve", sessionId="s", **verdict))[0] == -32602
+
+
+@pytest.mark.parametrize("is_loaded", [True, False])
+async def test_a_question_of_another_process_is_told_and_who_must_answer_it(
+    daemon: Running, begin: Callable[[str], Forked], is_loaded: bool
+) -> None:
+    caller = await opened(daemon, is_loaded=is_loaded)
+    process = await asyncio.to_thread(begin, ASKS)
+    try:
+        looked = [await caller.get(f"session/{method}", sessionId="s") for method in ("attach", "state")]
+        assert [one["state"] for one in looked] == ["waiting_approval"] * 2
+        [entry] = (await caller.get("session/list"))["sessions"]
+        assert entry["state"] == "waiting_approval"
+        verdict = {"requestId": looked[0]["pendingApproval"]["requestId"], "decision": "allow_once"}
+        refusals = [
+            await caller.error("session/approve", sessionId="s", **verdict),
+            await caller.error("session/cancel", sessionId="s"),
+        ]
+        assert [code for code, _ in refusals] == [-32002] * 2
+        assert all(f"is running in process {process.pid}" in why for _, why in refusals)
+    finally:
+        die(process)
 
 
 async def test_a_list_tells_of_a_question_of_a_dead_process(daemon: Running, leave: Callable[[str], None]) -> None:

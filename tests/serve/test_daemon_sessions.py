@@ -297,6 +297,8 @@ async def test_a_limit_of_sessions_counts_those_that_do_something(tmp_path: Path
             caller.call("session/prompt", sessionId=name, prompt="!stall")
             await caller.until(type="state")
         assert (await caller.error("session/new", agentAlias="default", sessionId="c"))[0] == -32001
+        forked = await caller.get("session/fork", sessionId="a", newSessionId="copy")
+        assert forked["sessionId"] == "copy"
         await caller.get("session/cancel", sessionId="a")
         await caller.until(type="turn_complete", sessionId="a")
         await caller.get("session/new", agentAlias="default", sessionId="c")

@@ -129,6 +129,16 @@ class Journal(Look):
         """True if somebody runs a session, here or elsewhere."""
         return self.leases.is_taken(session.number)
 
+    def is_run_here(self, session: SessionRecord) -> bool:
+        """True if this process runs a session."""
+        return session.number in self.leases.held
+
+    async def check_elsewhere(self, session_id: str) -> None:
+        """Raise SessionBusy, with its owner, if another process runs a session; NoSuchSession."""
+        session = await self.find(session_id)
+        if session.owner is not None and self.is_running(session) and not self.is_run_here(session):
+            raise busy(session)
+
     def has_lost(self, session: SessionRecord, last: int) -> bool:
         """True if a session that nobody runs, or has left in the middle, ends with row ``last``, but once had more."""
         number = session.number

@@ -261,10 +261,13 @@ class Connection:
             self._fail(request, None, problem)
             return
         self.spelling = spelling_of(request.params)
-        self.dialect = dialect_of(self.spelling, result.features)
+        before, self.dialect = self.dialect, dialect_of(self.spelling, result.features)
         self.is_welcome = True
         self.office.note(self, request.method, None, None)
         self._answer(request, result)
+        if self.dialect is not before:
+            for session_id, follower in list(self._followed.items()):
+                self.follow(session_id, follower.cursor, again=True)
 
     async def _look(self, request: Request, params: Any) -> None:
         """Answer a request that changes nothing when the client reads: its answer may be many times as long.

@@ -70,10 +70,10 @@ class KeptMethods:
         state: said.SessionState = "idle"
         if session is not None and session.busy:
             state = "waiting_approval" if session.pending is not None else "running"
-        elif entry.is_running:
-            state = "running"
         elif entry.is_asked:
             state = "waiting_approval"
+        elif entry.is_running:
+            state = "running"
         return said.SessionEntry(
             session_id=record.id,
             session_key=record.id,

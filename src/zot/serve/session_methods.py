@@ -41,8 +41,11 @@ class Shelf(Protocol):
         """Return the number of a question that the newest run asked; 0 if that is not on record."""
 
     async def doing(self, session_id: str) -> tuple[bool, ApprovalRequest | None]:
-        """Return if somebody runs a session, here or in another process; if nobody goes on with a run that waits for a
-        person, its question. Raise NoSuchSession."""
+        """Return if somebody runs a session, here or in another process, and the question that a run of another one,
+        which may be dead, waits with. Raise NoSuchSession."""
+
+    async def check_elsewhere(self, session_id: str) -> None:
+        """Raise SessionBusy, with its owner, if another process runs a session; NoSuchSession."""
 
     async def is_left_behind(self, session_id: str) -> bool:
         """True if the newest run of a session has no end because its process is gone. Raise NoSuchSession."""
@@ -99,7 +102,8 @@ class SessionMethods:
         return await self._opened(connection, session_id, wanted)
 
     async def _opened(self, connection: Connection, session_id: str, wanted: Wanted | None) -> Told:
-        async with self._hub.use(session_id, wanted) as session:
+        # What is there already and is only to be known takes no room that others need.
+        async with self._hub.use(session_id, wanted, looks=wanted is None) as session:
             if wanted is not None and session.agent.name not in ("", wanted.agent):
                 raise UserError(
                     f"session {session_id!r} is one of the agent {session.agent.name!r}, not of {wanted.agent!r}"
@@ -139,12 +143,16 @@ class SessionMethods:
 
     async def _kill(self, connection: Connection, asked: said.OfSession) -> said.Killed:
         await check_use(self._hub, connection, asked.session_id)
+        with suppress(NoSuchSession):
+            await self._see_to(asked.session_id)
         if (session := self._hub.session(asked.session_id)) is not None:
             session.kill()
         await self._let_go(connection, asked.session_id)
         return said.Killed(asked.session_id)
 
     async def _let_go(self, connection: Connection, session_id: str) -> None:
+        with suppress(NoSuchSession):  # Also one that others have deleted is let go of.
+            await self._see_to(session_id)
         if not await self._hub.let_go(session_id):
             await self._shelf.standing(session_id)
         connection.unfollow(session_id)
@@ -297,15 +305,18 @@ class SessionMethods:
 
     async def _cancel(self, connection: Connection, asked: said.OfSession) -> said.Cancelled:
         del connection
+        await self._see_to(asked.session_id)
         session = self._hub.session(asked.session_id)
         if session is None or not session.busy:
-            await self._shelf.standing(asked.session_id)
+            await self._shelf.check_elsewhere(asked.session_id)
             raise RpcError(SESSION_NOT_FOUND, "No active turn for this session")
         session.abort(steers=True)
         return said.Cancelled(asked.session_id)
 
     async def _approve(self, connection: Connection, asked: said.Approve) -> said.Approved:
         async with used(self._hub, connection, asked.session_id) as session:
+            if session.pending is None:
+                await self._shelf.check_elsewhere(asked.session_id)
             session.approve(asked.request_id, asked.verdict, by=connection.label)
         return said.Approved(asked.session_id, asked.request_id)
 

@@ -22,8 +22,8 @@ from zot.wire.daemon_server import Costs
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A session in a list: what is recorded of it, its newest row, its agent, and if somebody runs it, or nobody goes
-    on with a run that waits for a person."""
+    """A session in a list: what is recorded of it, its newest row, its agent, and if somebody runs it; and if a run of
+    another process, which may be dead, waits for a person."""
 
     record: SessionRecord
     last_seq: int
@@ -121,13 +121,13 @@ class Shelf:
         return await self._journal.reading(lambda connection: view.asked_at(connection, session_id, request_id))
 
     def _question(self, connection: sqlite3.Connection, record: SessionRecord) -> ApprovalRequest | None:
-        if record.owner is None or self._is_run(record):
-            return None
+        if record.owner is None or self._journal.is_run_here(record):
+            return None  # Who runs it here knows.
         return view.question(connection, record, timestamp())
 
     async def doing(self, session_id: str) -> tuple[bool, ApprovalRequest | None]:
-        """Return if somebody runs a session, here or in another process; if nobody goes on with a run that waits for a
-        person, its question. Raise NoSuchSession."""
+        """Return if somebody runs a session, here or in another process, and the question that a run of another one,
+        which may be dead, waits with. Raise NoSuchSession."""
 
         def look(connection: sqlite3.Connection) -> tuple[bool, ApprovalRequest | None]:
             record = tables.get(connection, session_id)
@@ -142,6 +142,10 @@ class Shelf:
         """True if the newest run of a session has no end because its process is gone. Raise NoSuchSession."""
         record = await self._journal.find(session_id)
         return record.owner is not None and session_id in await self._journal.left_behind()
+
+    async def check_elsewhere(self, session_id: str) -> None:
+        """Raise SessionBusy, with its owner, if another process runs a session; NoSuchSession."""
+        await self._journal.check_elsewhere(session_id)
 
     def past(self, session_id: str) -> RecordedPast:
         """Return what is recorded of one session."""

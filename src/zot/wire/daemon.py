@@ -155,14 +155,14 @@ _DECLARED: Final = (
         "session.OfSession",
         "session.Cancelled",
         "Ends the running turn, whatever it is doing, and drops what was to steer it; nothing to cancel is an error.",
-        _GONE,
+        (SESSION_NOT_FOUND, SESSION_BUSY),
     ),
     Method(
         "session/approve",
         "session.Approve",
         "session.Approved",
         "Answers an `approval_request`; the first answer counts.",
-        _USED,
+        _CHANGED,
     ),
     Method(
         "session/attach",
