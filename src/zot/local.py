@@ -182,6 +182,7 @@ class LocalConversation:
             self._session.use_model(model.id)
             return
         self._check_idle("another provider cannot be used")
+        self._check_here("wait for its end")
         config, agent = self._working(), self._session.agent
         await self._reopen(**self._left.settings(model.provider), model=model.id)
         self._left.leave(agent.provider.name, config, agent.model)
@@ -189,9 +190,9 @@ class LocalConversation:
     async def lock(self, *, locked: bool) -> None:
         if locked != self._session.agent.locked:
             self._check_idle("the lock cannot be changed")
-            await self._reopen(lock=locked)
-            if self._config.session is not None:
+            if self._config.session is not None:  # First: what cannot be kept must not seem to hold.
                 await self._session.keep_setting(Locked(locked))
+            await self._reopen(lock=locked)
 
     async def compact(self) -> None:
         self._check_here("wait for its end")

@@ -90,6 +90,24 @@ async def test_a_run_of_the_other_cannot_be_steered_and_what_waits_goes_on_waiti
         assert other.screen.count("released") == 2
 
 
+async def test_what_cannot_be_kept_while_the_other_runs_is_not_changed_either(tmp_path: Path) -> None:
+    async with two(tmp_path) as (one, other):
+        await other.says("/lock ")
+        await other.sees("· locked")
+        await one.says(HELD)
+        await other.sees("running bash")
+        await other.says("/unlock ")
+        await other.sees("is running in process")
+        (tmp_path / "go").touch()
+        await other.sees("   released")
+        await other.idle()
+        assert (await other.app.conversation.state()).locked
+        await other.says(f"!write {tmp_path}/../outside.txt x")
+        await other.sees("are locked to this directory")
+        await other.idle()
+        assert not (tmp_path.parent / "outside.txt").exists()
+
+
 async def test_what_a_process_that_dies_leaves_behind_is_ended(tmp_path: Path, zot: Callable[..., Zot]) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")

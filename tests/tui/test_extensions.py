@@ -10,7 +10,7 @@ import pytest
 
 from extensions.stage import Extension
 from tui.stage import Stage, stage
-from zot.events import PanelOpened
+from zot.events import PanelClosed, PanelOpened
 from zot.tui.order import DEAD_S
 from zot.tui.panel import Panel
 from zot.tui.question import Question
@@ -314,6 +314,25 @@ async def test_a_question_has_room_although_panels_are_open(tmp_path: Path, size
         assert person.app.focused is entered
         await person.sees("> row 0.")
         await person.sees("Shift+Tab")
+
+
+async def test_panels_and_questions_fit_a_screen_that_becomes_lower_or_higher(tmp_path: Path) -> None:
+    async with stage(tmp_path, size=(80, 30), policy=("bash=ask",)) as person:
+        await person.sees("ready")
+        await person.app.panels.hear(PanelOpened("player", "p", "Long", tuple(f"row {n}." for n in range(60)), "foot"))
+        for height in (10, 40):
+            await person.pilot.resize_terminal(80, height)
+            await person.until(lambda: "foot" in person.screen and "ready" in person.screen, "its end and the status")
+        await person.sees("row 15.")
+        await person.app.panels.hear(PanelClosed("player", "p"))
+        lines = "\n".join(f"echo {number}" for number in range(1, 15))
+        await person.app.submit(f"!bash {lines}")
+        await person.until(lambda: isinstance(person.app.focused, Question), "the question has the keys")
+        await person.pilot.resize_terminal(80, 10)
+        texts = ("bash wants to run; may it?", "echo 1", "more lines", "y  allow it", "n  do not", "waiting for you")
+        await person.until(lambda: all(text in person.screen for text in texts), "all of it on a low screen")
+        await person.pilot.resize_terminal(80, 50)
+        await person.until(lambda: "echo 14" in person.screen and "more line" not in person.screen, "the whole command")
 
 
 async def test_whose_a_panel_is_stands_there_however_long_its_title_is(tmp_path: Path) -> None:

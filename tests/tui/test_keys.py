@@ -9,6 +9,7 @@ from pathlib import Path
 from gatekeeper import guarding
 from tui.stage import Stage, stage
 from zot.tui.calls import CallEntry
+from zot.tui.question import Question
 
 
 async def _talked(person: Stage, so_many: int) -> None:
@@ -130,3 +131,18 @@ async def test_a_key_that_the_service_takes_is_stored_and_one_that_it_refuses_is
                 await person.pilot.press(*key, "enter")
                 await person.sees(said)
             assert json.loads((tmp_path / "home" / "auth.json").read_text())["anthropic"]["key"] == "sk-right"
+
+
+async def test_a_key_that_writes_nothing_leaves_a_choice_as_it_is(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.says("/login")
+        await person.until(lambda: isinstance(person.app.focused, Question), "a question")
+        await person.pilot.press("down", "down")
+        marked = _marked(person)
+        await person.pilot.press("left", "home", "f5")
+        assert _marked(person) == marked != 0
+
+
+def _marked(person: Stage) -> int:
+    return person.app.screen.query_one(Question)._at

@@ -74,6 +74,22 @@ async def test_what_is_typed_while_a_model_fails_is_not_taken_for_a_choice(tmp_p
         assert person.app.editor.text == "oh"
 
 
+async def test_a_question_about_a_failure_does_not_go_along_to_another_session(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.says("!echo of the first")
+        await person.idle()
+        first = (await person.app.conversation.state()).session
+        await person.says("/session new")
+        await person.until(lambda: "of the first" not in person.screen, "another session")
+        await person.says("!script status 400")
+        await person.sees("The model call failed. Ask again?")
+        await person.app.switch(first)
+        await person.sees("   of the first")
+        await person.misses("Ask again?")
+        assert [one.role for one in await person.app.conversation.messages()] == ["user", "assistant"]
+
+
 async def test_that_it_is_tried_again_is_shown_once(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")

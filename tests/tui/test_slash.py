@@ -53,6 +53,21 @@ async def test_commands_about_the_session(tmp_path: Path) -> None:
         await person.misses("Go to which session?")
 
 
+async def test_nothing_is_made_that_cannot_be_gone_to_while_something_runs(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.says("!echo one")
+        await person.idle()
+        await person.says(f"/session export {tmp_path}/kept.jsonl")
+        await person.sees("the session is in")
+        await person.says("!stall-mid")
+        await person.sees("answering")
+        for number, command in enumerate(("/session fork", f"/session import {tmp_path}/kept.jsonl"), 1):
+            await person.says(command)
+            await person.until(lambda n=number: person.screen.count("abort it first") == n, command)  # type: ignore[misc]  # a default argument
+        assert len(await person.home.sessions()) == 1
+
+
 async def test_what_is_exported_twice_is_in_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     async with stage(tmp_path) as person:

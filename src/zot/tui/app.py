@@ -118,6 +118,10 @@ class ZotApp(Ground):
         self.set_interval(0.25, self.status.tick)
         self.call_after_refresh(lambda: self._do(self._start()))
 
+    def on_resize(self) -> None:
+        for fit in (self.panels.fit, self.asking.fit):  # What stays as it is may have another room all the same.
+            self.call_later(fit)  # Now the app does not know yet how large it is.
+
     @property
     def conversation(self) -> Conversation:
         return self.following.conversation
@@ -153,6 +157,7 @@ class ZotApp(Ground):
 
     async def _enter(self, conversation: Conversation) -> None:
         """Show a conversation, and follow it."""
+        self.asking.overtake()
         self.status.is_reachable = lambda: conversation.is_reachable
         self.composer.commands = ()
         await self.panels.close_all()

@@ -69,6 +69,11 @@ class Asking:
         await question.answer
         self._composer.display = True
 
+    def fit(self) -> None:
+        """There is more or less room."""
+        if isinstance(self._shown, Question) and self._shown.is_attached:
+            self._shown.fit()
+
     def overtake(self) -> None:
         """It goes on, here or elsewhere: nobody needs to say how."""
         for question in self._open:

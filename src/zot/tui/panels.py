@@ -42,16 +42,16 @@ class Panels(Vertical):
     def leave(self, lines: int | None) -> None:
         """Have no more than so many lines while something must be answered, and as many as usual behind that: None."""
         self._left = lines
-        self._fit()
+        self.fit()
 
     def on_descendant_focus(self) -> None:
         self._entered = next((panel for panel in self._open.values() if panel.has_focus), self._entered)
-        self._fit()
+        self.fit()
 
     def on_resize(self) -> None:
-        self._fit()
+        self.fit()
 
-    def _fit(self) -> None:
+    def fit(self) -> None:
         """Share the room: where it is scarce, others have one line, and the one that was entered last the rest."""
         panels, usual = list(self._open.values()), self.app.size.height * 3 // 5
         room = usual if self._left is None else min(usual, self._left)
@@ -87,13 +87,13 @@ class Panels(Vertical):
                 if panel_id not in self._open:
                     self._open[panel_id] = panel
                     await self.mount(panel)
-                self._fit()
+                self.fit()
                 if (since := self._wanted.pop(panel_id, None)) is not None:
                     self.run_worker(self._enter(panel_id, since))
             case PanelRendered(panel_id=panel_id, title=title, lines=lines, footer=footer):
                 if (shown := self._open.get(panel_id)) is not None:
                     shown.show(title, lines, footer)
-                    self._fit()
+                    self.fit()
             case PanelClosed(panel_id=panel_id):
                 await self._close(panel_id)
 
@@ -116,4 +116,4 @@ class Panels(Vertical):
         if panel.has_focus:
             self.screen.set_focus(next(reversed(self._open.values()), self._elsewhere))
         await panel.remove()
-        self._fit()
+        self.fit()

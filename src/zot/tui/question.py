@@ -78,10 +78,10 @@ class Question(Vertical, can_focus=True):
         for body in self.query(".body"):
             for name in ("scroll_y", "virtual_size"):
                 self.watch(body, name, self._draw, init=False)
-        self._fit()
+        self.fit()
 
     def on_resize(self) -> None:
-        self._fit()
+        self.fit()
 
     def listen(self) -> None:
         """Have the keys from now on."""
@@ -89,7 +89,7 @@ class Question(Vertical, can_focus=True):
         self._draw()
         self.focus()
 
-    def _fit(self) -> None:
+    def fit(self) -> None:
         """Give what it is about the room that everything else leaves, and panels what is left then."""
         screen, width = self.app.size, max(1, self.app.size.width - 2)
         title = -(-cell_len(self._title) // width)
@@ -221,5 +221,5 @@ class Question(Vertical, can_focus=True):
             chosen = next((one for one in self._options if one.key and one.key == character.lower()), None)
             if chosen is not None:
                 self.close(chosen.value)
-        elif character.isprintable():
+        elif character and character.isprintable():
             self._filter, self._at = self._filter + character, 0

@@ -14,18 +14,19 @@ _SAME = 4
 
 async def rescue(terminal: Terminal, failure: str) -> None:
     """Offer what may help, and do it."""
-    now = await terminal.conversation.state()
+    conversation = terminal.conversation
+    now = await conversation.state()
     again = ModelInfo(now.provider, now.model)
     options = [Option(again, f"{now.provider}/{now.model}, once more")]
-    options += [Option(one, f"{one.provider}/{one.id}") for one in _others(now, await terminal.conversation.models())]
+    options += [Option(one, f"{one.provider}/{one.id}") for one in _others(now, await conversation.models())]
     title = "The model call failed. Ask again?"
     chosen = await terminal.choose(title, options, body=one_line(failure, 600), sudden=True)
     if chosen is None:
         return
     if chosen != again:
-        await terminal.conversation.use_model(chosen)
+        await conversation.use_model(chosen)
         terminal.note(f"asking {chosen.provider}/{chosen.id}")
-    await terminal.conversation.retry()
+    await conversation.retry()
 
 
 def _others(now: Snapshot, models: Sequence[ModelInfo]) -> list[ModelInfo]:

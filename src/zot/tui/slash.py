@@ -165,6 +165,7 @@ async def _session(terminal: Terminal, args: str) -> None:
         case "import":
             if not rest:
                 raise UserError("say which file: /session import FILE")
+            await _check_idle(terminal)
             made = await terminal.home.import_(_place(rest))
             await terminal.switch(made)
             terminal.note(f"this is session {made}", "success")
@@ -191,6 +192,12 @@ async def _kept(terminal: Terminal) -> str:
     return session
 
 
+async def _check_idle(terminal: Terminal) -> None:
+    """Refuse to make a session that nobody could go to."""
+    if (await terminal.conversation.state()).busy:
+        raise UserError("something is running here; abort it first")
+
+
 async def _export_session(terminal: Terminal, path: str) -> None:
     session = await _kept(terminal)
     path = _place(path) if path else _unused(session, ".jsonl")
@@ -202,6 +209,7 @@ async def _fork(terminal: Terminal, count: str) -> None:
     await _kept(terminal)
     if not _COUNT.fullmatch(count):
         raise UserError("/session fork takes a number of messages, or nothing")
+    await _check_idle(terminal)
     made = await terminal.conversation.fork(int(count) if count else None)
     await terminal.switch(made)
     terminal.note(f"this is session {made} from here on; the other one stays as it is", "success")
