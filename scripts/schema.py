@@ -33,7 +33,7 @@ from zot.wire import (
     spelling,
     updates,
 )
-from zot.wire.daemon import TELLS_STOPPING
+from zot.wire.daemon import TELLS_RESUMED, TELLS_STOPPING
 from zot.wire.rpc_events import UNTOLD
 from zot.wire.rpc_greeting import Command, Hello, HelloData, Ping, Response
 
@@ -190,7 +190,7 @@ def daemon_schema() -> dict[str, Any]:
         definitions[kind.__name__]["required"] = ["sessionId", *definitions[kind.__name__]["required"]]
     error, _, log_event = refs[-3:]
     told = [_notification("session/update", {"anyOf": refs[len(kinds) : -3]}), _notification("logs/event", log_event)]
-    told.append(_notification(TELLS_STOPPING, {"type": "object"}))
+    told += [_notification(method, {"type": "object"}) for method in (TELLS_STOPPING, TELLS_RESUMED)]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "zot daemon, protocol version 1",

@@ -242,6 +242,10 @@ class Hub:
                 )
             live.session.drop_prompts(Stopping(STOPPING))
 
+    def resume(self) -> None:
+        """Let things begin again. What was dropped stays so."""
+        self._is_stopping = False
+
     async def close(self) -> None:
         """Let go of all sessions. One that waits for a person waits on, in the journal."""
         self.stop()

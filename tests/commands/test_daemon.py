@@ -246,7 +246,7 @@ async def test_systemd_may_have_made_the_socket_and_hears_where_it_is(daemons: D
     caller = Caller(*await asyncio.open_unix_connection(path))
     welcome = await caller.get("initialize")
     assert (welcome["serverPid"], welcome["endpoint"]) == (process.pid, path)
-    assert (await caller.get("daemon/stop")) == {"stopping": True}
+    assert (await caller.get("daemon/stop", graceS=2)) == {"stopping": True, "graceS": 2.0}
     said = (await asyncio.wait_for(process.communicate(), PATIENCE_S))[1].decode()
     assert said.splitlines()[0] == f"zot: the daemon listens at {path}"
     assert process.returncode == 0

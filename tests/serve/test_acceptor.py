@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import socket
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,30 @@ async def test_one_that_waits_for_descriptors_can_be_closed(tmp_path: Path) -> N
     with pytest.raises(ConnectionResetError):
         await greeting(client)
     client.close()
+
+
+@pytest.mark.parametrize("is_exhausted", [False, True])
+async def test_one_that_rests_lets_who_comes_wait_and_goes_on(tmp_path: Path, is_exhausted: bool) -> None:
+    acceptor = Acceptor(listening(tmp_path / "s"), Greeter)
+    clients = [come(tmp_path / "s")]
+    lowest = os.dup(0)
+    os.close(lowest)
+    with limited(lowest) if is_exhausted else nullcontext():
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        acceptor.rest()
+        acceptor.rest()
+    clients.append(come(tmp_path / "s"))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await asyncio.get_running_loop().sock_recv(clients[1], 100)
+    acceptor.go_on()
+    acceptor.go_on()
+    assert [await greeting(client) for client in clients] == [b"hello", b"hello"]
+    acceptor.close()
+    acceptor.go_on()  # It is closed, and stays so.
+    for client in clients:
+        client.close()
 
 
 def test_clients_leave_descriptors_for_what_they_want_done() -> None:

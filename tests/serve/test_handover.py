@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import socket
 import tempfile
 import threading
@@ -37,7 +38,9 @@ def asked(connection: socket.socket) -> list[dict[str, Any]]:
     return [json.loads(line) for line in data.split(b"\n")[:-1]]
 
 
-def give(path: str, answer: Callable[[Claim, socket.socket], str]) -> Callable[[Callable[[], None]], str]:
+def give(
+    path: str, answer: Callable[[Claim, socket.socket], str], stopping: bytes = b"{}"
+) -> Callable[[Callable[[], None]], str]:
     """Return what a child does that owns the endpoint and answers the first who asks for it."""
 
     def work(wait: Callable[[], None]) -> str:
@@ -48,7 +51,7 @@ def give(path: str, answer: Callable[[Claim, socket.socket], str]) -> Callable[[
         assert [line["method"] for line in lines] == ["initialize", "daemon/stop"]
         assert lines[1]["params"] == {"handover": True}
         connection.sendall(b'{"jsonrpc":"2.0","result":{"protocolVersion":1},"id":1}\n')
-        connection.sendall(b'{"jsonrpc":"2.0","result":{},"id":2}\n')
+        connection.sendall(b'{"jsonrpc":"2.0","result":%b,"id":2}\n' % stopping)
         connection.setblocking(False)  # as event loops have it
         return answer(claim, connection)
 
@@ -192,6 +195,32 @@ def test_one_that_is_silent_is_not_waited_for_for_ever(path: str) -> None:
         take_over(path, within_s=0.05)
     assert problem.value.pid == os.getpid()
     claim.release()
+
+
+def test_one_that_gives_what_it_has_running_some_time_is_waited_for_as_much_longer(path: str) -> None:
+    def stay(_: Claim, connection: socket.socket) -> str:
+        select.select([connection], [], [])
+        return f"{connection.recv(1)!r}"
+
+    with Child(give(path, stay, b'{"stopping":true,"graceS":0.25}')) as old:
+        assert eventually(lambda: owner(path) == old.pid)
+        old.go_on()
+        with pytest.raises(DaemonRunning, match=r"did not hand over within 1\.25 s"):
+            take_over(path, within_s=1)
+        assert old.says() == "b''"
+
+
+def test_that_may_be_a_year(path: str) -> None:
+    def answer(claim: Claim, connection: socket.socket) -> str:
+        return f"{hand_over(claim, connection.fileno())}"
+
+    with Child(give(path, answer, b'{"stopping":true,"graceS":31622400.0}')) as old:
+        assert eventually(lambda: owner(path) == old.pid)
+        old.go_on()
+        claimed = take_over(path)
+        assert claimed is not None
+        assert old.says() == "True"
+        claimed.release()
 
 
 def test_without_a_daemon_there_is_nothing_to_take_over(path: str) -> None:

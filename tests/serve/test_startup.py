@@ -295,9 +295,9 @@ def test_a_daemon_greets_before_it_loads_what_any_other_method_needs(tmp_path: P
         "zot.journal.writer",
         "zot.providers", "zot.providers.vendors",
         "zot.serve", "zot.serve.acceptor", "zot.serve.answering", "zot.serve.audit", "zot.serve.backlog",
-        "zot.serve.chores", "zot.serve.claim", "zot.serve.connection", "zot.serve.daemon", "zot.serve.local",
-        "zot.serve.lock_file", "zot.serve.log_feed", "zot.serve.log_file", "zot.serve.log_handler", "zot.serve.metrics",
-        "zot.serve.peer", "zot.serve.refusals", "zot.serve.stdio", "zot.serve.systemd",
+        "zot.serve.chores", "zot.serve.claim", "zot.serve.connection", "zot.serve.daemon", "zot.serve.farewell",
+        "zot.serve.local", "zot.serve.lock_file", "zot.serve.log_feed", "zot.serve.log_file", "zot.serve.log_handler",
+        "zot.serve.metrics", "zot.serve.peer", "zot.serve.refusals", "zot.serve.stdio", "zot.serve.systemd",
         "zot.wire", "zot.wire.daemon", "zot.wire.daemon_greeting", "zot.wire.jsonrpc", "zot.wire.lines",
         "zot.wire.spelling",
     }  # fmt: skip

@@ -93,6 +93,41 @@ def test_one_takes_over_that_listens_at_an_address_which_includes_the_old_one(sh
     assert ended(second) == 0
 
 
+def test_one_whose_successor_dies_before_it_takes_over_serves_who_has_come_meanwhile(
+    shell: Shell, nursery: Nursery
+) -> None:
+    shell.home.mkdir()
+    (shell.home / "config.toml").write_text("[daemon]\ngrace_s = 60\n")
+    first = nursery.fork((*LAB, "--listen", "ws://127.0.0.1:0"), shell.cwd, shell.env)
+    local, url = [line.rpartition(" ")[2] for line in lines(first.stderr, 2)]
+    place = "127.0.0.1", int(url.rpartition(":")[2])
+    with socket.socket(socket.AF_UNIX) as client, client.makefile("rb") as said:
+        client.settimeout(PATIENCE_S)
+        client.connect(local)
+        client.sendall(ASKS)
+        assert any(b'"tool_call"' in line for line in said)
+        second = nursery.fork((*LAB, "--replace", "--listen", "ws://127.0.0.1:0"), shell.cwd, shell.env)
+        assert any(b"daemon/stopping" in line for line in said)
+        with socket.create_connection(place, PATIENCE_S) as waits:
+            second.kill()
+            assert healthy(waits)
+        second.communicate()
+        assert any(b"daemon/resumed" in line for line in said)
+        client.sendall(b'{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"},"id":4}\n')
+        assert any(b'"turn_complete"' in line for line in said)
+    status = json.loads(shell.run("daemon", "status", "--json").out)
+    assert (status["pid"], status["listens"]) == (first.pid, [url])
+    assert ended(first) == 0
+
+
+#: A client that wants to know how the daemon is, and has something running.
+ASKS = (
+    b'{"jsonrpc":"2.0","method":"initialize","params":{"features":["stopping"]},"id":1}\n'
+    b'{"jsonrpc":"2.0","method":"session/new","params":{"agentAlias":"default","sessionId":"s"},"id":2}\n'
+    b'{"jsonrpc":"2.0","method":"session/prompt","params":{"sessionId":"s","prompt":"!bash sleep 60"},"id":3}\n'
+)
+
+
 def healthy(client: socket.socket) -> bool:
     """Ask how it is on a connection of its own."""
     client.settimeout(PATIENCE_S)

@@ -404,11 +404,42 @@ def test_words_that_begin_no_turn_are_not_ours_if_one_ran_when_we_came() -> None
     assert [event for _, event in asked.unread] == [said("same"), Done()]
 
 
+STOPPING = b'{"jsonrpc":"2.0","method":"daemon/stopping","params":{}}\n'
+RESUMED = b'{"jsonrpc":"2.0","method":"daemon/resumed","params":{}}\n'
+
+
 def test_what_is_prompted_while_the_daemon_stops_is_sent_to_the_next_one(daemon: Daemon) -> None:
-    daemon.say(b'{"jsonrpc":"2.0","method":"daemon/stopping","params":{}}\n')
+    daemon.say(STOPPING)
     daemon.prompt("p")
     daemon.peer.ask("session/cancel", {"sessionId": "s"}, daemon.answers.append)
     assert [method for method, _, _ in daemon.asked()] == ["session/cancel"]
     daemon.peer.broken()
     daemon.greet()
     assert [method for method, _, _ in daemon.asked()] == ["session/attach", "session/prompt"]
+
+
+def test_a_daemon_that_goes_on_after_all_is_as_good_as_the_next_one(daemon: Daemon) -> None:
+    _, given_back = daemon.prompt("given back")
+    _, late = daemon.prompt("given back later")
+    daemon.asked()
+    for _ in range(2):  # As often as somebody tries to replace it.
+        daemon.say(STOPPING)
+        daemon.refuse(given_back, -32005)
+        _, held = daemon.prompt("held")
+        assert daemon.asked() == []
+        daemon.say(RESUMED)
+        assert [number for _, _, number in daemon.asked()] == [given_back, held]
+        daemon.refuse(late, -32005)
+        assert [number for _, _, number in daemon.asked()] == [late]
+    asked, _ = daemon.prompt("more")
+    assert [params["prompt"] for _, params, _ in daemon.asked()] == ["more"]
+    assert not asked.is_over
+
+
+def test_what_it_refuses_twice_all_the_same_is_refused(daemon: Daemon) -> None:
+    asked, number = daemon.prompt("mine")
+    daemon.say(STOPPING, RESUMED)
+    daemon.refuse(number, -32005)
+    assert not asked.is_over
+    daemon.refuse(number, -32005)
+    assert isinstance(asked.problem, RpcError)

@@ -29,6 +29,7 @@ from zot.serve.systemd import Notifier
 if TYPE_CHECKING:
     from zot.listen_address import Tls
     from zot.serve.daemon import Daemon
+    from zot.serve.local import LocalWire
     from zot.web import Listening
 
 log = logging.getLogger("zot")
@@ -117,15 +118,29 @@ async def _attend(
         if is_there:
             _announce(claim.path, *(one.url for one in web))
             notifier.ready(f"listening at {claim.path}")
-        await daemon.stopped()
-        notifier.stopping()
-        log.info("the daemon is stopping")
-        for one in web:
-            one.stop()
-        if daemon.heir is None:  # Otherwise those who come wait for it.
-            claim.close_others()
+        while not await _stopped(daemon, claim, notifier, web):
+            pass
     await _wind_down(daemon, parts, web)
     return is_there
+
+
+async def _stopped(daemon: Daemon, claim: Claim, notifier: Notifier, web: Sequence[Listening]) -> bool:
+    """Wait until somebody wants an end, and what runs has had its time. False if the daemon goes on after all."""
+    await daemon.stopped()
+    log.info("the daemon is stopping")
+    if daemon.has_no_heir:  # Otherwise those who come wait for it, or for us, and the service goes on.
+        notifier.stopping()
+        claim.close_others()
+    for one in web:
+        if daemon.has_no_heir:
+            one.stop()
+        else:
+            one.rest()
+    if await daemon.finish():
+        return True
+    for one in web:
+        one.go_on()
+    return False
 
 
 async def _load(daemon: Daemon, provider: str) -> None:
@@ -144,8 +159,8 @@ async def _watch(daemon: Daemon) -> None:
 async def _wind_down(daemon: Daemon, parts: Establishment, web: Sequence[Listening]) -> None:
     """End everything, within its time: what does not end by itself is killed."""
     try:
-        async with asyncio.timeout(daemon.grace_s + _END_S):
-            await daemon.close()
+        async with asyncio.timeout(_END_S):
+            await daemon.close(grace_s=0)
             for one in web:
                 await one.close()
             await parts.premises.close()
@@ -194,16 +209,23 @@ async def _give_up(claim: Claim, daemon: Daemon, notifier: Notifier) -> None:
     """Let the next one have the endpoint, if there is one that waits for it."""
     from zot.serve.local import LocalWire
 
-    if daemon.heir is not None and isinstance(wire := daemon.heir.wire, LocalWire):
-        from zot.serve.handover import hand_over
+    heir = daemon.heir
+    if heir is None or not isinstance(heir.wire, LocalWire) or not await _is_taken(claim, heir.wire):
+        claim.release()
+    elif heir.who.pid:
+        notifier.succeeded_by(heir.who.pid)
 
+
+async def _is_taken(claim: Claim, wire: LocalWire) -> bool:
+    """Give the endpoint to who is at the other end. False if it has gone meanwhile, or is too slow."""
+    from zot.serve.handover import hand_over
+
+    try:
         async with asyncio.timeout(_END_S):
             connection = await wire.release()
-        if hand_over(claim, connection):
-            if daemon.heir.who.pid:
-                notifier.succeeded_by(daemon.heir.who.pid)
-            return
-    claim.release()
+        return hand_over(claim, connection)
+    except OSError:
+        return False
 
 
 def _log_to(place: Place, agents: Agents) -> LogHandler:

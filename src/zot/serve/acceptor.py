@@ -67,19 +67,30 @@ class Acceptor:
         self._again: asyncio.TimerHandle | None = None
         self._wait_s = _SOON_S
         self._complain_at = 0.0
-        self._is_closed = False
+        self._is_resting = False
         listener.setblocking(False)
         self._loop.add_reader(listener.fileno(), self._accept)
 
-    def close(self) -> None:
-        """Accept nobody any more, and close the socket. Who was accepted comes in. Any number of times."""
-        if self._is_closed:
+    def rest(self) -> None:
+        """Accept nobody for now: who comes waits in line. Who was accepted comes in. Any number of times."""
+        if self._is_resting:
             return
-        self._is_closed = True
+        self._is_resting = True
         if self._again is not None:
             self._again.cancel()
+            self._again = None
         else:
             self._loop.remove_reader(self._listener.fileno())
+
+    def go_on(self) -> None:
+        """Accept again, also who waits, unless it is closed. Any number of times."""
+        if self._is_resting and self._listener.fileno() >= 0:
+            self._is_resting = False
+            self._resume()
+
+    def close(self) -> None:
+        """Accept nobody any more, and close the socket. Who was accepted comes in. Any number of times."""
+        self.rest()
         self._listener.close()
 
     async def finish(self, within_s: float) -> None:

@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any, cast
 from zot.serve.acceptor import Acceptor, room_for_clients
 from zot.serve.audit import Who
 from zot.serve.connection import Connection, Handler
+from zot.serve.farewell import Farewell
 from zot.serve.local import LocalWire
 from zot.serve.log_feed import LogFeed
 from zot.serve.metrics import Metrics, rss_bytes, size_of_database
 from zot.serve.peer import admits, identify
 from zot.serve.refusals import Refusals
 from zot.version import __version__
-from zot.wire.daemon import FEATURES, LOOKS, PROTOCOL_VERSION, STOPPING, TELLS_STOPPING, capabilities, check_version
+from zot.wire.daemon import FEATURES, LOOKS, PROTOCOL_VERSION, STOPPING, capabilities, check_version
 from zot.wire.daemon_greeting import Initialize, Initialized
-from zot.wire.jsonrpc import NULL, TOO_MANY_CLIENTS, RpcError, encode_error, encode_notification
+from zot.wire.jsonrpc import NULL, TOO_MANY_CLIENTS, RpcError, encode_error
 
 if TYPE_CHECKING:  # Whoever greets the daemon is answered before it knows what to do for them.
     from zot.agents import Agents
@@ -44,11 +45,6 @@ MAX_CLIENTS = 1024
 _SILENT_S = 10.0
 #: How long an ephemeral daemon waits for the next client.
 _EPHEMERAL_S = 1.0
-#: How long those who have just come may take to say something when the daemon ends, and all others to read the rest.
-_GREET_S = 1.0
-_FLUSH_S = 1.0
-#: How long those are waited for who were told that their turns are over, and not yet answered.
-_OWED_S = 0.5
 
 
 class Daemon:
@@ -69,20 +65,20 @@ class Daemon:
         self._respondent: Respondent | None = None
         self._server: ServerMethods | None = None
         self._connections: dict[Connection, None] = {}
-        #: Those who want to be told that the daemon is about to end.
-        self._to_warn: set[Connection] = set()
         self._began = time.monotonic()
         self._ephemeral = ephemeral
         self._leaving: asyncio.TimerHandle | None = None
+        self._farewell = Farewell(self._leaving_clients)
         self._stopping = asyncio.Event()
+        #: Set if it goes on although it was to stop; another one for each time.
+        self._resumed = asyncio.Event()
+        #: Whether somebody wants an end and nothing else, and whether it is too late to go on.
+        self._must_end = False
+        self._is_over = False
         self.grace_s = parts.settings.grace_s
-        self._when_stopping: list[Callable[[], None]] = []
+        self._when_stopping: list[tuple[Callable[[], None], Callable[[], None]]] = []
         #: Set when the first one has introduced itself.
         self._has_greeted = asyncio.Event()
-        #: Set when somebody has introduced itself, or gone.
-        self._has_changed = asyncio.Event()
-        #: Set while nobody is connected, but who takes the endpoint over.
-        self._is_empty = asyncio.Event()
         #: Who takes the endpoint over.
         self.heir: Connection | None = None
 
@@ -210,10 +206,9 @@ class Daemon:
     def left(self, connection: Connection) -> None:
         """A client has gone."""
         self._connections.pop(connection, None)
-        self._to_warn.discard(connection)
-        self._has_changed.set()
-        if not any(one is not self.heir for one in self._connections):
-            self._is_empty.set()
+        self._farewell.left(connection)
+        if connection is self.heir and not self._must_end and not self._is_over:
+            self._resume()
         if self._server is not None:
             self._server.left(connection)
         if self._ephemeral and not self._connections and not self._stopping.is_set():
@@ -242,10 +237,8 @@ class Daemon:
     def welcome(self, connection: Connection, asked: Initialize) -> Initialized:
         """Return the answer to `initialize`. Raise RpcError."""
         check_version(asked)
-        self._has_changed.set()
         self._has_greeted.set()
-        if STOPPING in asked.features:
-            self._to_warn.add(connection)
+        self._farewell.greeted(connection, is_curious=STOPPING in asked.features)
         return Initialized(
             protocol_version=PROTOCOL_VERSION,
             server_version=self.server_version,
@@ -328,61 +321,71 @@ class Daemon:
     # How it ends.
 
     def stop(self, *, grace_s: float | None = None, heir: Connection | None = None) -> None:
-        """Begin to stop. ``heir`` takes the endpoint over."""
+        """Begin to stop. ``heir`` takes the endpoint over: should it go before what runs has had its time, we go on."""
+        if heir is not None and heir not in self._connections:
+            return  # It has gone already.
         if grace_s is not None:
             self.grace_s = grace_s
         self.heir = heir or self.heir
+        self._must_end |= heir is None
+        if not self._stopping.is_set():
+            self._resumed = asyncio.Event()
         self._stopping.set()
-        for connection in self._to_warn:
-            connection.wire.send(encode_notification(TELLS_STOPPING, {}))
-        self._to_warn.clear()
+        self._farewell.warn()
         self.hub.stop()
-        for call in self._when_stopping:  # Before anybody is accepted who would not be served.
-            call()
-        self._when_stopping.clear()
+        for stop, _ in self._when_stopping:  # Before anybody is accepted who would not be served.
+            stop()
 
-    def when_stopping(self, call: Callable[[], None]) -> None:
-        """Let ``call`` be called as soon as it is to stop."""
-        self._when_stopping.append(call)
+    def _resume(self) -> None:
+        """Go on as if nobody had wanted an end. What was given back stays so."""
+        log.warning("the daemon goes on: who was to take its place has gone")
+        self.heir, self.grace_s = None, self.parts.settings.grace_s
+        self._stopping.clear()
+        self._resumed.set()
+        self.hub.resume()
+        for _, resume in self._when_stopping:
+            resume()
+        self._farewell.take_back()
+
+    def when_stopping(self, stop: Callable[[], None], resume: Callable[[], None] = lambda: None) -> None:
+        """Let ``stop`` be called as soon as it is to stop, any number of times, and ``resume`` if it goes on then."""
+        self._when_stopping.append((stop, resume))
+
+    @property
+    def has_no_heir(self) -> bool:
+        """True if it is to end, and nobody takes its place."""
+        return self._must_end and self.heir is None
 
     async def stopped(self) -> None:
         """Wait until somebody wants it to stop."""
         await self._stopping.wait()
 
-    async def close(self) -> None:
-        """Let what runs come to its end, for a while; then end it, tell the clients, and let go of everything."""
-        self.stop()
-        if self.grace_s > 0:
-            from zot.serve.pause import wind_down
+    async def finish(self) -> bool:
+        """Let what runs come to its end, for a while. False if the daemon goes on instead; otherwise `close` it."""
+        resumed = self._resumed
+        async with asyncio.TaskGroup() as group:
+            waits = [group.create_task(self._spend_grace()), group.create_task(resumed.wait())]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+        self._is_over = not resumed.is_set()
+        return self._is_over
 
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self.grace_s), asyncio.TaskGroup() as waits:
-                    waits.create_task(wind_down(lambda: self.hub.sessions))
-                    if self._respondent is not None:
-                        waits.create_task(self._respondent.finish())
+    async def close(self, *, grace_s: float | None = None) -> None:
+        """Let what runs come to its end, for a while; then end it, tell the clients, and let go of everything."""
+        self._is_over = True
+        self.stop(grace_s=grace_s)
+        await self._spend_grace()
         if self._respondent is not None:
             await self._respondent.close()
         await self.hub.close()
-        await self._see_off()
+        await self._farewell.see_off()
 
-    async def _see_off(self) -> None:
-        """End all connections, when those who have just come were answered and what they are owed is written."""
-        await asyncio.sleep(0)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_GREET_S):
-                while not all(one.is_welcome for one in self._leaving_clients()):
-                    self._has_changed.clear()
-                    await self._has_changed.wait()
-        leaving = self._leaving_clients()
-        if unanswered := [task for one in leaving for task in one.unanswered]:
-            await asyncio.wait(unanswered, timeout=_OWED_S)
-        self._is_empty.clear()
-        leaving = self._leaving_clients()
-        for connection in leaving:
-            connection.wire.finish()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_FLUSH_S if leaving else 0):
-                await self._is_empty.wait()
+    async def _spend_grace(self) -> None:
+        if self.grace_s > 0:
+            from zot.serve.pause import wind_down
+
+            await wind_down(lambda: self.hub.sessions, self._respondent, within_s=self.grace_s)
 
     def _leaving_clients(self) -> list[Connection]:
         return [one for one in self._connections if one is not self.heir]
@@ -391,5 +394,5 @@ class Daemon:
 async def listen(daemon: Daemon, listener: socket.socket) -> Callable[[], None]:
     """Accept clients at the local socket until the daemon stops; return what ends that before. Others wait in line."""
     acceptor = Acceptor(listener, lambda: LocalWire(daemon.accept))
-    daemon.when_stopping(acceptor.close)
+    daemon.when_stopping(acceptor.rest, acceptor.go_on)
     return acceptor.close

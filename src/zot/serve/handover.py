@@ -28,6 +28,8 @@ from zot.wire.lines import LineSplitter
 
 _READ_BYTES = 1 << 16
 _MAX_LINE_BYTES = 1 << 20
+#: What the system lets us wait for at a time.
+_LONGEST_S = 3600.0
 #: The socket and the lock; and so many at most, with what listens elsewhere.
 _DESCRIPTORS, _MAX_DESCRIPTORS = 2, 64
 _ASK = (
@@ -43,11 +45,18 @@ class _Step(msgspec.Struct, frozen=True):
     removes: bool = True
 
 
+class _Answer(msgspec.Struct, frozen=True, rename="camel"):
+    """How long what the old one has running may go on, as far as it says so."""
+
+    grace_s: float = 0.0
+
+
 class _Line(msgspec.Struct, frozen=True):
     """What is read of a line; the rest does not matter here."""
 
     method: str = ""
     params: _Step = _Step()
+    result: _Answer = _Answer()
     error: dict[str, Any] | None = None
 
 
@@ -59,9 +68,9 @@ def hand_over(claim: Claim, connection: int, *, within_s: float = 5.0) -> bool:
 
     Call it last: when nothing accepts any more, all is wound down, and whatever else read and wrote that connection
     has stopped and flushed. It blocks, ``within_s`` at most. False if it was not taken: then it is still ours, to
-    release. The descriptor stays open.
+    release. The descriptor stays open. Raise OSError if it is none.
     """
-    line = _Connection(socket.socket(fileno=os.dup(connection)), time.monotonic() + within_s)
+    line = _Connection(socket.socket(fileno=os.dup(connection)), _Patience(within_s))
     with line.socket:
         try:
             line.send(_step("offer", removes=claim.removes), claim.descriptors[:_MAX_DESCRIPTORS])
@@ -80,17 +89,21 @@ def hand_over(claim: Claim, connection: int, *, within_s: float = 5.0) -> bool:
 def take_over(path: str, *, within_s: float = 30.0) -> Claim | None:
     """Ask the daemon at ``path`` for its endpoint, wait until it has wound down, and own it.
 
+    That may take ``within_s``, and besides as long as it says that what it has running may go on. Should we go before
+    that is over, it stays.
+
     None if there is no daemon, or it ended before it gave it away: then `claim_endpoint` can have it. Raise
     DaemonRunning if it will not, or not in time.
     """
-    deadline = time.monotonic() + within_s
+    patience = _Patience(within_s)
     try:
-        line = _Connection(dial(path, within_s), deadline)
+        line = _Connection(dial(path, within_s), patience)
         with line.socket:
             return _taken(path, line)
     except TimeoutError:
         pid = lock_file.owner(path) or 0
-        raise DaemonRunning(f"the daemon at {path} did not hand over within {within_s:g} s", pid=pid) from None
+        why = f"the daemon at {path} did not hand over within {patience.within_s:g} s"
+        raise DaemonRunning(why, pid=pid) from None
     except OSError:  # It is not there, or not any more.
         return None
 
@@ -103,6 +116,7 @@ def _taken(path: str, line: _Connection) -> Claim | None:
             if said.error is not None:
                 why = f"the daemon at {path} does not hand over: {said.error.get('message')}"
                 raise DaemonRunning(why, pid=lock_file.owner(path) or 0)
+            line.patience.within_s += said.result.grace_s
             if said.params.step == "offer" and len(line.received) >= _DESCRIPTORS:
                 offered = said.params
                 line.send(_step("taken"))
@@ -121,16 +135,29 @@ def _claimed(path: str, line: _Connection, *, removes: bool) -> Claim:
     return Claim(path, socket.socket(fileno=listener), lock, removes=removes, others=elsewhere)
 
 
-class _Connection:
-    """Lines and descriptors over a socket, until a deadline. Blocking or not, it is the same."""
+class _Patience:
+    """How long everything may take, from now on."""
 
-    def __init__(self, connected: socket.socket, deadline: float) -> None:
+    def __init__(self, within_s: float) -> None:
+        self.within_s = within_s
+        self._began = time.monotonic()
+
+    @property
+    def left_s(self) -> float:
+        """How much of that is left."""
+        return max(0.0, self._began + self.within_s - time.monotonic())
+
+
+class _Connection:
+    """Lines and descriptors over a socket, within a time. Blocking or not, it is the same."""
+
+    def __init__(self, connected: socket.socket, patience: _Patience) -> None:
         self.socket = connected
         self.received: list[int] = []
-        self._deadline = deadline
+        self.patience = patience
 
     def send(self, data: bytes, descriptors: tuple[int, ...] = ()) -> None:
-        """Send everything, the descriptors with its first byte. Raise OSError, TimeoutError at the deadline."""
+        """Send everything, the descriptors with its first byte. Raise OSError, TimeoutError if it takes too long."""
         while data:
             self._wait(select.POLLOUT)
             try:
@@ -140,7 +167,7 @@ class _Connection:
             data, descriptors = data[sent:], ()
 
     def steps(self) -> Iterator[_Line]:
-        """Yield what is said, until the other end has closed. Raise OSError, TimeoutError at the deadline."""
+        """Yield what is said, until the other end has closed. Raise OSError, TimeoutError if it takes too long."""
         splitter = LineSplitter(max_line_bytes=_MAX_LINE_BYTES)
         while True:
             self._wait(select.POLLIN)
@@ -167,8 +194,9 @@ class _Connection:
     def _wait(self, event: int) -> None:
         poll = select.poll()
         poll.register(self.socket, event)
-        if not poll.poll(max(0.0, self._deadline - time.monotonic()) * 1000):
-            raise TimeoutError
+        while not poll.poll(min(self.patience.left_s, _LONGEST_S) * 1000):
+            if not self.patience.left_s:
+                raise TimeoutError
 
 
 def _step(step: str, *, removes: bool = True) -> bytes:

@@ -130,7 +130,10 @@ class LocalWire(asyncio.Protocol):
             self.transport.close()
 
     async def release(self) -> int:
-        """Read no more, write what is left, and return a descriptor of the connection, which stays open."""
+        """Read no more, write what is left, and return a descriptor of the connection, which stays open.
+
+        Raise OSError if the client has gone.
+        """
         self._is_ending = True
         self.transport.pause_reading()
         self.transport.set_write_buffer_limits(0)

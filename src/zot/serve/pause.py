@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from zot.events import ApprovalRequest, Done
 from zot.history import Batch
 
 if TYPE_CHECKING:
+    from zot.serve.respond import Respondent
     from zot.session import Session
 
 
@@ -33,7 +35,18 @@ class Pause:
         """There always is."""
 
 
-async def wind_down(sessions: Callable[[], Iterable[Session]]) -> None:
+async def wind_down(
+    sessions: Callable[[], Iterable[Session]], respondent: Respondent | None, *, within_s: float
+) -> None:
+    """Wait until what runs has come to its end, or goes on only when a person has decided; ``within_s`` at most."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within_s), asyncio.TaskGroup() as waits:
+            waits.create_task(_rest_all(sessions))
+            if respondent is not None:
+                waits.create_task(respondent.finish())
+
+
+async def _rest_all(sessions: Callable[[], Iterable[Session]]) -> None:
     """Wait until all sessions have done what they accepted, but for those that wait for a person by then."""
     while running := [one for one in sessions() if one.busy and one.pending is None]:
         async with asyncio.TaskGroup() as waits:

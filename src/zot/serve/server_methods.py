@@ -174,7 +174,8 @@ class ServerMethods:
 
     async def _stop(self, connection: Connection, asked: said.Stop) -> Told:
         heir = connection if asked.handover else None
-        return Told(said.Stopping(), lambda: self._daemon.stop(grace_s=asked.grace_s, heir=heir))
+        grace_s = self._daemon.grace_s if asked.grace_s is None else asked.grace_s
+        return Told(said.Stopping(grace_s=grace_s), lambda: self._daemon.stop(grace_s=asked.grace_s, heir=heir))
 
 
 def _check_run(request: Request) -> None:

@@ -53,6 +53,14 @@ class Listening:
         self._server = server
         self._forget = forget
 
+    def rest(self) -> None:
+        """Accept nobody for now: who comes waits."""
+        self._server.rest()
+
+    def go_on(self) -> None:
+        """Accept again, also who waits."""
+        self._server.go_on()
+
     def stop(self) -> None:
         """Accept nobody any more; who is there stays."""
         self._forget()
@@ -158,6 +166,16 @@ class _Server(uvicorn.Server):
                 while any(isinstance(one, HttpProtocol) and one.awaits_head for one in self.server_state.connections):
                     self._has_changed.clear()
                     await self._has_changed.wait()
+
+    def rest(self) -> None:
+        """Accept nobody for now."""
+        if self._acceptor is not None:
+            self._acceptor.rest()
+
+    def go_on(self) -> None:
+        """Accept again."""
+        if self._acceptor is not None:
+            self._acceptor.go_on()
 
     def stop(self) -> None:
         """Accept nobody any more. Any number of times."""

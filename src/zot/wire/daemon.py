@@ -33,13 +33,14 @@ from zot.wire.spelling import Spelling, read, spelled
 PROTOCOL_VERSION: Final = 1
 #: What a client may switch on with `initialize`: every event, as zot RPC spells it, instead of updates; and that a
 #: prompt's id comes back, which it always does here: daemons that do not know it do not say that it is on. With the
-#: last it is told that the daemon is about to end, so that it prompts the next one.
+#: last it is told that the daemon is about to end, so that it prompts the next one; or goes on after all.
 EVENTS: Final = "events"
 PROMPT_IDS: Final = "prompt_ids"
 STOPPING: Final = "stopping"
 FEATURES: Final = (EVENTS, PROMPT_IDS, STOPPING)
 #: What tells it.
 TELLS_STOPPING: Final = "daemon/stopping"
+TELLS_RESUMED: Final = "daemon/resumed"
 #: How many prompts may wait on one session.
 MAX_QUEUED: Final = 32
 

@@ -2,7 +2,7 @@
 
 What is asked gets one answer. When a connection breaks, what only looks, or comes to the same if it is done twice, is
 asked again on the next one; of the rest nobody knows if it was done, and it fails. What a daemon that is about to end
-says not to have begun is asked once more. Nothing is sent twice otherwise.
+says not to have begun is asked once more, each time that one tells us so. Nothing is sent twice otherwise.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from zot.errors import AgentError, ConnectionLost
 from zot.events import AgentEvent
 from zot.learned import learned
-from zot.wire.daemon import FEATURES, LOOKS, PROMPT_IDS, TELLS_STOPPING
+from zot.wire.daemon import FEATURES, LOOKS, PROMPT_IDS, TELLS_RESUMED, TELLS_STOPPING
 from zot.wire.daemon_greeting import Initialized
 from zot.wire.daemon_listening import Following, Listener
 from zot.wire.daemon_session import Attached
@@ -48,13 +48,16 @@ Answer: TypeAlias = msgspec.Raw | AgentError
 class Call:
     """Something that is asked. ``answered`` gets the answer, once."""
 
-    def __init__(self, line: bytes, answered: Callable[[Answer], None], *, is_repeatable: bool) -> None:
+    def __init__(
+        self, line: bytes, answered: Callable[[Answer], None], *, is_repeatable: bool, is_for_the_next: bool = False
+    ) -> None:
         self.line = line
         self.answered = answered
         self.is_repeatable = is_repeatable
         self.was_sent = False
-        #: Whether another daemon may be asked if this one was about to end.
-        self.can_wait = False
+        #: Whether another daemon may be asked if this one is about to end, and whether that is still to come.
+        self.is_for_the_next = is_for_the_next
+        self.can_wait = is_for_the_next
 
     @property
     def size(self) -> int:
@@ -83,8 +86,9 @@ class DaemonPeer:
         self._followed: dict[str, Following] = {}
         self._lines = LineSplitter(max_line_bytes=_MAX_LINE_BYTES)
         self._unsent: list[bytes] = []
-        #: Whether the daemon at the other end is about to end.
+        #: Whether the daemon at the other end is about to end, or has said so and goes on after all.
         self._is_ending = False
+        self._has_resumed = False
         #: Called when there is something to send.
         self.wake: Callable[[], None] = lambda: None
         #: Called with what a daemon says that does not greet us as it should.
@@ -101,11 +105,12 @@ class DaemonPeer:
         """
         self._number += 1
         repeats = method in REPEATABLE if is_repeatable is None else is_repeatable
-        call = Call(encode_request(method, params, self._number), answered, is_repeatable=repeats)
+        waits = repeats or method in _FOR_THE_NEXT
+        line = encode_request(method, params, self._number)
+        call = Call(line, answered, is_repeatable=repeats, is_for_the_next=waits)
         if call.size > MAX_LINE_BYTES:
             answered(frame_too_large(MAX_LINE_BYTES))
             return self._number
-        call.can_wait = repeats or method in _FOR_THE_NEXT
         self._calls[self._number] = call
         # A daemon that is about to end may not read a prompt any more, and then nobody knows what became of it.
         if self.greeting is not None and not (self._is_ending and method == "session/prompt"):
@@ -153,7 +158,7 @@ class DaemonPeer:
     def connected(self) -> None:
         """There is a new connection, on which nothing has been said."""
         self._lines, self._unsent, self.greeting = LineSplitter(max_line_bytes=_MAX_LINE_BYTES), [], None
-        self._is_ending = False
+        self._is_ending = self._has_resumed = False
         params = {"protocolVersion": 1, "features": FEATURES, "client": self._client}
         self._number += 1
         self._calls[self._number] = call = Call(
@@ -203,18 +208,36 @@ class DaemonPeer:
             case Request(method="session/update", params=params):
                 self._hear(params)
             case Request(method=method) if method == TELLS_STOPPING:
-                self._is_ending = True
+                self._stop()
+            case Request(method=method) if method == TELLS_RESUMED:
+                self._resume()
             case _:
                 pass  # What we did not ask for.
 
+    def _stop(self) -> None:
+        """The daemon is about to end. It may do so more than once."""
+        self._is_ending, self._has_resumed = True, False
+        for call in self._calls.values():
+            call.can_wait = call.is_for_the_next
+
+    def _resume(self) -> None:
+        """The daemon goes on: it is as good as the next one."""
+        self._is_ending, self._has_resumed = False, True
+        self._send_unsent()
+
     def _answer(self, number: int, answer: Answer | None) -> None:
-        """Give an answer to who waits for it. What was not begun is asked once more, on the next connection."""
+        """Give an answer to who waits for it. What was not begun is asked once more, as a rule of the next daemon.
+
+        A daemon that goes on after all may say so before it has given back everything that waited.
+        """
         call = self._calls.pop(number, None)
         if call is None:
             return
         if isinstance(answer, RpcError) and answer.code == STOPPING and call.can_wait:
             self._calls[number] = call
             call.was_sent = call.can_wait = False
+            if self._has_resumed:
+                self._send(call)
         else:
             call.answered(answer or msgspec.Raw(b"null"))
 
@@ -250,9 +273,7 @@ class DaemonPeer:
         for following in list(self._followed.values()):
             if following.cursor is not None:
                 self._attach_again(following)
-        for number, call in sorted(self._calls.items()):
-            if not call.was_sent and number in self._calls:
-                self._send(call)
+        self._send_unsent()
 
     def _attach_again(self, following: Following) -> None:
         def answered(answer: Answer) -> None:
@@ -262,6 +283,11 @@ class DaemonPeer:
 
         # Every new connection does it anew.
         self.attach(following.session_id, following.after, answered, is_repeatable=False)
+
+    def _send_unsent(self) -> None:
+        for number, call in sorted(self._calls.items()):
+            if not call.was_sent and number in self._calls:
+                self._send(call)
 
     def _send(self, call: Call) -> None:
         call.was_sent = True

@@ -207,4 +207,7 @@ class Stop(Spelled, frozen=True):
 
 
 class Stopping(Spelled, frozen=True):
+    """``grace_s`` is how long what runs may go on: whoever waits for the end waits for that, too."""
+
     stopping: bool = True
+    grace_s: float = 0.0
