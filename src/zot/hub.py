@@ -148,6 +148,11 @@ class Hub:
         leaving = self._leaving.get(session_id)
         return leaving is not None and not leaving.parks
 
+    def when_ended(self, session_id: str, call: Callable[[], None]) -> None:
+        """Do something when a session that is being let go of has ended; never, if none is."""
+        if (leaving := self._leaving.get(session_id)) is not None:
+            leaving.task.add_done_callback(lambda _: call())
+
     def is_loading(self, session_id: str) -> bool:
         """True if a session is being loaded at the moment."""
         return session_id in self._loading

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from daemons import PATIENCE_S, Caller, Running, running
+from daemons import PATIENCE_S, Caller, Running, request, running
 from zot.hub import Hub
 from zot.version import __version__
 
@@ -201,6 +201,22 @@ async def test_a_turn_that_waits_for_a_person_ends_before_those_behind_it(tmp_pa
     assert [frame["id"] for frame in caller.heard if frame.get("id") in asked] == asked
     told = [frame["params"]["type"] for frame in caller.heard if "method" in frame]
     assert told[told.index("tool_result") :] == ["tool_result", "turn_complete", "turn_complete"]
+
+
+@pytest.mark.parametrize("method", ["session/close", "session/kill", "session/delete"])
+async def test_what_ends_before_it_has_begun_ends_before_what_waits_behind_it(caller: Caller, method: str) -> None:
+    await talk(caller, "s")
+    before = len(caller.heard)
+    prompts = [request("session/prompt", name, {"sessionId": "s", "prompt": "!stall"}) for name in ("one", "two")]
+    caller.write(*prompts, request(method, "end", {"sessionId": "s"}))
+    await caller.answer("end")
+    for name in {"one", "two"} - {frame.get("id") for frame in caller.heard[before:]}:
+        await caller.answer(name)
+    heard = [frame.get("id") or frame["params"]["type"] for frame in caller.heard[before:]]
+    ends = [one for one in heard if one in ("turn_complete", "one", "two")]
+    assert ends == ["turn_complete", "one", "turn_complete", "two"]
+    if "state" in heard:
+        assert heard.index("state") < heard.index("turn_complete")
 
 
 async def test_unknown_sessions_are_not_found(caller: Caller) -> None:

@@ -226,7 +226,10 @@ class Connection:
             self.wire.send(line)
             then()
 
-        self.office.behind_turn(session_id, tell)
+        def follow_up() -> None:
+            self.when_told(session_id, self.office.feed(session_id).seq, tell)
+
+        self.office.behind_turn(session_id, follow_up)
 
     # How it is served.
 

@@ -220,15 +220,9 @@ class Daemon:
 
     def behind_turn(self, session_id: str, call: Callable[[], None]) -> None:
         """Do something when the turn that runs in a session is over, or waits for a person; at once, if none does."""
-        session = self.hub.ending(session_id)
-        runs = session is not None and session.has_begun and self.feed(session_id).in_run
-        if session is None or not runs or (session.pending is not None and not self.hub.is_ended(session_id)):
-            call()
-        else:
-            from zot.serve.pause import Pause
+        from zot.serve.pause import behind_turn
 
-            loop = asyncio.get_running_loop()
-            Pause(session, lambda: loop.call_soon(call))
+        behind_turn(self.hub, session_id, call, in_run=self.feed(session_id).in_run)
 
     def cut_off(self) -> None:
         """A client was cut off that did not read."""

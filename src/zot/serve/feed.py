@@ -24,6 +24,8 @@ _PIECE = 512
 #: So many of these are sent together, and so much before we wait for whoever reads it.
 _TOGETHER = 16
 _PIECE_BYTES = 256 << 10
+#: How long the end of a session waits for those who have not heard all of it yet.
+_CATCH_UP_S = 1.0
 
 
 class Past(Protocol):
@@ -62,7 +64,8 @@ class Follower:
         self.caught_up = caught_up
         #: What is to be done when it has seen so much.
         self._then: list[tuple[int, Callable[[], None]]] = []
-        self._reading: asyncio.Task[None] | None = None
+        #: What reads what it has missed, as long as that is so.
+        self.reading: asyncio.Task[None] | None = None
 
     def when_seen(self, seq: int, call: Callable[[], None]) -> None:
         """Do something as soon as everything up to ``seq`` has been sent."""
@@ -74,8 +77,8 @@ class Follower:
     def catch_up(self) -> None:
         """Read what was missed, and hear what happens after that."""
         self.is_live = False
-        if self._reading is None:
-            self._reading = asyncio.get_running_loop().create_task(self._read(), name="zot replay")
+        if self.reading is None:
+            self.reading = asyncio.get_running_loop().create_task(self._read(), name="zot replay")
 
     def restart(self) -> None:
         """Hear another session of the same name, from its beginning; what it was to see before is gone."""
@@ -84,14 +87,14 @@ class Follower:
         if data := Updates(self._feed.session_id, self.dialect).restarted():
             self.hear(data)
         self.stop()
-        self._reading = None
+        self.reading = None
         self.catch_up()
 
     def stop(self) -> None:
         """Hear nothing more. What is still to be done then is left to a successor, or done when we `give_up`."""
         self.is_live = False
-        if self._reading is not None:
-            self._reading.cancel()
+        if self.reading is not None:
+            self.reading.cancel()
 
     def succeed(self, before: Follower) -> None:
         """Do what another one was to do."""
@@ -115,8 +118,8 @@ class Follower:
             log.warning("a client is cut off, for what it missed cannot be read: %s", problem)
             self.wire.cut("what it missed cannot be read")
         finally:
-            if self._reading is asyncio.current_task():  # Another one may read another session by now.
-                self._reading = None
+            if self.reading is asyncio.current_task():  # Another one may read another session by now.
+                self.reading = None
 
     async def _replay(self) -> None:
         updates = Updates(self._feed.session_id, self.dialect)
@@ -208,6 +211,11 @@ class Feed:
         else:
             follower.catch_up()
         return follower
+
+    async def caught_up(self) -> None:
+        """Wait until those who read have been told what has happened so far; not for long."""
+        if reading := [one.reading for one in self._followers if one.reading is not None]:
+            await asyncio.wait(reading, timeout=_CATCH_UP_S)
 
     def leave(self, follower: Follower) -> None:
         """Let a client hear nothing more."""

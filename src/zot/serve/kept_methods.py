@@ -120,7 +120,9 @@ class KeptMethods:
         with suppress(NoSuchSession):  # Then it is as it was wanted.
             await check_use(self._hub, connection, asked.session_id)
             await self._hub.let_go(asked.session_id)
-            connection.office.feed(asked.session_id).bury(await self._shelf.delete(asked.session_id))
+            feed = connection.office.feed(asked.session_id)
+            await feed.caught_up()
+            feed.bury(await self._shelf.delete(asked.session_id))
         connection.unfollow(asked.session_id)
         return said.Deleted(asked.session_id)
 

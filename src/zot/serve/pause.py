@@ -11,6 +11,7 @@ from zot.events import ApprovalRequest, Done
 from zot.history import Batch
 
 if TYPE_CHECKING:
+    from zot.hub import Hub
     from zot.serve.respond import Respondent
     from zot.session import Session
 
@@ -22,17 +23,41 @@ class Pause:
     full = False
 
     def __init__(self, session: Session, reached: Callable[[], object]) -> None:
-        self._reached = reached
+        self._reached: Callable[[], object] | None = reached
         self.leave = session.subscribe(self)
 
     def deliver(self, batch: Batch) -> None:
         """Take what happened."""
         if any(isinstance(event, Done | ApprovalRequest) for event in batch.events):
-            self.leave()
-            self._reached()
+            self.reach()
+
+    def reach(self) -> None:
+        """It is there, in whatever way. Any number of times."""
+        reached, self._reached = self._reached, None
+        self.leave()
+        if reached is not None:
+            reached()
 
     async def room(self) -> None:
         """There always is."""
+
+
+def behind_turn(hub: Hub, session_id: str, call: Callable[[], None], *, in_run: bool) -> None:
+    """Do something when the turn that runs in a session is over, or waits for a person; at once, if none does.
+
+    ``in_run``: a turn was shown to begin, and not to end.
+    """
+    session, is_ended = hub.ending(session_id), hub.is_ended(session_id)
+    runs = session is not None and session.has_begun and in_run
+    # One that is ended before it has begun begins all the same, if it can, so that its end is heard.
+    begins = session is not None and is_ended and session.busy and not session.has_begun
+    if session is None or not (runs or begins) or (session.pending is not None and not is_ended):
+        call()
+        return
+    loop = asyncio.get_running_loop()
+    pause = Pause(session, lambda: loop.call_soon(call))
+    if begins:
+        hub.when_ended(session_id, pause.reach)
 
 
 async def wind_down(

@@ -155,6 +155,7 @@ class SessionMethods:
             await self._see_to(session_id)
         if not await self._hub.let_go(session_id):
             await self._shelf.standing(session_id)
+        await connection.office.feed(session_id).caught_up()
         connection.unfollow(session_id)
 
     async def _fork(self, connection: Connection, asked: said.Fork) -> Told:
