@@ -1,0 +1,74 @@
+"""What is written comes to the model as it was written, and what was written before comes back as it stood."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.drivers import linux_driver
+from textual.events import Key
+
+from tui.stage import Stage, stage
+from zot.messages import text_of
+
+#: An ideographic space, joiners and their opposite, a no-break space, a soft hyphen, a zero width space, a character
+#: for private use, and one that Python does not know yet.
+RARE = "漢\u3000字 می\u200cخواهم 👩\u200d💻 a\u00a0b co\u00adop x\u200by \ue0a0 \U0001fae8 \U000e0067"
+
+
+def typed(person: Stage, sent: str) -> None:
+    """Type what a terminal would send."""
+    for event in linux_driver.XTermParser().feed(sent):  # type: ignore[attr-defined]
+        person.app.post_message(event)
+
+
+async def test_every_character_that_is_typed_is_said(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        typed(person, f"!echo {RARE}.\r")
+        await person.until(lambda: any(entry.text == f"!echo {RARE}." for entry in person.app.transcript.entries))
+        await person.idle()
+        said = [text_of(one.content) for one in await person.app.conversation.messages()]
+        assert said == [f"!echo {RARE}.", f"{RARE}."]
+
+
+async def test_what_is_typed_and_would_not_be_seen_stands_as_its_escape_and_controls_write_nothing(
+    tmp_path: Path,
+) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        typed(person, "a\u202eb\u2028c\x00\x07\x1c\x9b\x85\x1b[31md\x1b[25~")
+        await person.until(lambda: person.app.editor.text.endswith("d"))
+        assert person.app.editor.text == "a\\u202eb\\u2028cd"
+
+
+async def test_a_character_that_python_does_not_call_printable_goes_from_the_transcript_to_the_editor(
+    tmp_path: Path,
+) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.pilot.press("shift+tab")
+        assert person.app.focused is person.app.transcript
+        typed(person, "\u3000字")
+        await person.until(lambda: person.app.editor.text == "\u3000字")
+
+
+async def test_a_search_takes_every_character_and_shows_what_would_not_be_seen(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        for text in ("!echo می\u200cخواهم", "!echo other"):
+            await person.says(text)
+            await person.idle()
+        await person.says("/jump ")
+        await person.sees("Go to")
+        typed(person, "می\u200cخ\u202e")
+        await person.sees("/می\u200cخ\\u202e")
+        await person.pilot.press("backspace")
+        rows = [row.strip() for row in person.screen.partition("Go to")[2].split("\n")]
+        assert rows[1:3] == ["/می\u200cخ", "!echo می\u200cخواهم"]
+        assert "!echo other" not in rows
+
+
+@pytest.mark.parametrize("control", ["\x00", "\x07", "\x1b", "\x7f", "\x9b", "\ud800", None])
+def test_no_control_character_is_one_that_is_written(control: str | None) -> None:
+    assert not Key("f35", control).is_printable
