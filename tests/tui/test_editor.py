@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from textual.drivers import linux_driver
-from textual.events import Key
+from textual.events import Key, Paste
 
 from tui.stage import Stage, stage
 from zot.messages import text_of
@@ -72,3 +72,38 @@ async def test_a_search_takes_every_character_and_shows_what_would_not_be_seen(t
 @pytest.mark.parametrize("control", ["\x00", "\x07", "\x1b", "\x7f", "\x9b", "\ud800", None])
 def test_no_control_character_is_one_that_is_written(control: str | None) -> None:
     assert not Key("f35", control).is_printable
+
+
+async def test_control_c_forgets_which_prompt_was_brought_back(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        for text in ("!echo one", "!echo two"):
+            await person.says(text)
+            await person.idle()
+        await person.pilot.press("up", "ctrl+c")
+        assert person.app.editor.text == ""
+        await person.pilot.press("up")
+        assert person.app.editor.text == "!echo two"
+        await person.pilot.press("ctrl+c", *"draft", "down")
+        assert person.app.editor.text == "draft"
+        await person.pilot.press("up", "up", "down", "down")
+        assert person.app.editor.text == "draft"
+
+
+async def test_what_control_c_cleared_and_what_up_replaced_can_be_had_back(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.says("!echo one")
+        await person.idle()
+        editor = person.app.editor
+        editor.post_message(Paste("\n".join(map(str, range(40)))))
+        await person.sees("[pasted #1: 40 lines]")
+        await person.pilot.press(*" draft", "backspace", "up", "ctrl+c")
+        stood = [editor.text]
+        for _ in range(3):
+            await person.pilot.press("ctrl+underscore")
+            stood.append(editor.text)
+        pasted = "[pasted #1: 40 lines]"
+        assert stood == ["", "!echo one", f"{pasted} draf", f"{pasted} draft"]
+        await person.pilot.press("ctrl+c", "ctrl+underscore", "enter")
+        await person.sees("   39 draft")

@@ -295,7 +295,7 @@ class ZotApp(Ground):
             self.leave()
             return
         if not self.asking.refuse():
-            self.editor.text = ""
+            self.editor.drop()
         self.note("Ctrl+C again leaves; Esc aborts what runs")
 
     def action_fold_all(self) -> None:

@@ -95,9 +95,15 @@ class Editor(TextArea):
         self._at = len(self._history)
 
     def put(self, text: str) -> None:
-        """Have this text, the cursor at its end."""
-        self.text = text
-        self.move_cursor(self.document.end)
+        """Have this text, the cursor at its end. What stood there can be had back."""
+        self.history.checkpoint()
+        self.replace(text, (0, 0), self.document.end, maintain_selection_offset=False)
+        self.history.checkpoint()
+
+    def drop(self) -> None:
+        """Have nothing, and be where nothing was brought back. What stood here can be had back."""
+        self.put("")
+        self._at, self._draft = len(self._history), ""
 
     def _recall(self, step: int) -> bool:
         at = self._at + step
