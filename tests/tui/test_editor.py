@@ -107,3 +107,75 @@ async def test_what_control_c_cleared_and_what_up_replaced_can_be_had_back(tmp_p
         assert stood == ["", "!echo one", f"{pasted} draf", f"{pasted} draft"]
         await person.pilot.press("ctrl+c", "ctrl+underscore", "enter")
         await person.sees("   39 draft")
+
+
+async def test_what_was_pasted_is_folded_again_when_it_comes_back(tmp_path: Path) -> None:
+    lines = "\n".join(f"line {number}" for number in range(3000))
+    async with stage(tmp_path, size=(80, 24)) as person:
+        await person.sees("ready")
+        editor = person.app.editor
+        await person.says("!echo before")
+        await person.idle()
+        editor.insert("!echo ")
+        editor.post_message(Paste(lines))
+        await person.sees("!echo [pasted #1: 3000 lines]")
+        await person.says("\nend")
+        await person.idle()
+        typed_lines = "\n".join(f"typed {number}" for number in range(50))
+        await person.says(f"!echo {typed_lines}")
+        await person.idle()
+        await person.pilot.press("up")
+        assert editor.text == f"!echo {typed_lines}"
+        editor.move_cursor((0, 0))
+        await person.pilot.press("up")
+        assert editor.text == "!echo [pasted #1: 3000 lines]\nend"
+        await person.pilot.press("up", "up")
+        assert editor.text == "!echo before"
+        await person.pilot.press("down", "enter")
+        await person.idle()
+        said = [text_of(one.content) for one in await person.app.conversation.messages() if one.role == "user"]
+        assert said[-1] == said[1] == f"!echo {lines}\nend"
+
+
+async def test_what_was_pasted_and_could_not_be_said_is_folded_when_it_is_put_back(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.says("!slow 1000 0.02")
+        await person.sees("answering")
+        person.app.editor.post_message(Paste("\n".join(map(str, range(40)))))
+        await person.sees("[pasted #1: 40 lines]")
+        await person.pilot.press("enter")
+        await person.sees("1. 0 1 2")
+        await person.pilot.press(*"more", "escape")
+        await person.sees("aborted")
+        await person.idle()
+        assert person.app.editor.text == "[pasted #1: 40 lines]\n\nmore"
+
+
+@pytest.mark.parametrize(
+    ("said", "stands"),
+    [
+        ("Look:\n" + 40 * "line\n" + "What is it?", "Look:[pasted #1: 40 lines]What is it?"),
+        (3001 * "x", "[pasted #1: 3001 characters]"),
+        ("Look:\n" + 3001 * "x", "Look:[pasted #1: 3002 characters]"),
+        (30 * "line\n", "line[pasted #1: 29 lines]"),
+        (29 * "line\n", 29 * "line\n"),
+    ],
+    ids=["lines", "one-line", "a-long-line", "too-many", "not-too-many"],
+)
+async def test_of_a_long_prompt_from_an_earlier_time_only_the_ends_are_shown_and_all_of_it_is_said(
+    tmp_path: Path, said: str, stands: str
+) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        person.app.editor.remember(["!echo first", said])
+        await person.pilot.press("up")
+        stood = person.app.editor.text
+        if "pasted" in stands:
+            await person.pilot.press("up")
+            assert person.app.editor.text == "!echo first"
+            await person.pilot.press("down")
+        await person.pilot.press("enter")
+        await person.idle()
+        assert text_of((await person.app.conversation.messages())[0].content) == said
+        assert stood == stands
