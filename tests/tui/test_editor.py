@@ -179,3 +179,19 @@ async def test_of_a_long_prompt_from_an_earlier_time_only_the_ends_are_shown_and
         await person.idle()
         assert text_of((await person.app.conversation.messages())[0].content) == said
         assert stood == stands
+
+
+async def test_what_control_c_would_do_next_is_said_for_as_long_as_it_would(tmp_path: Path) -> None:
+    time_s = 0.0
+    async with stage(tmp_path, clock=lambda: time_s) as person:
+        await person.sees("ready")
+        for ends in ("a key", "the time"):
+            await person.pilot.press(*"draft", "ctrl+c")
+            assert "Ctrl+C again leaves; Esc aborts what runs" in person.screen.split("\n")[-1]
+            if ends == "a key":
+                await person.pilot.press("x", "backspace")
+            else:
+                time_s += 2.0
+            await person.misses("Ctrl+C again leaves")
+            await person.sees("ready")
+        assert person.app.transcript.entries == []
