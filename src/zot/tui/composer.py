@@ -100,7 +100,7 @@ class Composer(Vertical):
         if word.startswith("/"):
             self._offers.show(word, self._fitting(word[1:]), message.place)
         elif word.startswith("@") and self.files is not None:
-            self._offers.show(word, await asyncio.to_thread(self.files.find, word[1:]), message.place)
+            self._offers.show(word, await asyncio.to_thread(self.files.find, word), message.place)
         else:
             self._offers.show("", ())
 

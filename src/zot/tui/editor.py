@@ -14,10 +14,11 @@ from textual.widgets.text_area import Edit, EditResult
 from zot.readable import escaped
 from zot.tui.completion import Offers, Place
 from zot.tui.folding import MARK, Folds
+from zot.tui.mention import BEGUN
 from zot.tui.order import obey
 
-#: What can be completed: a command, or a file, which is in quotes if it has a blank.
-_WORD = re.compile(r'(?:^|(?<=\s))(@"[^"]*|[@/]\S*)$')
+#: What can be completed: a command, or a file.
+_WORD = re.compile(rf"(?:^|(?<=\s))({BEGUN}|/\S*)$")
 _NEWLINE_KEYS = ("ctrl+j", "shift+enter", "alt+enter", "ctrl+enter")
 
 
