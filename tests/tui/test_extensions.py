@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from textual.events import Key
 
 from extensions.stage import Extension
 from tui.stage import Stage, stage
@@ -153,6 +154,8 @@ async def test_panels_have_their_keys_and_are_closed_by_either_side(tmp_path: Pa
         assert "pressed rune" in person.screen
         await person.pilot.press("x")
         await person.misses("Second")
+        person.app.post_message(Key("ideographic_space", "\u3000"))
+        await person.until(lambda: keys(player)[-1] == ("panel_key", "one", "rune", "\u3000"))
         await person.pilot.press("z")
         await person.until(lambda: keys(player)[-1] == ("panel_key", "one", "rune", "z"))
         await person.pilot.press("escape")

@@ -17,6 +17,7 @@ from textual.drivers._writer_thread import WriterThread
 from textual.drivers.linux_driver import LinuxDriver
 from textual.screen import Screen
 from textual.widget import Widget
+from textual.widgets import Input, TextArea
 
 import zot.tui
 from zot.tui.editor import Editor
@@ -30,11 +31,12 @@ import importlib, pkgutil
 from textual import screen
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 from textual.drivers import linux_driver
+from textual.events import Key
 import zot.tui
 
 def state():
     return (screen.UPDATE_PERIOD, linux_driver.XTermParser, linux_driver.getincrementaldecoder,
-            len(ANSI_SEQUENCES_KEYS))
+            Key.is_printable, len(ANSI_SEQUENCES_KEYS))
 
 before = state()
 for module in pkgutil.iter_modules(zot.tui.__path__):
@@ -47,7 +49,7 @@ print([now != then for now, then in zip(state(), before)])
 
 def test_nothing_of_textual_is_changed_before_an_app_is_made() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.stderr, done.stdout) == ("", "[True, True, True, True]\n")
+    assert (done.stderr, done.stdout) == ("", "[True, True, True, True, True]\n")
 
 
 def test_what_the_first_frame_does_not_need_is_loaded_later() -> None:
@@ -99,6 +101,8 @@ def _names(function: Callable[..., object]) -> set[str]:
         (App.__init__, {"_exit", "_exit_renderables"}),
         (App._fatal_error, {"_exit_renderables", "_close_messages_no_wait"}),
         (Widget._scroll_update, {"_refresh_scrollbars"}),
+        (TextArea._on_key, {"is_printable", "character"}),
+        (Input._on_key, {"is_printable", "character"}),
     ],
     ids=lambda one: getattr(one, "__qualname__", ""),
 )

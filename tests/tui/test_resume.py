@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tui.stage import stage
+from zot.messages import text_of
 
 
 async def test_a_question_waits_for_whoever_opens_the_session_next(tmp_path: Path) -> None:
@@ -42,6 +43,27 @@ async def test_what_was_thought_is_folded_as_it_was_when_it_was_thought(tmp_path
         assert person.screen.count("thought, ") == 1
         await person.pilot.press("ctrl+o")
         await person.sees("Look at the sky.")
+
+
+async def test_a_long_prompt_of_an_earlier_time_is_no_trap_for_who_goes_back(tmp_path: Path) -> None:
+    long = "!echo " + "\n".join(f"line {number}" for number in range(3000))
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        session = (await person.app.conversation.state()).session
+        for text in ("!echo first", long):
+            await person.says(text)
+            await person.idle()
+    async with stage(tmp_path, session=session) as person:
+        await person.sees("line 2999")
+        await person.idle()
+        await person.pilot.press("up")
+        assert person.app.editor.text == "!echo line 0[pasted #1: 2998 lines]line 2999"
+        await person.pilot.press("up")
+        assert person.app.editor.text == "!echo first"
+        await person.pilot.press("down", "enter")
+        await person.idle()
+        said = [text_of(one.content) for one in await person.app.conversation.messages() if one.role == "user"]
+        assert said == ["!echo first", long, long]
 
 
 def _above(screen: str) -> str:

@@ -101,6 +101,7 @@ class ZotApp(Ground):
         self.panels = Panels(self.editor, self.asking.is_quiet_since)
         self.speech = Speech(self.following, self.composer, do=self._do, changed=self._show_doing)
         self._waiting_for, self._leaving = "", Twice(clock)
+        self.status.hint = lambda: "Ctrl+C again leaves; Esc aborts what runs" if self._leaving.is_pressed else ""
         #: What the commands do that take a while, whatever runs.
         self._busy: list[str] = []
         #: How the conversation stood when it was left.
@@ -300,8 +301,8 @@ class ZotApp(Ground):
             self.leave()
             return
         if not self.asking.refuse():
-            self.editor.text = ""
-        self.note("Ctrl+C again leaves; Esc aborts what runs")
+            self.editor.drop()
+        self.status.draw()
 
     def action_fold_all(self) -> None:
         self.transcript.fold_all()

@@ -12,6 +12,7 @@ from rich.text import Text
 from textual.widgets import Static
 
 from zot.tui.looks import safe
+from zot.tui.mention import can_be_named, meant, mention
 
 _MAX_FILES = 20_000
 _FRESH_S = 10.0
@@ -91,27 +92,27 @@ class Files:
         self._until = 0.0
 
     def find(self, word: str) -> list[Offer]:
-        """Return the files whose path has the letters of ``word`` in it, the likeliest first.
+        """Return the files whose path has the letters in it that ``word`` means, the likeliest first.
 
-        A word that begins like a path of its own, with ``/``, ``~`` or ``..``, is completed as one.
+        What begins like a path of its own, with ``/``, ``~`` or ``..``, is completed as one.
         """
-        word = word.removeprefix('"')
-        if word.startswith(_ELSEWHERE):
-            return [_offer(path) for path in self._beside(word)]
+        path = meant(word)
+        if path.startswith(_ELSEWHERE):
+            return [_offer(one) for one in self._beside(path)]
         if time.monotonic() > self._until:
             self._known = [*self._walk()]
             self._until = time.monotonic() + _FRESH_S
-        wanted = word.lower()
-        fits = [(_rank(path.lower(), wanted), len(path), path) for path in self._known if _fits(path.lower(), wanted)]
-        return [_offer(path) for _, _, path in sorted(fits)[:_MOST]]
+        wanted = path.lower()
+        fits = [(_rank(one.lower(), wanted), len(one), one) for one in self._known if _fits(one.lower(), wanted)]
+        return [_offer(one) for _, _, one in sorted(fits)[:_MOST]]
 
-    def _beside(self, word: str) -> list[str]:
+    def _beside(self, path: str) -> list[str]:
         """Return what there is in the directory that a path names, and begins like the rest of it."""
-        place, name = os.path.split(word)
+        place, name = os.path.split(path)
         place = place if place.endswith("/") else f"{place}/"
         try:
             with os.scandir(os.path.join(self._cwd, os.path.expanduser(place))) as found:
-                fits = [one for one in found if one.name.startswith(name) and one.name.isprintable()]
+                fits = [one for one in found if one.name.startswith(name) and can_be_named(one.name)]
         except OSError:
             return []  # There is nothing to be offered in what cannot be read.
         hidden = name.startswith(".")
@@ -129,7 +130,7 @@ class Files:
                 if count > _MAX_FILES:
                     return
                 path = name if inside == "." else os.path.join(inside, name)
-                if path.isprintable() and '"' not in path:
+                if can_be_named(path):
                     yield path
 
 
@@ -139,9 +140,7 @@ def _shown(text: str) -> str:
 
 
 def _offer(path: str) -> Offer:
-    """Return how a file is named in a prompt: in quotes if it has a blank. A directory is not the end of a path."""
-    end = "" if path.endswith("/") else " "
-    return Offer(f'@"{path}{end and chr(34)}{end}' if " " in path else f"@{path}{end}")
+    return Offer(mention(path) if path.endswith("/") else f"{mention(path)} ")
 
 
 def _fits(path: str, wanted: str) -> bool:

@@ -91,7 +91,7 @@ class Composer(Vertical):
     def put_back(self, texts: list[str]) -> None:
         """Put what has not been said before what stands in the editor."""
         if texts:
-            self.editor.put("\n\n".join([*texts, self.editor.text] if self.editor.text else texts))
+            self.editor.put_back(texts)
 
     async def on_editor_offered(self, message: Editor.Offered) -> None:
         word = message.word
@@ -100,7 +100,7 @@ class Composer(Vertical):
         if word.startswith("/"):
             self._offers.show(word, self._fitting(word[1:]), message.place)
         elif word.startswith("@") and self.files is not None:
-            self._offers.show(word, await asyncio.to_thread(self.files.find, word[1:]), message.place)
+            self._offers.show(word, await asyncio.to_thread(self.files.find, word), message.place)
         else:
             self._offers.show("", ())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from textual import events
 from textual.binding import Binding
@@ -13,14 +13,12 @@ from textual.widgets.text_area import Edit, EditResult
 
 from zot.readable import escaped
 from zot.tui.completion import Offers, Place
+from zot.tui.folding import MARK, Folds
+from zot.tui.mention import BEGUN
 from zot.tui.order import obey
 
-#: What is pasted and longer than this is shown as one word.
-_FOLD_LINES = 6
-_FOLD_CHARACTERS = 1000
-_FOLDED = re.compile(r"\[pasted #(\d+): [^\]]*\]")
-#: What can be completed: a command, or a file, which is in quotes if it has a blank.
-_WORD = re.compile(r'(?:^|(?<=\s))(@"[^"]*|[@/]\S*)$')
+#: What can be completed: a command, or a file.
+_WORD = re.compile(rf"(?:^|(?<=\s))({BEGUN}|/\S*)$")
 _NEWLINE_KEYS = ("ctrl+j", "shift+enter", "alt+enter", "ctrl+enter")
 
 
@@ -76,7 +74,7 @@ class Editor(TextArea):
         self._history: list[str] = []
         self._at = 0
         self._draft = ""
-        self._pasted: dict[int, str] = {}
+        self._folds = Folds()
 
     # Whoever wrote it, nothing gets into the editor by another way than these two.
 
@@ -95,9 +93,20 @@ class Editor(TextArea):
         self._at = len(self._history)
 
     def put(self, text: str) -> None:
-        """Have this text, the cursor at its end."""
-        self.text = text
-        self.move_cursor(self.document.end)
+        """Have this text, the cursor at its end. What stood there can be had back."""
+        self.history.checkpoint()
+        self.replace(text, (0, 0), self.document.end, maintain_selection_offset=False)
+        self.history.checkpoint()
+
+    def put_back(self, texts: Sequence[str]) -> None:
+        """Put what was submitted, and has not been said, before what stands here."""
+        stood = [self._folds.recall(_clean(text)) for text in texts]
+        self.put("\n\n".join([*stood, self.text] if self.text else stood))
+
+    def drop(self) -> None:
+        """Have nothing, and be where nothing was brought back. What stood here can be had back."""
+        self.put("")
+        self._at, self._draft = len(self._history), ""
 
     def _recall(self, step: int) -> bool:
         at = self._at + step
@@ -106,7 +115,7 @@ class Editor(TextArea):
         if self._at == len(self._history):
             self._draft = self.text
         self._at = at
-        self.put(self._draft if at == len(self._history) else self._history[at])
+        self.put(self._draft if at == len(self._history) else self._folds.recall(_clean(self._history[at])))
         return True
 
     def action_cursor_up(self, select: bool = False) -> None:
@@ -140,14 +149,13 @@ class Editor(TextArea):
 
     def submit(self, *, steers: bool = False) -> None:
         """Have it said, if there is anything."""
-        text = self._unfolded()
+        text = self._folds.say(self.text)
         if not text.strip():
             return
         if not self._history or self._history[-1] != text:
             self._history.append(text)
         self._at, self._draft = len(self._history), ""
         self.text = ""
-        self._pasted.clear()
         self.post_message(self.Submitted(text, steers=steers))
 
     async def on_key(self, event: events.Key) -> None:
@@ -184,26 +192,15 @@ class Editor(TextArea):
     # What is pasted.
 
     async def on_paste(self, event: events.Paste) -> None:
-        text = _clean(event.text)
         event.prevent_default()
         event.stop()
-        lines = text.count("\n") + 1
-        if lines <= _FOLD_LINES and len(text) <= _FOLD_CHARACTERS:
-            self.insert(text)
-            return
-        number = max(self._pasted, default=0) + 1
-        self._pasted[number] = text
-        size = f"{lines} lines" if lines > 1 else f"{len(text)} characters"
-        self.insert(f"[pasted #{number}: {size}]")
-
-    def _unfolded(self) -> str:
-        return _FOLDED.sub(lambda found: self._pasted.get(int(found[1]), found[0]), self.text)
+        self.insert(self._folds.paste(_clean(event.text)))
 
     def action_delete_left(self) -> None:
         """Delete a character, or all of what was pasted and folded."""
         row, column = self.cursor_location
         before = self.document.get_line(row)[:column]
-        folded = next((one for one in _FOLDED.finditer(before) if one.end() == column), None)
+        folded = next((one for one in MARK.finditer(before) if one.end() == column), None)
         if folded is not None and self.selection.is_empty:
             self.delete((row, folded.start()), (row, column))
         else:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-import re
 
 from zot.errors import UserError
 from zot.messages import ImageBlock
+from zot.tui.mention import mentioned
 
 _TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif", ".webp": "image/webp"}
 _MAX_BYTES = 20 * 1024 * 1024
-_NAMED = re.compile(r'(?:^|(?<=\s))@(?:"([^"\n]+)"|(\S+))')
 
 
 def images_in(text: str, cwd: str) -> list[ImageBlock]:
     """Return the images that ``text`` names, if they are there. Raise UserError for one that cannot be sent."""
     found = []
-    for quoted, bare in _NAMED.findall(text):
-        name = quoted or bare
+    for name in mentioned(text):
         mime_type = _TYPES.get(os.path.splitext(name)[1].lower())
         path = os.path.join(cwd, os.path.expanduser(name))
         if mime_type is None or not os.path.isfile(path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+import unicodedata
 from typing import Any
 
 from rich.text import Text
@@ -10,6 +11,7 @@ from textual import screen
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 from textual.app import App
 from textual.drivers import linux_driver
+from textual.events import Key
 from textual.geometry import Size
 from textual.keys import Keys
 from textual.reactive import Reactive
@@ -25,6 +27,8 @@ _DRAW_S = 1 / 120
 _UNTAKEN = 2
 #: Most terminals send this for Alt+Enter, of which Textual would make other keys.
 _ALT_ENTER = "\x1b\r"
+#: Characters that nobody writes: controls, and halves of characters.
+_UNWRITTEN = ("Cc", "Cs")
 
 
 class Ground(App[int]):
@@ -58,8 +62,18 @@ def prepare() -> None:
     screen.UPDATE_PERIOD = _DRAW_S  # type: ignore[misc]  # it has no other place for it
     linux_driver.XTermParser = WholePastes  # type: ignore[attr-defined]  # the same
     linux_driver.getincrementaldecoder = decoder  # type: ignore[attr-defined,assignment]  # the same
+    Key.is_printable = property(writes)  # type: ignore[method-assign,assignment]  # the same
     if isinstance(ANSI_SEQUENCES_KEYS, dict):
         ANSI_SEQUENCES_KEYS.setdefault(_ALT_ENTER, (Keys.ControlJ,))
+
+
+def writes(key: Key) -> bool:
+    """True if a key writes something.
+
+    Textual would drop what Python does not call printable: every blank but one, joiners without which Persian and
+    Hindi are misspelt, and characters that are newer than Python.
+    """
+    return key.character is not None and not any(unicodedata.category(one) in _UNWRITTEN for one in key.character)
 
 
 def reach(widget: Widget, size: Size) -> None:

@@ -148,5 +148,5 @@ class Panel(VerticalScroll, can_focus=True, inherit_bindings=False):
             self.scroll_relative(y=height if event.key == "pagedown" else -height, animate=False)
         elif event.key in KEYS:
             self.post_message(self.Pressed(self.panel_id, KEYS[event.key]))
-        elif event.character is not None and event.character.isprintable():
+        elif event.character is not None and event.is_printable:
             self.post_message(self.Pressed(self.panel_id, "rune", event.character))

@@ -161,7 +161,7 @@ class Question(Vertical, can_focus=True):
         first = max(0, min(self._at - shown // 2, len(fitting) - shown))
         text = Text(no_wrap=True, overflow="ellipsis")
         if self._filter:
-            text.append(f"/{self._filter}\n", "cyan")
+            text.append(f"/{safe(self._filter)}\n", "cyan")
         for number, option in enumerate(fitting[first : first + shown], first):
             label = f"{option.key}  {option.label}" if option.key else option.label
             text.append(safe(label).replace("\n", " "), "reverse" if number == self._at else "")
@@ -213,7 +213,7 @@ class Question(Vertical, can_focus=True):
             case "backspace" if not self.by_key:
                 self._filter, self._at = self._filter[:-1], 0
             case _:
-                self._typed(event.character or "")
+                self._typed(event.character if event.is_printable and event.character else "")
         self._draw()
 
     def _typed(self, character: str) -> None:
@@ -221,5 +221,5 @@ class Question(Vertical, can_focus=True):
             chosen = next((one for one in self._options if one.key and one.key == character.lower()), None)
             if chosen is not None:
                 self.close(chosen.value)
-        elif character and character.isprintable():
+        elif character:
             self._filter, self._at = self._filter + character, 0

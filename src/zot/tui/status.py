@@ -33,6 +33,9 @@ class Status(Static):
         self._line = Text()
         #: Whether the session can be spoken to.
         self.is_reachable: Callable[[], bool] = lambda: True
+        #: What somebody must know for a moment, whatever goes on; "" for nothing.
+        self.hint: Callable[[], str] = lambda: ""
+        self._hinted = False
 
     def show(self, snapshot: Snapshot) -> None:
         """Show how the session stands."""
@@ -50,7 +53,7 @@ class Status(Static):
         """Show that it still goes on."""
         if is_behind(self.app):
             return
-        if self._doing or not self._was_reachable or not self.is_reachable():
+        if self._doing or self._hinted or not self._was_reachable or not self.is_reachable():
             self._tick += 1
             self.draw()
 
@@ -72,7 +75,10 @@ class Status(Static):
             self.update(line, layout=False)
 
     def _state(self, width: int) -> str:
-        self._was_reachable = self.is_reachable()
+        hint, self._was_reachable = self.hint(), self.is_reachable()
+        self._hinted = bool(hint)
+        if hint:
+            return hint
         if self._was_reachable and not self._doing:
             return "ready"
         spinner = self._look.spinner[self._tick % len(self._look.spinner)]

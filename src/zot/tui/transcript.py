@@ -322,7 +322,7 @@ class Transcript(ScrollView, can_focus=True):
 
     def wants(self, event: events.Key) -> bool:
         """True for keys that do something here, and for those that write nothing."""
-        return event.key in ("j", "k", "space") or event.character is None or not event.character.isprintable()
+        return event.key in ("j", "k", "space") or not event.is_printable
 
     def on_click(self, event: events.Click) -> None:
         row = self.scroll_offset.y + event.y

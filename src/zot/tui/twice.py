@@ -17,9 +17,13 @@ class Twice:
 
     def press(self) -> bool:
         """It is pressed; True if that is the second time."""
-        now_s, before_s = self._clock(), self._pressed_s
-        self._pressed_s = now_s
-        return before_s is not None and now_s - before_s < _TWICE_S
+        is_second, self._pressed_s = self.is_pressed, self._clock()
+        return is_second
+
+    @property
+    def is_pressed(self) -> bool:
+        """True while it would be the second time."""
+        return self._pressed_s is not None and self._clock() - self._pressed_s < _TWICE_S
 
     def forget(self) -> None:
         """Something else was done: the next time is the first."""
