@@ -176,6 +176,16 @@ def test_lines_too_say_how_to_go_on_and_control_c_at_the_prompt_asks_again(tmp_p
         assert person.written.endswith(b"\r\nzot --resume one goes on with this session\r\n")
 
 
+def test_lines_say_how_to_go_on_also_if_they_are_left_at_a_question(tmp_path: Path) -> None:
+    with seat(tmp_path, "-m", "zot", "--provider", "lab", "--session", "one", TERM="dumb") as person:
+        person.until(b"> ")
+        person.type(b"!script status 400\n")
+        person.until(b"  number, or nothing: ")
+        person.type(b"\x04")
+        assert person.end() == 0
+        assert person.written.endswith(b"  number, or nothing: \r\nzot --resume one goes on with this session\r\n")
+
+
 def test_who_named_a_session_can_begin_another(tmp_path: Path) -> None:
     with seat(tmp_path, "-m", "zot", "--provider", "lab", "--session", "one", TERM="dumb") as person:
         person.until(b"> ")
