@@ -346,3 +346,15 @@ async def test_a_call_of_what_is_asked_once_more_is_asked_about_and_another_fail
         assert (tmp_path / "it-ran").exists()
         person.type("1")
         await person.until("at last\n> ")
+
+
+async def test_why_extensions_cannot_be_reloaded_is_said_once(tmp_path: Path) -> None:
+    player = Extension(tmp_path, "player", PLAYER)
+    async with lines(tmp_path, ext=(str(player.directory),)) as person:
+        await person.until("> ")
+        (player.directory / "run.py").write_text("#!/bin/sh\nexit 3\n")
+        person.type("/reload-ext")
+        assert await person.until("> ") == (
+            "-- starting the extensions anew\n"
+            "-- the extensions stay as they were, because player: exited with 3 before it said hello\n> "
+        )

@@ -333,6 +333,16 @@ def test_the_name_of_a_session_is_shown_for_the_shell_and_cannot_take_the_termin
 
 
 @pytest.mark.parametrize("words", [(), ("--plain",)])
+def test_a_session_that_there_is_not_is_answered_with_what_the_shell_can_do(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    with seat(tmp_path, "-m", "zot", "--provider", "lab", "--resume", "none", *words) as person:
+        assert person.end() == 1
+    said = b"zot: there is no session 'none'; zot sessions list --all shows those that there are"
+    assert said in person.written.replace(b"\r\n", b"")
+
+
+@pytest.mark.parametrize("words", [(), ("--plain",)])
 def test_the_name_of_a_directory_cannot_take_the_terminal_over_when_it_ends(
     tmp_path: Path, words: tuple[str, ...]
 ) -> None:
