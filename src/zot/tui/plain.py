@@ -36,7 +36,7 @@ from zot.printable import printable
 from zot.readable import counted, duration, escaped, one_line
 from zot.slash import CommandInfo
 from zot.tui import slash
-from zot.tui.asked import Decided, beyond_summary
+from zot.tui.asked import Decided, beyond_summary, until
 from zot.tui.level import Level
 from zot.tui.rescue import rescue
 from zot.tui.terminal import Option
@@ -307,7 +307,7 @@ class PlainTerminal:
 
     async def _decide(self, request: ApprovalRequest) -> None:
         """Ask, and tell the session what was decided, if anything was, and not elsewhere meanwhile."""
-        answer = await self._answer("  allow it? y(es), a(lways), n(o) ")
+        answer = await self._answer(f"  allow it? y(es), a(lways), n(o), until {until(request)}: ")
         if answer is None:
             return
         try:
