@@ -362,3 +362,20 @@ async def test_why_extensions_cannot_be_reloaded_is_said_once(tmp_path: Path) ->
             "-- starting the extensions anew\n"
             "-- the extensions stay as they were, because player: exited with 3 before it said hello\n> "
         )
+
+
+async def test_what_goes_on_elsewhere_takes_no_question_back_that_is_about_something_else(tmp_path: Path) -> None:
+    async with stage(tmp_path) as other:
+        await other.sees("ready")
+        await other.says("!echo how it began")
+        await other.idle()
+        session = (await other.app.conversation.state()).session
+        async with lines(tmp_path, session=session) as person:
+            await person.until("> ")
+            person.type("/model")
+            await person.until("number, or nothing: ")
+            await other.says("!echo meanwhile")
+            await person.until("meanwhile\n")
+            await other.idle()
+            person.type("1")
+            await person.until("-- the next model call asks lab/lab-1\n> ")

@@ -78,6 +78,8 @@ class PlainTerminal:
         self._asked: ApprovalRequest | None = None
         #: The question that is asked, whatever it is about.
         self._answering: asyncio.Task[str | None] | None = None
+        #: True while it is about a call: then it may be decided elsewhere.
+        self._deciding = False
         self._failure = ""
         #: Who awaits the aborts that somebody wanted.
         self._aborts = asyncio.TaskGroup()
@@ -279,7 +281,7 @@ class PlainTerminal:
         if self._asked is not None:
             self._asked = None
             self._done.clear()
-        if self._answering is not None:
+        if self._deciding and self._answering is not None:
             self._answering.cancel()
 
     async def submit(self, text: str) -> None:
@@ -307,7 +309,11 @@ class PlainTerminal:
 
     async def _decide(self, request: ApprovalRequest) -> None:
         """Ask, and tell the session what was decided, if anything was, and not elsewhere meanwhile."""
-        answer = await self._answer(f"  allow it? y(es), a(lways), n(o), until {until(request)}: ")
+        self._deciding = True
+        try:
+            answer = await self._answer(f"  allow it? y(es), a(lways), n(o), until {until(request)}: ")
+        finally:
+            self._deciding = False
         if answer is None:
             return
         try:
