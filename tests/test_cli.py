@@ -120,8 +120,13 @@ def test_wrong_usage_is_exit_code_two_everywhere(words: str) -> None:
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        ("--provider lab hi", "say what to do with it: zot -p PROMPT answers a prompt, with the flags before or behind "
+        ("--provider lab hi", "say what to do with 'hi': zot -p PROMPT answers a prompt, with the flags before or "
+         "behind it"),
+        ("--provider lab", "say what to do with it: zot -p PROMPT answers a prompt, with the flags before or behind "
          "it"),
+        ("--provider lba", "--provider lba: unknown provider 'lba'; known: anthropic, deepseek, gemini, groq, kimi, "
+         "lab, mistral, ollama, openai, openrouter, xai"),
+        ("--polcy x", "unknown flag '--polcy'; --help lists the known ones"),
         ("--model x rpc", "the command comes first: zot rpc --model ..."),
         ("--json hi --features seq,more", "--features seq,more: there is no feature 'more'; known: seq, thinking, "
          "retries, prices, approvals, compaction, extensions"),

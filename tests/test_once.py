@@ -122,7 +122,7 @@ def test_features_are_switched_on_by_name(tmp_path: Path) -> None:
     ("prompt", "message"),
     [
         ("!status 401", "lab: http 401: status 401, as scripted"),
-        ("!error", "lab: overloaded_error: Overloaded (try again later, or ask another --model)"),
+        ("!error", "lab: overloaded_error: Overloaded (try again later, or ask another model)"),
         ("!length", "the answer was cut off at the model's length limit"),
     ],
 )

@@ -95,6 +95,8 @@ def run(argv: Sequence[str]) -> int:
         return _run("once", argv)
     if command is None and (not word or word.startswith("-")) and _is_terminal():
         return _run("terminal", argv)
+    if command is None and word.startswith("-") and not _misplaced(argv):
+        return _run("aimless", argv)
     if command is None:
         sys.stderr.write(f"zot: {_misread(argv)}\n{_USAGE}\n" if word else f"{_USAGE}\n")
         return 2
@@ -105,12 +107,12 @@ def _misread(argv: Sequence[str]) -> str:
     """Return what is wrong with a line that names no command where one should be."""
     if not argv[0].startswith("-"):
         return f"unknown command {argv[0]!r}"
-    # A provider may have the name of a command.
-    named = (word for at, word in enumerate(argv) if word in _COMMANDS and argv[at - 1] != "--provider")
-    command = next(named, None)
-    if command is None:
-        return "say what to do with it: zot -p PROMPT answers a prompt, with the flags before or behind it"
-    return f"the command comes first: zot {command} {argv[0]} ..."
+    return f"the command comes first: zot {_misplaced(argv)} {argv[0]} ..."
+
+
+def _misplaced(argv: Sequence[str]) -> str:
+    """Return a command that stands behind flags; "" if none does. A provider may have the name of one."""
+    return next((word for at, word in enumerate(argv) if word in _COMMANDS and argv[at - 1] != "--provider"), "")
 
 
 #: Each is a module of `zot.commands`, imported only when it is the one.

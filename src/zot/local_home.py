@@ -46,7 +46,9 @@ class LocalHome:
     async def newest(self) -> str:
         """Return the newest session of the directory that is no stranger's. Raise NoSuchSession."""
         cwd = self._cwd
-        nothing = NoSuchSession(f"there is no session of {printable(cwd)} to go on with; /sessions shows the others")
+        nothing = NoSuchSession(
+            f"there is no session of {printable(cwd)} to go on with; zot sessions list --all shows the others"
+        )
         if not await asyncio.to_thread(os.path.exists, journal_path(self._config)):
             raise nothing
         journal = await self._journal()
@@ -189,7 +191,7 @@ class LocalHome:
         vendor = VENDORS.get(provider)
         if vendor is None or not vendor.key_names:
             known = ", ".join(name for name, one in VENDORS.items() if one.key_names)
-            raise UserError(f"no such provider has a key; known: {known}")
+            raise UserError(f"no such provider has a key; type one of these: {known}")
         return vendor
 
     async def _new(self) -> LocalConversation:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from zot.agent.hooks import CallDecision, Extensions, MessageDecision, NoExtensions
 from zot.errors import UserError
-from zot.events import AgentEvent
+from zot.events import AgentEvent, ExtNotify
 from zot.messages import CallBlock
 from zot.slash import CommandAnswer, CommandInfo
 from zot.store import Guarded
@@ -53,7 +53,7 @@ class Reloadable:
         fresh = self._find() or NoExtensions()
         try:
             self._check_kept()
-            fresh.attach(self._show)
+            fresh.attach(self._but_failures(fresh))
             await fresh.ready()
             _check(fresh)
             for guarded in self._guards.values():  # They stay away, and what they guard stays blocked.
@@ -63,9 +63,20 @@ class Reloadable:
             fresh.attach(lambda events: None)
             await fresh.close()
             raise
+        fresh.attach(self._show)
         former, self._now = self._now, fresh
         await former.close()
         return _names(fresh)
+
+    def _but_failures(self, fresh: Extensions) -> Callable[[Sequence[AgentEvent]], None]:
+        """Return what shows what happens while they start, but not why one does not: that is the answer."""
+
+        def show(events: Sequence[AgentEvent]) -> None:
+            failures = _problems(fresh)
+            if shown := [one for one in events if not _is_one_of(one, failures)]:
+                self._show(shown)
+
+        return show
 
     def _check_kept(self) -> None:
         """Raise UserError if something keeps one from running that has run. What was removed or disabled was meant."""
@@ -156,6 +167,17 @@ def _located(extensions: Extensions) -> Sequence[Located]:
     from zot.extensions.manager import Manager
 
     return extensions.located if isinstance(extensions, Manager) else ()
+
+
+def _problems(extensions: Extensions) -> set[tuple[str, str]]:
+    """Return who has failed, and why."""
+    from zot.extensions.manager import Manager
+
+    return {(one.name, one.problem) for one in extensions.extensions} if isinstance(extensions, Manager) else set()
+
+
+def _is_one_of(event: AgentEvent, failures: set[tuple[str, str]]) -> bool:
+    return isinstance(event, ExtNotify) and (event.extension, event.message) in failures
 
 
 def _names(extensions: Extensions) -> list[str]:

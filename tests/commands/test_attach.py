@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from forked import Forked, Nursery
 from harness import PATIENCE_S, environment, eventually
 from shell import Said
+from tui.test_process import seat
 
 
 class Kept:
@@ -185,3 +188,33 @@ def test_one_that_is_about_to_start_can_be_waited_for(tmp_path: Path, nursery: N
     with kept.serving():
         _, err = waiting.communicate(b"!echo here\n", timeout=PATIENCE_S)
     assert waiting.returncode == 0, err
+
+
+@pytest.mark.parametrize("place", [(), ("--socket", "home/data/daemon.sock")], ids=["found", "named"])
+@pytest.mark.parametrize(
+    ("flags", "begun", "leaving"),
+    [
+        ((), b"ready", b"\x11"),
+        (("--plain",), b"/cancel ends a turn", b"/quit\n"),
+        (("--plain",), b"/cancel ends a turn", b"\x04"),
+    ],
+    ids=["screen", "quit", "end"],
+)
+def test_who_leaves_is_told_how_to_go_on(
+    kept: Kept, flags: tuple[str, ...], begun: bytes, leaving: bytes, place: tuple[str, ...]
+) -> None:
+    kept.run("call", "session/new", '{"agentAlias":"default","sessionId":"to go on"}')
+    way_back = ("attach", "'to go on'", *place)
+    with seat(kept.directory, "-m", "zot", "attach", "to go on", *flags, *place) as person:
+        person.until(begun)
+        person.type(leaving)
+        assert person.end() == 0
+    assert person.written.endswith(f"zot {' '.join(way_back)} goes on with this session\r\n".encode())
+
+
+def test_who_is_interrupted_is_told_how_to_go_on(kept: Kept) -> None:
+    with seat(kept.directory, "-m", "zot", "attach", "--new", "--plain") as person:
+        person.until(b"/cancel ends a turn")
+        person.process.send_signal(signal.SIGINT)
+        assert person.end() == 130
+    assert re.search(rb"\r\nzot attach \S+ goes on with this session\r\n$", person.written)

@@ -23,7 +23,7 @@ from zot.errors import (
 )
 from zot.providers.advice import advice
 
-LATER = "try again later, or ask another --model"
+LATER = "try again later, or ask another model"
 ADDRESS = "check --base-url, and whether --api is what is spoken there"
 AGAIN = "try again"
 ADVICE: list[tuple[ProviderError, str, str]] = [
@@ -54,8 +54,8 @@ ADVICE: list[tuple[ProviderError, str, str]] = [
     ),
     (NotFound("m", status=308), "ollama", "give the address that answers itself as --base-url"),
     (ContextTooLong("m"), "xai", "compact or clear the conversation"),
-    (ContentRefused("m"), "xai", "say it differently, or ask another --model"),
-    (BadRequest("m", status=400), "xai", "another --model or --api may take it"),
+    (ContentRefused("m"), "xai", "say it differently, or ask another model"),
+    (BadRequest("m", status=400), "xai", "another model or --api may take it"),
     (BadRequest("m", status=409), "xai", AGAIN),
     (BadRequest("m", status=405), "openai", ADDRESS),
     (BadRequest("the recording ends"), "lab", ""),

@@ -43,7 +43,8 @@ for frame in frames():
 class Lines:
     """What was typed, and what was written."""
 
-    def __init__(self, typed: int, incoming: int, written: io.StringIO) -> None:
+    def __init__(self, running: asyncio.Task[int], typed: int, incoming: int, written: io.StringIO) -> None:
+        self.running = running
         self._typed = typed
         self._incoming = incoming
         self._written = written
@@ -52,11 +53,20 @@ class Lines:
     def type(self, line: str) -> None:
         os.write(self._typed, f"{line}\n".encode())
 
+    def end(self) -> None:
+        """Press Ctrl+D, at a terminal."""
+        os.write(self._typed, b"\x04")
+
     async def read(self) -> None:
         """Wait until what was typed has been read."""
         async with asyncio.timeout(PATIENCE_S):
             while select.select([self._incoming], [], [], 0)[0]:
                 await asyncio.sleep(0.01)
+
+    @property
+    def unread(self) -> str:
+        """What was written, and not returned before."""
+        return self._written.getvalue()[self._read :]
 
     async def until(self, text: str) -> str:
         """Return what was written up to and including a text, and not returned before."""
@@ -85,7 +95,7 @@ async def lines(directory: Path, *, tty: bool = False, **settings: Any) -> Async
     terminal = PlainTerminal(begin, session, incoming=incoming, output=written)
     running = asyncio.get_running_loop().create_task(terminal.run())
     try:
-        yield Lines(typed, incoming, written)
+        yield Lines(running, typed, incoming, written)
         os.close(typed)
         async with asyncio.timeout(PATIENCE_S):
             assert await running == 0
@@ -98,11 +108,11 @@ async def test_a_conversation_with_questions_and_commands(tmp_path: Path) -> Non
     async with lines(tmp_path, policy=("bash=ask",)) as person:
         await person.until("> ")
         person.type("!bash echo first; echo second")
-        await person.until("? bash: echo first; echo second\n  allow it? y(es), a(lways), n(o) ")
+        await person.until("? bash: echo first; echo second\n  allow it? y(es), a(lways), n(o), until ")
         person.type("y")
         assert "  | first\n  | second\n" in await person.until("finished.\n> ")
         person.type("!bash rm everything")
-        await person.until("n(o) ")
+        await person.until("n(o), until ")
         person.type("no")
         assert "  ! not run: the user refused this call\n" in await person.until("> ")
         person.type("/model")
@@ -170,7 +180,7 @@ async def test_at_a_terminal_what_was_typed_before_a_question_does_not_answer_it
     async with lines(tmp_path, tty=True, script=str(script), policy=("bash=ask",)) as person:
         await person.until("> ")
         person.type("begin\ny")
-        await person.until("allow it? y(es), a(lways), n(o) ")
+        await person.until("allow it? y(es), a(lways), n(o), until ")
         person.type("n")
         await person.until("then not\n> ")
         await person.until("what?\n> ")
@@ -212,13 +222,13 @@ async def test_control_c_at_a_question_takes_it_back_and_the_next_line_is_a_prom
     async with lines(tmp_path, tty=tty, policy=("bash=ask",)) as person:
         await person.until("> ")
         person.type("!bash touch it-ran")
-        await person.until("n(o) ")
+        await person.until("n(o), until ")
         os.kill(os.getpid(), signal.SIGINT)
         await person.until("-- aborted\n> ")
         person.type("!echo y")
         assert await person.until("y\n> ") == "y\n> "
         person.type("!bash touch it-ran")
-        await person.until("n(o) ")
+        await person.until("n(o), until ")
         person.type("y")
         await person.until("finished.\n> ")
         assert (tmp_path / "it-ran").exists()
@@ -256,3 +266,116 @@ async def test_a_panel_is_shown_with_its_footer_and_its_closing_and_who_is_waite
         (slow.directory / "data" / "go").touch()
         await person.until("== Todo\n   ship\n   x is done\n")
         await person.until("== the panel list is closed\n")
+
+
+@pytest.mark.parametrize(
+    ("asking", "question"),
+    [
+        ("!script status 400", "number, or nothing: "),
+        ("/model", "number, or nothing: "),
+        ("!bash echo q", "n(o), until "),
+    ],
+)
+async def test_control_d_at_a_question_is_no_answer_and_leaves(tmp_path: Path, asking: str, question: str) -> None:
+    async with lines(tmp_path, tty=True, policy=("bash=ask",)) as person:
+        await person.until("> ")
+        person.type(asking)
+        await person.until(question)
+        person.end()
+        await person.until("\n")
+        async with asyncio.timeout(PATIENCE_S):
+            assert await person.running == 0
+        assert person.unread == ""
+
+
+async def test_a_call_that_nobody_decided_about_before_leaving_is_asked_about_again(tmp_path: Path) -> None:
+    async with lines(tmp_path, tty=True, session="one", policy=("bash=ask",)) as person:
+        await person.until("> ")
+        person.type("!bash touch it-ran")
+        await person.until("n(o), until ")
+        person.end()
+    async with lines(tmp_path, tty=True, session="one", policy=("bash=ask",)) as person:
+        await person.until("? bash: touch it-ran\n  allow it? y(es), a(lways), n(o), until ")
+        assert not (tmp_path / "it-ran").exists()
+        person.type("y")
+        await person.until("finished.\n")
+        assert (tmp_path / "it-ran").exists()
+
+
+async def test_who_leaves_when_asked_for_trust_is_asked_nothing_more(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        Extension(tmp_path / ".zot" / "extensions", name, PLAYER)
+    async with lines(tmp_path, tty=True) as person:
+        await person.until("? Trust the extension one of this project?")
+        await person.until("number, or nothing: ")
+        person.end()
+        async with asyncio.timeout(PATIENCE_S):
+            assert await person.running == 0
+        assert person.unread == "\n"
+
+
+async def test_what_was_typed_before_a_question_is_shown_if_it_is_left_there(tmp_path: Path) -> None:
+    async with lines(tmp_path, tty=True, policy=("bash=ask",)) as person:
+        await person.until("> ")
+        person.type("!bash echo q\n!echo later")
+        await person.until("n(o), until ")
+        person.end()
+        await person.until("\n-- not said: !echo later\n")
+
+
+@pytest.mark.parametrize("asking", ["!script status 400", "/model"])
+async def test_control_c_takes_every_question_back(tmp_path: Path, asking: str) -> None:
+    async with lines(tmp_path, tty=True) as person:
+        await person.until("> ")
+        person.type(asking)
+        await person.until("number, or nothing: ")
+        os.kill(os.getpid(), signal.SIGINT)
+        assert await person.until("> ") == "\n> "
+        person.type("!echo 1")
+        assert await person.until("1\n> ") == "1\n> "
+
+
+async def test_a_call_of_what_is_asked_once_more_is_asked_about_and_another_failure_too(tmp_path: Path) -> None:
+    script = tmp_path / "fails.lab"
+    call = 'call bash {"command": "touch it-ran"}'
+    script.write_text(f'status 400\n---\n{call}\n---\nstatus 400\n---\nsay "at last"\n')
+    async with lines(tmp_path, script=str(script), policy=("bash=ask",)) as person:
+        await person.until("> ")
+        person.type("hello")
+        await person.until("number, or nothing: ")
+        person.type("1")
+        await person.until("? bash: touch it-ran\n  allow it? y(es), a(lways), n(o), until ")
+        person.type("y")
+        await person.until("number, or nothing: ")
+        assert (tmp_path / "it-ran").exists()
+        person.type("1")
+        await person.until("at last\n> ")
+
+
+async def test_why_extensions_cannot_be_reloaded_is_said_once(tmp_path: Path) -> None:
+    player = Extension(tmp_path, "player", PLAYER)
+    async with lines(tmp_path, ext=(str(player.directory),)) as person:
+        await person.until("> ")
+        (player.directory / "run.py").write_text("#!/bin/sh\nexit 3\n")
+        person.type("/reload-ext")
+        assert await person.until("> ") == (
+            "-- starting the extensions anew\n"
+            "-- the extensions stay as they were, because player: exited with 3 before it said hello\n> "
+        )
+
+
+async def test_what_goes_on_elsewhere_takes_no_question_back_that_is_about_something_else(tmp_path: Path) -> None:
+    async with stage(tmp_path) as other:
+        await other.sees("ready")
+        await other.says("!echo how it began")
+        await other.idle()
+        session = (await other.app.conversation.state()).session
+        async with lines(tmp_path, session=session) as person:
+            await person.until("> ")
+            person.type("/model")
+            await person.until("number, or nothing: ")
+            await other.says("!echo meanwhile")
+            await person.until("meanwhile\n")
+            await other.idle()
+            person.type("1")
+            await person.until("-- the next model call asks lab/lab-1\n> ")

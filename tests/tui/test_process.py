@@ -176,6 +176,16 @@ def test_lines_too_say_how_to_go_on_and_control_c_at_the_prompt_asks_again(tmp_p
         assert person.written.endswith(b"\r\nzot --resume one goes on with this session\r\n")
 
 
+def test_lines_say_how_to_go_on_also_if_they_are_left_at_a_question(tmp_path: Path) -> None:
+    with seat(tmp_path, "-m", "zot", "--provider", "lab", "--session", "one", TERM="dumb") as person:
+        person.until(b"> ")
+        person.type(b"!script status 400\n")
+        person.until(b"  number, or nothing: ")
+        person.type(b"\x04")
+        assert person.end() == 0
+        assert person.written.endswith(b"  number, or nothing: \r\nzot --resume one goes on with this session\r\n")
+
+
 def test_who_named_a_session_can_begin_another(tmp_path: Path) -> None:
     with seat(tmp_path, "-m", "zot", "--provider", "lab", "--session", "one", TERM="dumb") as person:
         person.until(b"> ")
@@ -320,6 +330,16 @@ def test_the_name_of_a_session_is_shown_for_the_shell_and_cannot_take_the_termin
     assert word is not None
     shown = subprocess.run(["bash", "-c", f"printf %s {word[1]}"], capture_output=True, timeout=PATIENCE_S, check=True)
     assert shown.stdout.decode() == FORGED
+
+
+@pytest.mark.parametrize("words", [(), ("--plain",)])
+def test_a_session_that_there_is_not_is_answered_with_what_the_shell_can_do(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    with seat(tmp_path, "-m", "zot", "--provider", "lab", "--resume", "none", *words) as person:
+        assert person.end() == 1
+    said = b"zot: there is no session 'none'; zot sessions list --all shows those that there are"
+    assert said in person.written.replace(b"\r\n", b"")
 
 
 @pytest.mark.parametrize("words", [(), ("--plain",)])

@@ -60,9 +60,13 @@ async def compact(agent: Agent, run: Run) -> None:
     messages = run.recorder.transcript.messages
     upto = boundary(messages, KEEP_MESSAGES)
     if upto <= first_new(messages):
-        raise UserError(f"nothing to compact: the newest {KEEP_MESSAGES} messages are kept as they are")
+        raise UserError(f"nothing to compact: {_how_many(messages)}, and the newest {KEEP_MESSAGES} stay as they are")
     summary = await summarise(agent, run, messages[:upto], window=agent.gauge.window(agent.model))
     run.compacted(Spliced(0, upto, (summary_of(summary, run.now()),), "compaction"), summary.shown)
+
+
+def _how_many(messages: Sequence[Message]) -> str:
+    return f"the conversation has {len(messages)} message{'' if len(messages) == 1 else 's'}"
 
 
 def undo_compaction(transcript: Transcript) -> Spliced:

@@ -19,7 +19,7 @@ from zot.commands.daemon_operate import PLACE_FLAGS, WAIT_FLAG
 from zot.errors import AgentError, ConnectionLost, UsageError, UserError
 from zot.events import ApprovalAnswer, ApprovalRequest
 from zot.outcome import CUT_OFF
-from zot.printable import printable
+from zot.printable import printable, shell_word
 from zot.serve.streams import read_chunks
 from zot.wire.lines import LineSplitter
 
@@ -85,7 +85,7 @@ async def _attach(name: str | None, settings: dict[str, Any]) -> int:
         session = await _chosen(client, name, settings)
         if _has_screen(settings):
             return await _on_screen(client, session, settings)
-        return await Attachment(session, patient=not sys.stdin.isatty()).serve(settings.get("after"))
+        return await _in_lines(session, settings)
     except ConnectionLost as problem:
         remark(str(problem))
         return _FAILED
@@ -136,7 +136,34 @@ async def _on_screen(client: Client, session: ClientSession, settings: dict[str,
     async def first(_: Home) -> Conversation:
         return home.conversation(session)
 
-    return await run_app(ZotApp(begin, first))
+    code = await run_app(app := ZotApp(begin, first))
+    if app.left is not None:
+        _tell_way_back(app.left.session, settings)
+    return code
+
+
+async def _in_lines(session: ClientSession, settings: dict[str, Any]) -> int:
+    """Show the session line by line. Whoever sits there is told how to go on, however it is left."""
+    is_person = sys.stdin.isatty()
+    attachment = Attachment(session, patient=not is_person)
+    try:
+        return await attachment.serve(settings.get("after"))
+    except asyncio.CancelledError:
+        write("\n")  # Behind the ^C that the terminal shows.
+        raise
+    finally:
+        if is_person:
+            _tell_way_back(session.id, settings)
+
+
+def _tell_way_back(session: str, settings: dict[str, Any]) -> None:
+    """Say how to go on with a session that was left: at the daemon where it is."""
+    words = ["zot", "attach", shell_word(session)]
+    for flag in PLACE_FLAGS:
+        if (value := settings.get(flag.key)) is not None:
+            words += [flag.name, shell_word(value)]
+    write(f"{' '.join(words)} goes on with this session\n")
+    sys.stdout.flush()
 
 
 def _shares_home(settings: dict[str, Any]) -> bool:

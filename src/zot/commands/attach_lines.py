@@ -23,7 +23,7 @@ from zot.messages import text_of
 from zot.outcome import CUT_OFF
 from zot.printable import printable, printable_line
 from zot.readable import escaped
-from zot.tui.asked import beyond_summary
+from zot.tui.asked import beyond_summary, until
 
 _WIDTH = 200
 
@@ -56,9 +56,9 @@ def _said(event: AgentEvent) -> str | None:
             return f"* {printable(name)} {printable_line(encode(args).decode(), _WIDTH)}"
         case ToolResult(content=content, is_error=is_error):
             return f"  {'failed' if is_error else 'done'}: {printable_line(text_of(content), _WIDTH)}"
-        case ApprovalRequest(summary=summary, deadline=deadline):
+        case ApprovalRequest(summary=summary):
             lines = [f"    {line}\n" for line in beyond_summary(event)]
-            return f"{''.join(lines)}? {printable(summary)} -- /approve or /reject, until {deadline}"
+            return f"{''.join(lines)}? {printable(summary)} -- /approve or /reject, until {until(event)}"
         case ApprovalAnswer(decision=decision, by=by):
             return f"? {decision}{f' by {printable(by)}' if by else ''}"
         case Error(message=message):

@@ -68,7 +68,7 @@ def one_provider(command: str, words: Sequence[str]) -> Vendor:
     vendor = VENDORS.get(words[0])
     if vendor is None or not vendor.key_names:
         # Not what was said: it may be a key that was typed in the wrong place.
-        raise UsageError(f"no such provider has a key; known: {known}")
+        raise UsageError(f"no such provider has a key; type zot {command} and one of these: {known}")
     return vendor
 
 

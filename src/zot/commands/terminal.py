@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from zot import flags
 from zot.commands.kept import take_earlier
 from zot.config import AGENT_FLAGS, RESUME_FLAGS, Config, resolve
-from zot.errors import UsageError
+from zot.errors import NoSuchSession, UsageError
 from zot.runtime import check
 
 if TYPE_CHECKING:
@@ -34,26 +34,38 @@ _SIGNAL_S = 2.0
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
+    if (opening := wanted(argv)) is None:
+        return 0
+    return _screen(opening) if not opening.is_plain and finds_screen(os.environ) else _plain(opening)
+
+
+def wanted(argv: Sequence[str]) -> Opening | None:
+    """Return what a line asks for; None if that was help, which is shown. Raise ConfigError or UsageError."""
     settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
     if settings.pop("help", False):
         sys.stdout.write(flags.usage("zot", _SUMMARY, _FLAGS) + "\n")
-        return 0
+        return None
     if words:
-        raise UsageError(f"say what to do with {words[0]!r}: zot -p PROMPT answers a prompt")
+        raise UsageError(
+            f"say what to do with {words[0]!r}: zot -p PROMPT answers a prompt, with the flags before or behind it"
+        )
     is_plain = settings.pop("plain", False)
     earlier = take_earlier(settings)
     keep = "no_session" not in settings
     config = resolve(settings)
     if config.session is None and earlier is None:
         check(config)  # What one that is there works with is known only when it has been opened.
-    opening = Opening(config, settings, earlier, keep=keep)
-    return _screen(opening) if not is_plain and finds_screen(os.environ) else _plain(opening)
+    return Opening(config, settings, earlier, keep=keep, is_plain=is_plain)
 
 
 class Opening:
     """How a terminal gets its home and its first session. Nothing is loaded before it is wanted."""
 
-    def __init__(self, config: Config, given: Mapping[str, Any], earlier: str | None, *, keep: bool) -> None:
+    def __init__(
+        self, config: Config, given: Mapping[str, Any], earlier: str | None, *, keep: bool, is_plain: bool
+    ) -> None:
+        #: True if lines were asked for, whatever the terminal can show.
+        self.is_plain = is_plain
         self._config = config
         self._given = given
         self._earlier = earlier
@@ -72,7 +84,13 @@ class Opening:
         assert self._home is not None
         if self._earlier is None:
             return await self._home.begin()
-        return await self._home.open(self._earlier or await self._home.newest())
+        name = self._earlier or await self._home.newest()
+        try:
+            return await self._home.open(name)
+        except NoSuchSession:  # Its words are for those who are in the terminal already.
+            raise NoSuchSession(
+                f"there is no session {name!r}; zot sessions list --all shows those that there are"
+            ) from None
 
 
 def finds_screen(env: Mapping[str, str]) -> bool:

@@ -44,7 +44,7 @@ def advice(error: ProviderError, provider: str) -> str:
         case RateLimited():
             return _about_the_limit(error)
         case Overloaded() | ServiceFailed():
-            return "try again later, or ask another --model"
+            return "try again later, or ask another model"
         case NotFound() if error.status in _MOVED:
             return "give the address that answers itself as --base-url"
         case NotFound():
@@ -52,7 +52,7 @@ def advice(error: ProviderError, provider: str) -> str:
         case ContextTooLong():
             return "compact or clear the conversation"
         case ContentRefused():
-            return "say it differently, or ask another --model"
+            return "say it differently, or ask another model"
         case _:
             return _about_the_answer(error)
 
@@ -77,7 +77,7 @@ def _about_the_answer(error: ProviderError) -> str:
         case BadRequest() if error.status in _OTHER_API:
             return "check --base-url, and whether --api is what is spoken there"
         case BadRequest() if error.status or error.code:
-            return "another --model or --api may take it"
+            return "another model or --api may take it"
         case StreamBroken() if error.status:
             return "check --base-url, and whether --api is what is spoken there"
         case StreamBroken() | Stalled() if not error.code:

@@ -269,6 +269,9 @@ class ZotApp(Ground):
     async def submit(self, text: str) -> None:
         self.speech.submit(text)
 
+    async def retry(self) -> None:
+        await self.conversation.retry()
+
     @property
     def runs(self) -> bool:
         return self.speech.runs

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from zot.conversation import Decision
 from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest
 from zot.printable import printable
-from zot.tui.asked import Decided, in_full
+from zot.tui.asked import Decided, in_full, until
 from zot.tui.question import Question
 from zot.tui.terminal import Option
 
@@ -32,7 +32,7 @@ class Approvals:
 
     def ask(self, request: ApprovalRequest) -> Coroutine[Any, Any, None]:
         """Have a question, which `hear` can take back from now on; what is returned asks it."""
-        hint = f"press y, a or n; Esc is n; until {request.deadline[11:19]} UTC"
+        hint = f"press y, a or n; Esc is n; until {until(request)}"
         title = f"{request.tool} wants to run; may it?"
         question = Question(title, _OPTIONS, body=_about(request), diff=in_full(request), hint=hint)
         self._open[request.id] = question

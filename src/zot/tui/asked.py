@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 import msgspec
@@ -33,6 +34,12 @@ def in_full(request: ApprovalRequest) -> list[Line]:
         case _:
             written = msgspec.json.format(msgspec.json.encode(args), indent=2).decode()
             return [(line, "") for line in frank(written).split("\n")]
+
+
+def until(request: ApprovalRequest) -> str:
+    """Return when the time for an answer is over, by the clock of this machine, with the day if it is not today."""
+    over = datetime.fromisoformat(request.deadline).astimezone()
+    return over.strftime("%H:%M:%S" if over.date() == datetime.now(UTC).astimezone().date() else "%Y-%m-%d %H:%M:%S")
 
 
 def called_with(args: dict[str, Any], *, is_named: bool) -> Iterator[Line]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -37,11 +36,12 @@ from zot.printable import printable
 from zot.readable import counted, duration, escaped, one_line
 from zot.slash import CommandInfo
 from zot.tui import slash
-from zot.tui.asked import Decided, beyond_summary
+from zot.tui.asked import Decided, beyond_summary, until
 from zot.tui.level import Level
 from zot.tui.rescue import rescue
 from zot.tui.terminal import Option
 from zot.tui.trust import ask_trust
+from zot.tui.typed import Typed
 
 if TYPE_CHECKING:
     from zot.history import Batch
@@ -69,17 +69,17 @@ class PlainTerminal:
         output: TextIO | None = None,
     ) -> None:
         self._begin, self._session = begin, session
-        self._incoming = incoming
+        self._typed = Typed(incoming)
         self._output = output or sys.stdout
         self._home: Home | None = None
         self._conversation: Conversation | None = None
         self._unfollow: Callable[[], None] = lambda: None
-        self._lines: asyncio.Queue[str | None] = asyncio.Queue()
         self._done = asyncio.Event()
         self._asked: ApprovalRequest | None = None
-        self._answering: asyncio.Task[str] | None = None
-        #: What was typed before the question that waits for an answer.
-        self._before: list[str | None] = []
+        #: The question that is asked, whatever it is about.
+        self._answering: asyncio.Task[str | None] | None = None
+        #: True while it is about a call: then it may be decided elsewhere.
+        self._deciding = False
         self._failure = ""
         #: Who awaits the aborts that somebody wanted.
         self._aborts = asyncio.TaskGroup()
@@ -89,7 +89,6 @@ class PlainTerminal:
         #: How the conversation was when it was left.
         self.left: Snapshot | None = None
         self._at_start = True
-        self._unread = b""
         self.extension_commands: Sequence[CommandInfo] = ()
 
     @property
@@ -106,13 +105,13 @@ class PlainTerminal:
     async def run(self) -> int:
         """Talk until somebody leaves. Return the exit code."""
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._incoming, self._read)
+        self._typed.open()
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
         try:
             async with self._aborts:
                 return await self._open_and_talk()
         finally:
-            loop.remove_reader(self._incoming)
+            self._typed.close()
             loop.remove_signal_handler(signal.SIGINT)
             self._unfollow()
             if self._conversation is not None:
@@ -123,7 +122,8 @@ class PlainTerminal:
             self._home = await self._begin()
             await ask_trust(self)
             await self._enter(await self._session(self._home))
-            self.note("zot, line by line; /help tells what can be done, Ctrl+C aborts, Ctrl+D leaves")
+            if not self._leaving:
+                self.note("zot, line by line; /help tells what can be done, Ctrl+C aborts, Ctrl+D leaves")
             await self._talk()
             self._end_line()
             self.left = await self.conversation.state()
@@ -160,26 +160,16 @@ class PlainTerminal:
 
     # What is typed.
 
-    def _read(self) -> None:
-        try:
-            data = os.read(self._incoming, 65536)
-        except OSError:  # The terminal is gone.
-            data = b""
-        *lines, self._unread = (self._unread + data).split(b"\n")
-        for line in lines:
-            self._lines.put_nowait(line.decode("utf-8", "replace").rstrip("\r"))
-        if not data:
-            asyncio.get_running_loop().remove_reader(self._incoming)
-            self._lines.put_nowait(None)
-
     def _interrupt(self) -> None:
-        if self._conversation is None:
-            self._lines.put_nowait(None)
-            return
         self._drop_typed()
         if self._resting:
             self._write("\n> ")
-        self._aborts.create_task(self._abort(self._conversation), name="zot abort")
+        if self._answering is not None:
+            self._answering.cancel()
+        elif self._conversation is None:
+            self._typed.end()
+        if self._conversation is not None:
+            self._aborts.create_task(self._abort(self._conversation), name="zot abort")
 
     async def _abort(self, conversation: Conversation) -> None:
         try:
@@ -188,33 +178,39 @@ class PlainTerminal:
             self.note(str(problem), "error")
 
     def _drop_typed(self) -> None:
-        """What was typed while something ran is not said after an abort. The end of the input stays."""
-        for line in self._typed():
-            if line is None:
-                self._lines.put_nowait(None)
-            elif line.strip():
+        """What was typed while something ran is not said after an abort."""
+        for line in self._typed.drop():
+            if line.strip():
                 self._say(f"-- not said: {one_line(line, 160)}")
 
-    def _typed(self) -> list[str | None]:
-        """Take the lines that were typed and not read yet."""
-        before, self._before = self._before, []
-        return [*before, *(self._lines.get_nowait() for _ in range(self._lines.qsize()))]
-
     async def _line(self, prompt: str) -> str | None:
+        if self._typed.is_over:
+            return None
         self._write(prompt)
-        line = await self._lines.get()
+        line = await self._typed.line()
         self._at_start = line is not None
         return line
 
-    async def _answer(self, prompt: str) -> str:
-        """Return what is typed after a question: at a terminal, what was typed before it is meant for the model."""
-        self._before = self._typed() if os.isatty(self._incoming) else []
+    async def _answer(self, prompt: str) -> str | None:
+        """Return what is typed after a question; None if it is taken back, or if the input ends, which leaves, too."""
+        self._typed.set_aside()
+        answering = asyncio.get_running_loop().create_task(self._line(prompt), name="zot question")
+        self._answering = answering
         try:
-            answer = None if None in self._before else await self._line(prompt)
+            await asyncio.wait([answering])
         finally:
-            for line in self._typed():
-                self._lines.put_nowait(line)
-        return (answer or "").strip()
+            answering.cancel()
+            self._answering = None
+            await asyncio.wait([answering])
+            self._typed.put_back()  # Before anybody reads on.
+        if answering.cancelled():
+            self._end_line()
+            return None
+        if (answer := answering.result()) is None:
+            self._drop_typed()
+            self.leave()
+            return None
+        return answer.strip()
 
     # What happens.
 
@@ -285,22 +281,25 @@ class PlainTerminal:
         if self._asked is not None:
             self._asked = None
             self._done.clear()
-        if self._answering is not None:
+        if self._deciding and self._answering is not None:
             self._answering.cancel()
 
     async def submit(self, text: str) -> None:
         self._failure = ""
         await self._run(self.conversation.prompt(text))
-        if self._failure:
-            await rescue(self, self._failure)
-            self._failure = ""
+        while self._failure and not self._leaving:
+            failure, self._failure = self._failure, ""
+            await rescue(self, failure)
+
+    async def retry(self) -> None:
+        await self._run(self.conversation.retry())
 
     async def _run(self, start: Awaitable[None]) -> None:
         """Start something and wait for its end, answering what is asked meanwhile."""
         if self._asked is None:
             self._done.clear()
         await start
-        while True:
+        while not self._leaving:
             await self._done.wait()
             if self._asked is None:
                 return
@@ -309,20 +308,16 @@ class PlainTerminal:
             await self._decide(request)
 
     async def _decide(self, request: ApprovalRequest) -> None:
-        """Ask, and tell the session what was decided, unless that has been decided elsewhere meanwhile."""
-        asking = self._answer("  allow it? y(es), a(lways), n(o) ")
-        answering = asyncio.get_running_loop().create_task(asking, name="zot question")
-        self._answering = answering
+        """Ask, and tell the session what was decided, if anything was, and not elsewhere meanwhile."""
+        self._deciding = True
         try:
-            await asyncio.wait([answering])
+            answer = await self._answer(f"  allow it? y(es), a(lways), n(o), until {until(request)}: ")
         finally:
-            answering.cancel()
-            self._answering = None
-            await asyncio.wait([answering])  # What was typed meanwhile is put back before anybody reads on.
-        if answering.cancelled():
+            self._deciding = False
+        if answer is None:
             return
         try:
-            await self.conversation.approve(request.id, _DECISIONS.get(answering.result().lower(), "reject"))
+            await self.conversation.approve(request.id, _DECISIONS.get(answer.lower(), "reject"))
         except UserError as problem:
             self.note(str(problem), "warn")
 
@@ -347,11 +342,13 @@ class PlainTerminal:
     async def choose(
         self, title: str, options: Sequence[Option[T]], *, body: str = "", sudden: bool = False
     ) -> T | None:
+        if self._leaving:
+            return None
         shown = [one_line(option.label, 160) for option in options[:_LISTED]]
         lines = [escaped(body), f"? {one_line(title)}"]
         lines += [f"  {number}  {label}" for number, label in enumerate(shown, 1)]
         self._say("\n".join(line for line in lines if line))
-        answer = await self._answer("  number, or nothing: ")
+        answer = await self._answer("  number, or nothing: ") or ""
         numbered = {str(number): one for number, one in enumerate(options[:_LISTED], 1)}
         chosen = next((one for one in options if one.key and one.key == answer.lower()), None) or numbered.get(answer)
         return None if chosen is None else chosen.value
@@ -359,7 +356,7 @@ class PlainTerminal:
     async def ask(self, title: str, *, secret: bool = False) -> str | None:
         if secret:
             raise UserError("what is typed here would be seen; use `zot login` in a shell")
-        return await self._line(f"{one_line(title)}: ")
+        return await self._answer(f"{one_line(title)}: ")
 
     async def switch(self, session: str | None) -> None:
         await self._enter(await self.home.open(session))

@@ -26,7 +26,7 @@ async def rescue(terminal: Terminal, failure: str) -> None:
     if chosen != again:
         await conversation.use_model(chosen)
         terminal.note(f"asking {chosen.provider}/{chosen.id}")
-    await conversation.retry()
+    await terminal.retry()
 
 
 def _others(now: Snapshot, models: Sequence[ModelInfo]) -> list[ModelInfo]:

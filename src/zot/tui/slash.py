@@ -113,13 +113,12 @@ def _model_label(provider: str, model: str, window: int) -> str:
 
 
 async def _login(terminal: Terminal, args: str) -> None:
-    provider = args or await terminal.choose(
-        "Store the key of", [Option(name, name) for name in await terminal.home.providers()]
-    )
+    known = await terminal.home.providers()
+    provider = args or await terminal.choose("Store the key of", [Option(name, name) for name in known])
     if provider is None:
         return
-    if provider not in await terminal.home.providers():
-        raise UserError(f"no such provider has a key; known: {', '.join(await terminal.home.providers())}")
+    if provider not in known:  # What was typed is not said again: it may be a key.
+        raise UserError(f"no such provider has a key; type /login and one of these: {', '.join(known)}")
     key = await terminal.ask(f"Key for {provider} (it is not shown)", secret=True)
     if key:
         with terminal.busy(f"asking {provider}"):

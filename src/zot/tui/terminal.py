@@ -62,6 +62,9 @@ class Terminal(Protocol):
     async def submit(self, text: str) -> None:
         """Say something to the model."""
 
+    async def retry(self) -> None:
+        """Let the model answer what was said last, which failed."""
+
     async def compact(self) -> None:
         """Summarise the conversation."""
 

@@ -112,9 +112,16 @@ async def test_a_stall_before_the_head_ends_at_the_deadline(lines: str, slept: l
     assert clock.slept == slept
 
 
-@pytest.mark.parametrize("lines", ["refuse", "cut", "wait 1s\ncut"])
-async def test_no_answer_at_all_is_a_failed_connection(lines: str) -> None:
-    with pytest.raises(ConnectionFailed):
+@pytest.mark.parametrize(
+    ("lines", "what"),
+    [
+        ("refuse", "connection refused"),
+        ("cut", "connection closed before an answer"),
+        ("wait 1s\ncut", "connection closed before an answer"),
+    ],
+)
+async def test_no_answer_at_all_is_a_failed_connection_and_says_what_helps(lines: str, what: str) -> None:
+    with pytest.raises(ConnectionFailed, match=f"^{what}, as scripted: try again$"):
         await send(playing(lines), body("hi"))
 
 

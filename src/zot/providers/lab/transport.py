@@ -45,9 +45,9 @@ class LabTransport:
                     await self._sleep(left_s)
                     raise Stalled("the service did not answer in time")
                 case Broken(how="refused"):
-                    raise ConnectionFailed("connection refused")
+                    raise ConnectionFailed("connection refused, as scripted: try again")
                 case Broken():
-                    raise ConnectionFailed("connection closed before an answer")
+                    raise ConnectionFailed("connection closed before an answer, as scripted: try again")
                 case bytes() | Piece():
                     return step
         return b""
