@@ -111,6 +111,42 @@ async def test_every_action_of_a_command_and_every_level_of_a_notice(tmp_path: P
         await person.sees("/prompt does prompt (player)")
 
 
+async def test_an_extension_that_starts_slowly_is_waited_for_until_it_has_started(tmp_path: Path) -> None:
+    tardy = Extension(tmp_path, "tardy", "while not os.path.exists('data/go'):\n    time.sleep(0.02)\n" + PLAYER)
+    async with stage(tmp_path, ext=(str(tardy.directory),)) as person:
+        await person.sees("waiting for tardy")
+        (tardy.directory / "data" / "go").touch()
+        await person.sees("ready")
+        assert "waiting for tardy" not in person.screen
+        assert person.app.extension_commands
+
+
+async def test_an_extension_that_decides_slowly_about_an_answer_by_the_way_is_named(tmp_path: Path) -> None:
+    hesitant = Extension(
+        tmp_path,
+        "hesitant",
+        """
+hello("events")
+say("subscribe", intercept=["turn_start"])
+say("ready")
+for frame in frames():
+    if frame["type"] == "event_intercept":
+        while not os.path.exists("data/go"):
+            time.sleep(0.02)
+        answer(frame)
+    elif frame["type"] == "shutdown":
+        say("shutdown_ack")
+""",
+    )
+    async with stage(tmp_path, ext=(str(hesitant.directory),)) as person:
+        await person.sees("ready")
+        await person.says("/btw !echo just so")
+        await person.sees("waiting for hesitant")
+        (hesitant.directory / "data" / "go").touch()
+        await person.sees("│ just so")
+        await person.idle()
+
+
 async def _entered(person: Stage, title: str) -> None:
     """Wait until a panel has the keys."""
     await person.until(

@@ -30,6 +30,7 @@ from zot.slash import CommandInfo
 from zot.tui import slash
 from zot.tui.approval import Approvals
 from zot.tui.asking import Asking
+from zot.tui.awaiting import Awaiting
 from zot.tui.completion import Files
 from zot.tui.composer import Composer
 from zot.tui.editor import Editor
@@ -100,7 +101,7 @@ class ZotApp(Ground):
         self.asking = Asking(self.composer, clock)
         self.panels = Panels(self.editor, self.asking.is_quiet_since)
         self.speech = Speech(self.following, self.composer, do=self._do, changed=self._show_doing)
-        self._waiting_for, self._leaving = "", Twice(clock)
+        self._awaiting, self._leaving = Awaiting(self._show_doing), Twice(clock)
         #: What the commands do that take a while, whatever runs.
         self._busy: list[str] = []
         #: How the conversation stood when it was left.
@@ -172,14 +173,15 @@ class ZotApp(Ground):
         await self._refresh_state()
 
     async def _learn_commands(self) -> None:
-        self.composer.commands = await self.conversation.commands()
+        with self._awaiting.wait("start"):
+            self.composer.commands = await self.conversation.commands()
 
     async def _refresh_state(self) -> None:
         self.status.show(await self.conversation.state())
         self._show_doing()
 
     def _show_doing(self) -> None:
-        self.status.do(self._waiting_for or next(reversed(self._busy), "") or self.story.doing)
+        self.status.do(self._awaiting.doing or next(reversed(self._busy), "") or self.story.doing)
 
     # What happens.
 
@@ -213,12 +215,11 @@ class ZotApp(Ground):
             case TurnStart():
                 self.asking.overtake()
             case Done():
-                self._waiting_for = ""
                 self._do(self._ended(self.story.failure))
             case ApprovalRequest():
                 self._do(self._approvals.ask(event))
-            case ExtWaiting(extension=extension) if not self.runs:
-                self._waiting_for = f"waiting for {extension}"
+            case ExtWaiting():
+                self._awaiting.hear(event)
             case _:
                 pass
 
@@ -269,11 +270,8 @@ class ZotApp(Ground):
 
     async def _run_command(self, line: str) -> None:
         name = line[1:].split(maxsplit=1)[0]
-        try:
+        with self._awaiting.wait("start", "intercept" if name == "btw" else f"command {name}"):
             await slash.run(self, line)
-        finally:
-            self._waiting_for = ""
-            self._show_doing()
         if name == "reload-ext":
             await self._learn_commands()
         if self.following.is_open:
