@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from textual.events import Paste
 
 from extensions.stage import Extension
 from tui.stage import Stage, stage
@@ -199,6 +200,26 @@ async def test_panels_have_their_keys_and_are_closed_by_either_side(tmp_path: Pa
         await _entered(person, "First")
         await person.pilot.press("ctrl+c")
         await person.misses("keys go here")
+
+
+async def test_what_is_pasted_in_a_panel_is_typed_there_and_what_is_long_goes_to_the_editor(tmp_path: Path) -> None:
+    player = Extension(tmp_path, "player", PLAYER)
+    async with stage(tmp_path, ext=(str(player.directory),)) as person:
+        await _known(person)
+        await person.says("/open ")
+        await _entered(person, "First")
+        person.app.post_message(Paste("ä b\x07\ncd\n"))
+        await person.pilot.press("enter")
+        expected = [("panel_key", "one", "rune", character) for character in "ä b cd"]
+        await person.until(lambda: keys(player) == [*expected, ("panel_key", "one", "enter", "")], "the keys")
+        assert person.app.editor.text == ""
+        person.app.post_message(Paste("long " * 300))
+        await person.sees("[pasted #1: 1500 characters]")
+        assert "what was pasted is in the editor" in person.screen
+        assert isinstance(person.app.focused, Panel)
+        person.app.post_message(Paste("x"))
+        await person.until(lambda: len(keys(player)) > 7, "one more key")
+        assert keys(player)[7:] == [("panel_key", "one", "rune", "x")]
 
 
 async def test_a_panel_takes_no_key_from_who_types_or_has_not_asked_for_it(tmp_path: Path) -> None:

@@ -249,6 +249,11 @@ class ZotApp(Ground):
         if self.focused is self.transcript and not (isinstance(event, Key) and self.transcript.wants(event)):
             self.screen.set_focus(self.editor)  # At once: the next key may be here already.
 
+    def on_paste(self, event: Paste) -> None:
+        """Nobody who has the focus has a use for it: it must not be lost."""
+        self.editor.post_message(Paste(event.text))
+        self.note("what was pasted is in the editor")
+
     async def on_editor_submitted(self, message: Editor.Submitted) -> None:
         self.transcript.show_end()
         if slash.is_command(message.text):
