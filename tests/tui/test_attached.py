@@ -267,6 +267,20 @@ async def test_what_is_to_steer_can_be_taken_back_from_the_daemon(home: Path) ->
             assert "error" not in person.screen
 
 
+async def test_an_image_that_is_named_steers_a_prompt_of_the_daemon_too(home: Path) -> None:
+    (home / "dot.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    async with two(home) as (one, other):
+        await one.says(HELD % "go")
+        await one.sees("running bash")
+        await one.says("!echo seen @dot.png", "ctrl+s")
+        await one.sees("steering: !echo seen @dot.png")
+        (home / "go").touch()
+        for person in (one, other):
+            await person.sees("   seen @dot.png")
+            await person.sees("[image/png, ")
+            await person.idle()
+
+
 async def test_which_session_came_from_which_is_known_and_one_is_found_by_how_its_id_begins(home: Path) -> None:
     async with asyncio.timeout(2 * PATIENCE_S), Restarting(home) as daemon, daemon.client() as client:
         async with attached(client, home) as person:

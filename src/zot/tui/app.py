@@ -259,12 +259,12 @@ class ZotApp(Ground):
         if slash.is_command(message.text):
             self._do(self._run_command(message.text))
         elif message.steers and self.runs:
-            self._do(self.composer.steer(message.text, self.conversation.steer))
+            self.speech.steer(message.text)
         else:
             await self.submit(message.text)
 
     def on_composer_withdrawn(self, message: Composer.Withdrawn) -> None:
-        self._do(self.composer.withdraw_steering(message, self.conversation.take_back))
+        self._do(self.composer.withdraw_steering(message, self.speech.take_back))
 
     async def submit(self, text: str) -> None:
         self.speech.submit(text)
