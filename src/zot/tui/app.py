@@ -166,6 +166,7 @@ class ZotApp(Ground):
         self._do(self._learn_commands())
         if former is not None:
             await former.close()
+        self.following.opened.set()
         self.speech.go_on()
 
     async def _begin_anew(self) -> None:
@@ -275,6 +276,8 @@ class ZotApp(Ground):
 
     async def _run_command(self, line: str) -> None:
         name = line[1:].split(maxsplit=1)[0]
+        if name != "exit":  # Nobody has to wait to leave.
+            await self.following.opened.wait()
         with self._awaiting.wait("start", "intercept" if name == "btw" else f"command {name}"):
             await slash.run(self, line)
         if name == "reload-ext":
