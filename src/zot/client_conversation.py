@@ -106,9 +106,9 @@ class ClientConversation:
 
         self._begin(hear(), unsaid)
 
-    async def steer(self, text: str, name: str = "") -> None:
+    async def steer(self, text: str, images: Sequence[ImageBlock] = (), *, name: str = "") -> None:
         async with _plainly():
-            await self._session.steer(text, prompt_id=name or None)
+            await self._session.steer(text, images, prompt_id=name or None)
 
     async def take_back(self, name: str) -> None:
         async with _plainly():

@@ -97,7 +97,7 @@ class Conversation(Protocol):
     ) -> None:
         """Run a prompt, after those that came before. ``unsaid`` is called if that is found out to be impossible."""
 
-    async def steer(self, text: str, name: str = "") -> None:
+    async def steer(self, text: str, images: Sequence[ImageBlock] = (), *, name: str = "") -> None:
         """Say something to the running prompt, before its next model call. By its ``name`` it can be taken back."""
 
     async def take_back(self, name: str) -> None:

@@ -116,13 +116,13 @@ class LocalConversation:
 
         self._session.prompt(text, images, dropped=dropped)
 
-    async def steer(self, text: str, name: str = "") -> None:
+    async def steer(self, text: str, images: Sequence[ImageBlock] = (), *, name: str = "") -> None:
         def dropped(why: AgentError) -> None:
             if not isinstance(why, RunCancelled):  # Whoever wanted that has it back.
                 self._dropped(why)
 
         self._check_here("it cannot be steered from here")
-        self._session.steer(text, prompt_id=name, dropped=dropped)
+        self._session.steer(text, images, prompt_id=name, dropped=dropped)
 
     async def take_back(self, name: str) -> None:
         self._session.take_back(name)

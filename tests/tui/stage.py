@@ -82,9 +82,10 @@ async def stage(
     session: str | None = None,
     keep: bool = True,
     clock: Callable[[], float] = time.monotonic,
+    may_open: asyncio.Event | None = None,
     **settings: Any,
 ) -> AsyncIterator[Stage]:
-    """Have the app open a session in ``directory``, with a home of its own, as these settings say."""
+    """Have the app open a session in ``directory``, when it may, with a home of its own, as these settings say."""
     home_directory = directory / "home"
     home_directory.mkdir(exist_ok=True)
     env = {"PATH": os.environ["PATH"], "HOME": str(directory), "ZOT_HOME": str(home_directory)}
@@ -96,6 +97,8 @@ async def stage(
         return home
 
     async def open_session(_: Home) -> Conversation:
+        if may_open is not None:
+            await may_open.wait()
         return await home.open(session)
 
     app = ZotApp(begin, open_session, look=look, clock=clock)

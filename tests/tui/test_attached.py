@@ -36,6 +36,20 @@ for frame in frames():
     elif frame["type"] == "shutdown":
         say("shutdown_ack")
 """
+#: Takes a while for its command, until a file is there, and says when it is done.
+TARRYING = """
+hello("commands")
+say("register_command", name="tarry", description="takes a while")
+say("ready")
+for frame in frames():
+    if frame["type"] == "command_invoked":
+        while not os.path.exists("data/" + frame["args"]):
+            time.sleep(0.02)
+        say("notify", level="info", message="done with " + frame["args"])
+        say("command_response", id=frame["id"], action="noop")
+    elif frame["type"] == "shutdown":
+        say("shutdown_ack")
+"""
 HELD = """!script call bash {"command": "while ! [ -e %s ]; do sleep 0.02; done"} ;; --- ;; say "released" """
 
 
@@ -214,6 +228,28 @@ async def test_panels_are_seen_by_who_comes_later_and_are_gone_with_the_daemon(h
                     assert "no panel" not in person.screen
 
 
+async def test_an_extension_is_waited_for_only_where_its_command_was_given(home: Path) -> None:
+    tarrying = Extension(home, "tarrying", TARRYING)
+    with (home / "config.toml").open("a") as config:
+        config.write(f'ext = ["{tarrying.directory}"]\n')
+    async with two(home) as (one, other):
+        for state, name in (("ready", "first"), ("running bash", "second")):
+            await one.says(f"/tarry {name}")
+            await one.sees("waiting for tarrying")
+            (tarrying.directory / "data" / name).touch()
+            await other.sees(f"done with {name}")  # It was told of the wait before.
+            assert "waiting for tarrying" not in other.screen
+            for person in (one, other):
+                await person.sees(state)
+                await person.misses("waiting for tarrying")
+            if name == "first":
+                await one.says(HELD % "go")
+                await other.sees("running bash")
+        (home / "go").touch()
+        for person in (one, other):
+            await person.idle()
+
+
 async def test_what_is_to_steer_can_be_taken_back_from_the_daemon(home: Path) -> None:
     async with two(home) as (one, other):
         await one.says(HELD % "go")
@@ -229,6 +265,20 @@ async def test_what_is_to_steer_can_be_taken_back_from_the_daemon(home: Path) ->
             await person.idle()
             assert "❯ !echo never said" not in person.screen
             assert "error" not in person.screen
+
+
+async def test_an_image_that_is_named_steers_a_prompt_of_the_daemon_too(home: Path) -> None:
+    (home / "dot.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    async with two(home) as (one, other):
+        await one.says(HELD % "go")
+        await one.sees("running bash")
+        await one.says("!echo seen @dot.png", "ctrl+s")
+        await one.sees("steering: !echo seen @dot.png")
+        (home / "go").touch()
+        for person in (one, other):
+            await person.sees("   seen @dot.png")
+            await person.sees("[image/png, ")
+            await person.idle()
 
 
 async def test_which_session_came_from_which_is_known_and_one_is_found_by_how_its_id_begins(home: Path) -> None:

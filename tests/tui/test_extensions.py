@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from textual.events import Key
+from textual.events import Key, Paste
 
 from extensions.stage import Extension
 from tui.stage import Stage, stage
@@ -112,6 +112,42 @@ async def test_every_action_of_a_command_and_every_level_of_a_notice(tmp_path: P
         await person.sees("/prompt does prompt (player)")
 
 
+async def test_an_extension_that_starts_slowly_is_waited_for_until_it_has_started(tmp_path: Path) -> None:
+    tardy = Extension(tmp_path, "tardy", "while not os.path.exists('data/go'):\n    time.sleep(0.02)\n" + PLAYER)
+    async with stage(tmp_path, ext=(str(tardy.directory),)) as person:
+        await person.sees("waiting for tardy")
+        (tardy.directory / "data" / "go").touch()
+        await person.sees("ready")
+        assert "waiting for tardy" not in person.screen
+        assert person.app.extension_commands
+
+
+async def test_an_extension_that_decides_slowly_about_an_answer_by_the_way_is_named(tmp_path: Path) -> None:
+    hesitant = Extension(
+        tmp_path,
+        "hesitant",
+        """
+hello("events")
+say("subscribe", intercept=["turn_start"])
+say("ready")
+for frame in frames():
+    if frame["type"] == "event_intercept":
+        while not os.path.exists("data/go"):
+            time.sleep(0.02)
+        answer(frame)
+    elif frame["type"] == "shutdown":
+        say("shutdown_ack")
+""",
+    )
+    async with stage(tmp_path, ext=(str(hesitant.directory),)) as person:
+        await person.sees("ready")
+        await person.says("/btw !echo just so")
+        await person.sees("waiting for hesitant")
+        (hesitant.directory / "data" / "go").touch()
+        await person.sees("│ just so")
+        await person.idle()
+
+
 async def _entered(person: Stage, title: str) -> None:
     """Wait until a panel has the keys."""
     await person.until(
@@ -166,6 +202,26 @@ async def test_panels_have_their_keys_and_are_closed_by_either_side(tmp_path: Pa
         await _entered(person, "First")
         await person.pilot.press("ctrl+c")
         await person.misses("keys go here")
+
+
+async def test_what_is_pasted_in_a_panel_is_typed_there_and_what_is_long_goes_to_the_editor(tmp_path: Path) -> None:
+    player = Extension(tmp_path, "player", PLAYER)
+    async with stage(tmp_path, ext=(str(player.directory),)) as person:
+        await _known(person)
+        await person.says("/open ")
+        await _entered(person, "First")
+        person.app.post_message(Paste("ä b\x07\ncd\n"))
+        await person.pilot.press("enter")
+        expected = [("panel_key", "one", "rune", character) for character in "ä b cd"]
+        await person.until(lambda: keys(player) == [*expected, ("panel_key", "one", "enter", "")], "the keys")
+        assert person.app.editor.text == ""
+        person.app.post_message(Paste("long " * 300))
+        await person.sees("[pasted #1: 1500 characters]")
+        assert "what was pasted is in the editor" in person.screen
+        assert isinstance(person.app.focused, Panel)
+        person.app.post_message(Paste("x"))
+        await person.until(lambda: len(keys(player)) > 7, "one more key")
+        assert keys(player)[7:] == [("panel_key", "one", "rune", "x")]
 
 
 async def test_a_panel_takes_no_key_from_who_types_or_has_not_asked_for_it(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import json
 import os
 from pathlib import Path
 
+from textual.events import Paste
+
 from gatekeeper import guarding
 from tui.stage import Stage, stage
 from zot.tui.calls import CallEntry
@@ -91,6 +93,36 @@ async def test_a_search_is_taken_back_letter_by_letter(tmp_path: Path) -> None:
         await person.sees("/1.\n")
         await person.pilot.press("enter")
         await person.misses("Go to")
+
+
+async def test_what_is_pasted_into_a_list_is_searched_for(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.says("/model ")
+        await person.sees("type to search")
+        await person.pilot.press("l")
+        person.app.post_message(Paste("ab-\n"))
+        await person.sees("/lab-")
+        person.app.post_message(Paste("1" * 1001))
+        await person.sees("what was pasted is in the editor")
+        assert "/lab-\n" in person.screen.replace(" ", "")
+        await person.pilot.press("escape")
+        await person.sees("[pasted #1: 1001 characters]")
+
+
+async def test_what_is_pasted_decides_nothing_and_is_in_the_editor_behind_the_question(tmp_path: Path) -> None:
+    async with stage(tmp_path, policy=("write=ask",)) as person:
+        await person.sees("ready")
+        await person.says('!script call write {"path": "a.txt", "content": "a"} ;; --- ;; say "it is over"')
+        await person.until(lambda: isinstance(person.app.focused, Question), "a question")
+        person.app.post_message(Paste("y"))
+        await person.sees("what was pasted is in the editor")
+        assert isinstance(person.app.focused, Question)
+        await person.pilot.press("n")
+        await person.sees("   it is over")
+        await person.idle()
+        assert person.app.editor.text == "y"
+        assert not (tmp_path / "a.txt").exists()
 
 
 async def test_an_answer_that_is_cut_off_by_the_model_says_so(tmp_path: Path) -> None:

@@ -89,6 +89,41 @@ async def test_what_begins_in_the_transcript_goes_to_the_editor_with_every_key(t
         await person.sees("   hello jxk")
 
 
+async def test_keys_that_write_nothing_do_in_the_transcript_what_they_do_in_the_editor(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.says("!slow 300 0.1")
+        await person.sees("answering")
+        await person.says("waits")
+        await person.sees("1. waits")
+        await person.pilot.press("shift+tab", "ctrl+r")
+        await person.misses("1. waits")
+        person.app.editor.put("written")
+        await person.pilot.press("shift+tab", "backspace")
+        assert person.app.editor.text == "writte"
+        await person.pilot.press("shift+tab", "ctrl+s")
+        await person.sees("steering: writte")
+        await person.pilot.press("shift+tab", "escape")
+        await person.sees("aborted")
+        await person.idle()
+        person.app.editor.text = ""
+        await person.pilot.press("shift+tab", "ctrl+d")
+        await person.until(lambda: person.app.return_value == 0)
+
+
+async def test_keys_that_do_something_in_the_transcript_or_everywhere_stay_there(tmp_path: Path) -> None:
+    async with stage(tmp_path, size=(60, 12)) as person:
+        await person.sees("ready")
+        await person.says("!bash seq 1 40")
+        await person.idle()
+        await person.pilot.press("shift+tab", "ctrl+o", "j", "home", "down", "up", "end", "pageup", "space", "ctrl+c")
+        assert person.app.focused is person.app.transcript
+        assert "Ctrl+C again leaves" in person.screen
+        await person.pilot.press("tab")
+        assert person.app.editor.has_focus
+        assert person.app.editor.text == ""
+
+
 async def test_what_is_pasted_in_the_transcript_goes_to_the_editor(tmp_path: Path) -> None:
     async with stage(tmp_path) as person:
         await person.sees("ready")

@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 
 from tui.stage import stage
+from tui.test_order import press_at_once
+from zot.messages import text_of
 from zot.tui.app import ZotApp
 from zot.tui.markdown import console
 from zot.tui.pictures import Picture, picture, shows_images, transmission
 
 CELL = "\U0010eeee"
+HELD = """!script call bash {"command": "while ! [ -e go ]; do sleep 0.02; done"} ;; --- ;; say "released" """
 
 
 def png(width: int, height: int) -> bytes:
@@ -86,6 +89,62 @@ async def test_elsewhere_their_type_and_size_stand_for_them(
         await person.idle()
         assert CELL not in person.screen
     assert sent == []
+
+
+async def test_an_image_that_is_named_is_sent_to_the_running_prompt_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    (tmp_path / "dot.png").write_bytes(png(32, 32))
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.says(HELD)
+        await person.sees("running bash")
+        await person.says("!echo first @dot.png", "ctrl+s")
+        await person.says("!echo second", "ctrl+s")
+        await person.says("!echo never @dot.png", "ctrl+s")
+        await person.sees("steering: !echo never")
+        await person.pilot.press("ctrl+r")
+        await person.misses("steering: !echo never")
+        (tmp_path / "go").touch()
+        await person.sees("❯ !echo second")
+        await person.idle()
+        said = [one.content for one in await person.app.conversation.messages() if one.role == "user"]
+        assert [(text_of(content), len(content)) for content in said] == [
+            (HELD, 1),
+            ("!echo first @dot.png", 2),
+            ("!echo second", 1),
+        ]
+        assert "[image/png, " in person.screen
+
+
+async def test_an_abort_in_the_same_moment_lets_an_image_that_is_to_steer_never_be_sent(tmp_path: Path) -> None:
+    (tmp_path / "dot.png").write_bytes(png(32, 32))
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.says("!slow 1000 0.02")
+        await person.sees("answering")
+        person.app.editor.insert("!echo never @dot.png")
+        press_at_once(person, "ctrl+s", "escape")
+        await person.sees("aborted")
+        await person.idle()
+        assert person.app.editor.text == "!echo never @dot.png"
+        assert len([one for one in await person.app.conversation.messages() if one.role == "user"]) == 1
+
+
+async def test_an_image_that_cannot_be_sent_is_back_in_the_editor_with_what_was_to_steer(tmp_path: Path) -> None:
+    with (tmp_path / "huge.png").open("wb") as file:
+        file.truncate(21 << 20)
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.says("!slow 1000 0.02")
+        await person.sees("answering")
+        await person.says("!echo never @huge.png ", "ctrl+s")
+        await person.sees("huge.png has more than 20 MiB")
+        assert person.app.editor.text == "!echo never @huge.png "
+        assert "steering:" not in person.screen
+        await person.pilot.press("escape")
+        await person.sees("aborted")
 
 
 def test_each_cell_says_which_part_of_which_image_it_is() -> None:

@@ -250,6 +250,17 @@ async def test_an_abort_that_fails_says_so(tmp_path: Path) -> None:
             await person.until("-- aborted")
 
 
+async def test_an_image_that_is_named_is_sent_along(tmp_path: Path) -> None:
+    (tmp_path / "dot.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    async with lines(tmp_path) as person:
+        await person.until("> ")
+        person.type("!echo see @dot.png")
+        await person.until("see @dot.png\n> ")
+        person.type(f"/export {tmp_path}/out.html")
+        await person.until("-- the conversation is in ")
+        assert "image/png" in (tmp_path / "out.html").read_text()
+
+
 async def test_an_answer_that_is_cut_off_says_so(tmp_path: Path) -> None:
     async with lines(tmp_path) as person:
         await person.until("> ")

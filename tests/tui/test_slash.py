@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from pathlib import Path
@@ -66,6 +67,31 @@ async def test_nothing_is_made_that_cannot_be_gone_to_while_something_runs(tmp_p
             await person.says(command)
             await person.until(lambda n=number: person.screen.count("abort it first") == n, command)  # type: ignore[misc]  # a default argument
         assert len(await person.home.sessions()) == 1
+
+
+async def test_commands_that_are_typed_before_the_session_is_open_wait_for_it(tmp_path: Path) -> None:
+    may_open = asyncio.Event()
+    async with stage(tmp_path, may_open=may_open) as person:
+        await person.sees("starting")
+        await person.says("/skills")
+        await person.says("/session ")
+        await person.says("!echo said at last")
+        await person.sees("1. !echo said at last")
+        assert "[skills]" not in person.screen
+        may_open.set()
+        await person.sees("[skills]")
+        await person.sees("model      lab/lab-1")
+        await person.sees("   said at last")
+        await person.idle()
+        assert "not open yet" not in person.screen
+
+
+async def test_to_leave_needs_no_session(tmp_path: Path) -> None:
+    async with stage(tmp_path, may_open=asyncio.Event()) as person:
+        await person.sees("starting")
+        await person.until(lambda: person.app.composer.queue.is_attached, "that all of the screen is there")
+        await person.says("/exit ")
+        await person.until(lambda: person.app.return_value == 0)
 
 
 async def test_what_is_exported_twice_is_in_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.text import Text
@@ -30,6 +30,7 @@ from zot.slash import CommandInfo
 from zot.tui import slash
 from zot.tui.approval import Approvals
 from zot.tui.asking import Asking
+from zot.tui.awaiting import Awaiting
 from zot.tui.completion import Files
 from zot.tui.composer import Composer
 from zot.tui.editor import Editor
@@ -100,10 +101,8 @@ class ZotApp(Ground):
         self.asking = Asking(self.composer, clock)
         self.panels = Panels(self.editor, self.asking.is_quiet_since)
         self.speech = Speech(self.following, self.composer, do=self._do, changed=self._show_doing)
-        self._waiting_for, self._leaving = "", Twice(clock)
+        self._awaiting, self._leaving = Awaiting(self._show_doing), Twice(clock)
         self.status.hint = lambda: "Ctrl+C again leaves; Esc aborts what runs" if self._leaving.is_pressed else ""
-        #: What the commands do that take a while, whatever runs.
-        self._busy: list[str] = []
         #: How the conversation stood when it was left.
         self.left: Snapshot | None = None
 
@@ -171,6 +170,7 @@ class ZotApp(Ground):
         self._do(self._learn_commands())
         if former is not None:
             await former.close()
+        self.following.opened.set()
         self.speech.go_on()
 
     async def _begin_anew(self) -> None:
@@ -178,14 +178,15 @@ class ZotApp(Ground):
         await self._refresh_state()
 
     async def _learn_commands(self) -> None:
-        self.composer.commands = await self.conversation.commands()
+        with self._awaiting.wait("start"):
+            self.composer.commands = await self.conversation.commands()
 
     async def _refresh_state(self) -> None:
         self.status.show(await self.conversation.state())
         self._show_doing()
 
     def _show_doing(self) -> None:
-        self.status.do(self._waiting_for or next(reversed(self._busy), "") or self.story.doing)
+        self.status.do(self._awaiting.doing or self.story.doing)
 
     # What happens.
 
@@ -219,12 +220,11 @@ class ZotApp(Ground):
             case TurnStart():
                 self.asking.overtake()
             case Done():
-                self._waiting_for = ""
                 self._do(self._ended(self.story.failure))
             case ApprovalRequest():
                 self._do(self._approvals.ask(event))
-            case ExtWaiting(extension=extension) if not self.runs:
-                self._waiting_for = f"waiting for {extension}"
+            case ExtWaiting():
+                self._awaiting.hear(event)
             case _:
                 pass
 
@@ -254,17 +254,22 @@ class ZotApp(Ground):
         if self.focused is self.transcript and not (isinstance(event, Key) and self.transcript.wants(event)):
             self.screen.set_focus(self.editor)  # At once: the next key may be here already.
 
+    def on_paste(self, event: Paste) -> None:
+        """Nobody who has the focus has a use for it: it must not be lost."""
+        self.editor.post_message(Paste(event.text))
+        self.note("what was pasted is in the editor")
+
     async def on_editor_submitted(self, message: Editor.Submitted) -> None:
         self.transcript.show_end()
         if slash.is_command(message.text):
             self._do(self._run_command(message.text))
         elif message.steers and self.runs:
-            self._do(self.composer.steer(message.text, self.conversation.steer))
+            self.speech.steer(message.text)
         else:
             await self.submit(message.text)
 
     def on_composer_withdrawn(self, message: Composer.Withdrawn) -> None:
-        self._do(self.composer.withdraw_steering(message, self.conversation.take_back))
+        self._do(self.composer.withdraw_steering(message, self.speech.take_back))
 
     async def submit(self, text: str) -> None:
         self.speech.submit(text)
@@ -278,11 +283,10 @@ class ZotApp(Ground):
 
     async def _run_command(self, line: str) -> None:
         name = line[1:].split(maxsplit=1)[0]
-        try:
+        if name != "exit":  # Nobody has to wait to leave.
+            await self.following.opened.wait()
+        with self._awaiting.wait("start", "intercept" if name == "btw" else f"command {name}"):
             await slash.run(self, line)
-        finally:
-            self._waiting_for = ""
-            self._show_doing()
         if name == "reload-ext":
             await self._learn_commands()
         if self.following.is_open:
@@ -338,15 +342,8 @@ class ZotApp(Ground):
     def enter_panel(self, panel_id: str, since: float) -> None:
         self.panels.enter(panel_id, since)
 
-    @contextmanager
-    def busy(self, text: str) -> Iterator[None]:
-        self._busy.append(text)
-        self._show_doing()
-        try:
-            yield
-        finally:
-            self._busy.remove(text)
-            self._show_doing()
+    def busy(self, text: str) -> AbstractContextManager[None]:
+        return self._awaiting.busy(text)
 
     async def choose(
         self, title: str, options: Sequence[Option[T]], *, body: str = "", sudden: bool = False

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
 
 from textual.containers import Vertical
 from textual.message import Message
@@ -56,13 +57,19 @@ class Composer(Vertical):
         """Put what waits back into the editor."""
         self.put_back(self.queue.all())
 
-    async def steer(self, text: str, say: Callable[[str, str], Awaitable[None]]) -> None:
-        """Show that something is on its way to the running prompt. What cannot be said is put back into the editor."""
+    def steer(self, text: str, say: Callable[[str], Awaitable[None]]) -> Coroutine[Any, Any, None]:
+        """Show that something is on its way to the running prompt; it can be taken back from now on.
+
+        What is returned lets ``say`` say it, by a name. What cannot be said is put back into the editor.
+        """
         name = os.urandom(8).hex()
         self.queue.steer(name, text)
+        return self._steer(name, text, say)
+
+    async def _steer(self, name: str, text: str, say: Callable[[str], Awaitable[None]]) -> None:
         try:
-            await say(text, name)
-        except AgentError:
+            await say(name)
+        except (AgentError, OSError):
             if name not in self._withdrawn and self.queue.withdraw(name):  # Else somebody has it back already.
                 self.put_back([text])
                 raise

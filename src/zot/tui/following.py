@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,8 @@ class Following:
         self._feed = Feed(arrived)
         self._unfollow: Callable[[], None] = lambda: None
         self._conversation: Conversation | None = None
+        #: Set when the first one is shown, and all is known of it: what is wanted before waits for that.
+        self.opened = asyncio.Event()
         self._story: Story | None = None
 
     @property

@@ -13,6 +13,7 @@ from textual.message import Message
 from textual.widgets import Static
 
 from zot.tui.looks import safe
+from zot.tui.pasting import as_keys
 
 #: What the protocol calls keys, by what they are called here.
 KEYS: Mapping[str, str] = {
@@ -150,3 +151,10 @@ class Panel(VerticalScroll, can_focus=True, inherit_bindings=False):
             self.post_message(self.Pressed(self.panel_id, KEYS[event.key]))
         elif event.character is not None and event.is_printable:
             self.post_message(self.Pressed(self.panel_id, "rune", event.character))
+
+    def on_paste(self, event: events.Paste) -> None:
+        """Extensions know no pastes: it is as if it had been typed. One that is too long is left to others."""
+        if (keys := as_keys(event.text)) is not None:
+            event.stop()
+            for character in keys:
+                self.post_message(self.Pressed(self.panel_id, "rune", character))

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from textual._xterm_parser import BRACKETED_PASTE_END, BRACKETED_PASTE_START, XTermParser
 from textual.message import Message
 
 _ESC = "\x1b"
+_LINE_ENDS = re.compile(r"[\r\n]+")
+#: What is longer is not meant for a place where keys are pressed.
+_MAX_KEYS = 1000
+
+
+def as_keys(text: str) -> str | None:
+    """Return the characters that would be typed for a paste, its lines as one; None if it is too long for that."""
+    return None if len(text) > _MAX_KEYS else "".join(filter(str.isprintable, _LINE_ENDS.sub(" ", text.strip("\r\n"))))
 
 
 class WholePastes(XTermParser):

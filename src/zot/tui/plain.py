@@ -37,6 +37,7 @@ from zot.readable import counted, duration, escaped, one_line
 from zot.slash import CommandInfo
 from zot.tui import slash
 from zot.tui.asked import Decided, beyond_summary, until
+from zot.tui.images import named_images
 from zot.tui.level import Level
 from zot.tui.rescue import rescue
 from zot.tui.terminal import Option
@@ -286,7 +287,7 @@ class PlainTerminal:
 
     async def submit(self, text: str) -> None:
         self._failure = ""
-        await self._run(self.conversation.prompt(text))
+        await self._run(self.conversation.prompt(text, await named_images(text, self.conversation)))
         while self._failure and not self._leaving:
             failure, self._failure = self._failure, ""
             await rescue(self, failure)

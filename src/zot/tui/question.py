@@ -16,6 +16,7 @@ from textual.widgets import Static
 from zot.readable import counted
 from zot.tui.looks import frank, safe
 from zot.tui.panels import Panels
+from zot.tui.pasting import as_keys
 from zot.tui.terminal import Option
 
 _SHOWN = 8
@@ -223,3 +224,10 @@ class Question(Vertical, can_focus=True):
                 self.close(chosen.value)
         elif character:
             self._filter, self._at = self._filter + character, 0
+
+    def on_paste(self, event: events.Paste) -> None:
+        """Search for it. A paste decides nothing: then, and if it is too long, it is left to others."""
+        if not self.by_key and (keys := as_keys(event.text)) is not None:
+            event.stop()
+            self._typed(keys)
+            self._draw()

@@ -48,6 +48,10 @@ class Queue(Static):
         self.draw()
         return texts
 
+    def steers(self, name: str) -> bool:
+        """True if something is on its way by this name."""
+        return name in self._steering
+
     def steer(self, name: str, text: str) -> None:
         """Something is on its way to the running prompt."""
         self._steering[name] = text

@@ -45,6 +45,25 @@ class Speech:
             self._show("waiting for the model")
             self._do(self._say(self._queue.next()))
 
+    def steer(self, text: str) -> None:
+        """Say something to the running prompt, unless it is taken back before its images are read."""
+
+        async def say(name: str) -> None:
+            from zot.tui.images import named_images
+
+            conversation = self._following.conversation
+            async with self._turn:
+                images = await named_images(text, conversation)
+            if self._queue.steers(name):
+                await conversation.steer(text, images, name=name)  # Until it is said, which nobody waits for.
+
+        self._do(self._composer.steer(text, say))
+
+    async def take_back(self, name: str) -> None:
+        """Let what is on its way never be said. Raise UserError if it has been."""
+        async with self._turn:  # It may not be known there yet.
+            await self._following.conversation.take_back(name)
+
     def abort(self) -> None:
         """End what runs, and what is just being said. What waits is back in the editor."""
         self._composer.take_back_all()  # First: what waits is said as soon as the run is over.
@@ -56,12 +75,12 @@ class Speech:
             await self._following.conversation.abort()
 
     async def _say(self, text: str) -> None:
-        from zot.tui.images import images_in
+        from zot.tui.images import named_images
 
         conversation = self._following.conversation
         try:
             async with self._turn:
-                images = await asyncio.to_thread(images_in, text, (await conversation.state()).cwd)
+                images = await named_images(text, conversation)
                 await conversation.prompt(text, images, unsaid=lambda: self._composer.put_back([text]))
         except (AgentError, OSError):
             self._show("")

@@ -123,7 +123,7 @@ class Story:
         self.doing = f"{when}: {event.reason}"
 
     def _wait(self, event: ExtWaiting) -> None:
-        if self.doing:
+        if self.doing and not event.what.startswith("command "):  # That is no wait of the run.
             self.doing = f"waiting for {event.extension}: {event.what}"
 
     def _notice(self, event: ExtNotify) -> None:

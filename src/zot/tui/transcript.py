@@ -321,8 +321,8 @@ class Transcript(ScrollView, can_focus=True):
     # What people do.
 
     def wants(self, event: events.Key) -> bool:
-        """True for keys that do something here, and for those that write nothing."""
-        return event.key in ("j", "k", "space") or not event.is_printable
+        """True for keys that do something here, or wherever one is; all others are meant for the editor."""
+        return not self.screen.active_bindings.keys().isdisjoint(event.aliases)
 
     def on_click(self, event: events.Click) -> None:
         row = self.scroll_offset.y + event.y
