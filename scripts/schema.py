@@ -24,6 +24,7 @@ from zot.wire import (
     daemon,
     daemon_extensions,
     daemon_greeting,
+    daemon_messages,
     daemon_server,
     daemon_session,
     extension,
@@ -220,7 +221,7 @@ def render_daemon() -> str:
 def _answered(methods: Iterable[daemon.Method]) -> list[type[spelling.Spelled]]:
     """Return the structs that answers consist of, and no parameters do."""
     params = {method.params for method in methods}
-    modules = (daemon_greeting, daemon_server, daemon_session, daemon_extensions)
+    modules = (daemon_greeting, daemon_server, daemon_session, daemon_messages, daemon_extensions)
     found = [kind for module in modules for kind in vars(module).values()]
     kinds = [kind for kind in found if isinstance(kind, type) and issubclass(kind, spelling.Spelled)]
     given = {daemon_greeting.ClientName, daemon_session.Attachment, daemon_session.Overrides, spelling.Spelled, *params}

@@ -316,6 +316,9 @@ class SlowStore:
     async def changes(self) -> Sequence[tuple[int, Change]]:
         raise NotImplementedError
 
+    async def troubled(self) -> Sequence[Row]:
+        raise NotImplementedError
+
     async def content(self, digest: str) -> bytes | None:
         raise NotImplementedError
 

@@ -7,7 +7,7 @@ from typing import Any
 from outline import Outline
 from shell import Shell
 from zot.html.page import page
-from zot.messages import Counters, ShownCall, ShownImage, ShownMessage, ShownResult, TextBlock
+from zot.messages import Counters, PastMessage, ShownCall, ShownImage, ShownMessage, ShownResult, TextBlock
 
 NOON = "2026-01-01T12:00:00.000Z"
 HOSTILE = (
@@ -65,6 +65,22 @@ def test_a_kept_session_is_exported_as_a_page(shell: Shell) -> None:
     assert shell.sessions("export", "colours", "--html", "-o", str(shell.cwd / "page.html")).code == 0
     assert (shell.cwd / "page.html").read_text() == done.out
     assert (shell.cwd / "page.html").stat().st_mode & 0o777 == 0o600
+
+
+def test_how_turns_ended_is_on_the_page(shell: Shell) -> None:
+    for prompt in ("!cut", "!length", "!status 401", "!echo all of it"):
+        shell.ask(prompt, "--session", "ends")
+    said = "".join(Outline(shell.sessions("export", "ends", "--html").out).texts)
+    parts = ["half an", "lab: the connection was cut (try again)", "!length", "This goes on and"]
+    parts += ["cut off at the model's length limit", "!status 401", "lab: http 401", "!echo all of it"]
+    places = [said.index(part) for part in parts]
+    assert places == sorted(places)
+    assert said.rstrip().endswith("all of it")
+
+
+def test_why_a_turn_failed_stays_text() -> None:
+    outline = Outline(page("t", [PastMessage("user", (), NOON, "", "error", HOSTILE)]))
+    assert ({"script", "img", "b"}.isdisjoint(outline.tags), outline.links) == (True, [])
 
 
 def test_all_that_a_call_was_called_with_is_on_the_page() -> None:

@@ -14,7 +14,7 @@ from zot.conversation import Aside, Decision, ModelInfo, Remembered, Snapshot
 from zot.errors import AgentError, ConnectionLost, PromptLost, UserError
 from zot.events import AgentEvent, Done, Error
 from zot.history import Batch, Subscriber
-from zot.messages import ImageBlock, PastMessage, ShownImage, ShownMessage, text_of
+from zot.messages import ImageBlock, PastMessage, ShownImage, text_of
 from zot.slash import CommandAnswer, CommandInfo
 from zot.wire.daemon_aside import Answered
 from zot.wire.daemon_extensions import Reloaded
@@ -76,20 +76,24 @@ class ClientConversation:
             await self.state()
         return self._agent
 
-    async def messages(self) -> Sequence[ShownMessage]:
+    async def messages(self) -> Sequence[PastMessage]:
         async with _plainly():
-            return [ShownMessage(one.role, one.blocks, one.time) for one in await self._session.messages()]
+            now = await self._session.messages()
+            with suppress(RpcError):  # A daemon of before this one does not tell how turns ended.
+                before = (await self._session.past()).messages
+                now = (*before, *now[len(before) :])
+        return [one.past() for one in now]
 
     async def past(self) -> Sequence[PastMessage]:
         try:
             page = await self._session.past()
         except RpcError:  # A daemon of before this one tells all that was said, and then what happens.
-            return [PastMessage(one.role, one.content, one.time) for one in await self.messages()]
+            return await self.messages()
         except TimeoutError:
             raise UserError("the daemon did not answer in time") from None
         if page.last_seq:  # A question that waits since before the daemon began is in no run of its own.
             self._after = page.last_seq if self._after is None else min(self._after, page.last_seq)
-        return [PastMessage(one.role, one.blocks, one.time, one.thinking or "") for one in page.messages]
+        return [one.past() for one in page.messages]
 
     async def images(self, place: str) -> Sequence[ImageBlock]:
         del place  # The daemon tells how large they are.

@@ -16,6 +16,7 @@ from zot.wire import daemon_extensions as extensions
 from zot.wire import daemon_session as said
 from zot.wire.daemon_client import DaemonPeer
 from zot.wire.daemon_listening import Asked, Listener, shown_from
+from zot.wire.daemon_messages import MessageEntry, MessagePage
 from zot.wire.turn import TurnSummary
 
 T = TypeVar("T")
@@ -110,14 +111,14 @@ class ClientSession:
         """Return how it is."""
         return await self._ask("session/state", said.State)
 
-    async def messages(self, *, limit: int | None = None, before: int | None = None) -> tuple[said.MessageEntry, ...]:
+    async def messages(self, *, limit: int | None = None, before: int | None = None) -> tuple[MessageEntry, ...]:
         """Return the conversation: all of it, or the last ``limit`` messages ``before`` the one of that number."""
-        page = await self._ask("session/messages", said.MessagePage, limit=limit, beforeIndex=before)
+        page = await self._ask("session/messages", MessagePage, limit=limit, beforeIndex=before)
         return page.messages
 
-    async def past(self) -> said.MessagePage:
+    async def past(self) -> MessagePage:
         """Return the conversation before the turn that runs; `follow` after its ``last_seq`` tells the rest."""
-        return await self._ask("session/messages", said.MessagePage, view="past")
+        return await self._ask("session/messages", MessagePage, view="past")
 
     async def steer(self, text: str, images: Sequence[ImageBlock] = (), *, prompt_id: str | None = None) -> None:
         """Say something to the running turn, before its next model call; a prompt, if there is none.

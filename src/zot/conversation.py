@@ -12,7 +12,7 @@ import msgspec
 
 from zot.errors import UserError
 from zot.events import ApprovalRequest
-from zot.messages import ZERO, Counters, ImageBlock, PastMessage, ShownMessage
+from zot.messages import ZERO, Counters, ImageBlock, PastMessage
 from zot.slash import CommandAnswer, CommandInfo
 
 if TYPE_CHECKING:  # A face shows its first frame before there is a session.
@@ -80,7 +80,7 @@ class Conversation(Protocol):
     async def state(self) -> Snapshot:
         """Return how it stands."""
 
-    async def messages(self) -> Sequence[ShownMessage]:
+    async def messages(self) -> Sequence[PastMessage]:
         """Return what was said."""
 
     async def past(self) -> Sequence[PastMessage]:

@@ -15,10 +15,10 @@ from zot.errors import AgentError, RunCancelled, RuntimeBusy, UserError
 from zot.events import Done, Error
 from zot.history import Batch, Subscriber
 from zot.left_providers import LeftProviders
-from zot.messages import ImageBlock, PastMessage, ResultBlock, ShownMessage, show, text_of, thought_of
+from zot.messages import ImageBlock, Message, PastMessage, ResultBlock, text_of
 from zot.open_panels import OpenPanels
 from zot.overhearing import Overhearing, left_open
-from zot.past import Past, told
+from zot.past import Past, endings, recalled, told
 from zot.runtime import open_recorded, open_session
 from zot.session import Session
 from zot.slash import CommandAnswer, CommandInfo
@@ -84,8 +84,8 @@ class LocalConversation:
             session.waiting,
         )
 
-    async def messages(self) -> Sequence[ShownMessage]:
-        return [show(message) for message in self._session.transcript.messages]
+    async def messages(self) -> Sequence[PastMessage]:
+        return await self._recalled(self._session.transcript.messages)
 
     async def past(self) -> Sequence[PastMessage]:
         if self._overhearing is None and self._config.session is not None:
@@ -93,10 +93,12 @@ class LocalConversation:
         known = [row for seq, row in self._begun if seq <= self._session.last_seq]
         messages = self._session.transcript.messages
         before = messages[: len(messages) - sum(isinstance(row, Said) for row in known)]
-        return [
-            PastMessage(shown.role, shown.content, shown.time, thought_of(message))
-            for message, shown in ((message, show(message)) for message in before)
-        ]
+        return await self._recalled(before)
+
+    async def _recalled(self, messages: Sequence[Message]) -> Sequence[PastMessage]:
+        messages = tuple(messages)  # Others may follow while we look.
+        ended = endings(await self._session.record.troubled())
+        return [recalled(message, ended) for message in messages]
 
     async def images(self, place: str) -> Sequence[ImageBlock]:
         for message in reversed(self._session.transcript.messages):

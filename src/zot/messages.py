@@ -108,9 +108,14 @@ class ShownMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class PastMessage(ShownMessage, frozen=True):
-    """One as a face shows it that was not there: with what the model thought, as far as clients may know that."""
+    """One as a face shows it that was not there: with what the model thought, as far as clients may know that.
+
+    ``stop`` is how its turn ended if nothing more was said there, ``error`` why, if it failed.
+    """
 
     thought: str = ""
+    stop: Stop = "end_turn"
+    error: str = ""
 
 
 class ToolSpec(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -77,7 +77,7 @@ class Overhearing:
         if self._session.busy:
             return
         told = self._told = max(self._told, self._session.last_seq)
-        rows = await self._session.rows_after(told, _AT_ONCE)
+        rows = await self._session.record.read(told, _AT_ONCE)
         self._quiet = 0 if rows else self._quiet + 1
         over = any(isinstance(row, Done | Spliced) for _, row in rows)
         dead = self.is_elsewhere and (impatient or (self._quiet >= _PATIENT_LOOKS and not self._asks))
@@ -85,7 +85,7 @@ class Overhearing:
             await self._learn()
             if over and rows[-1][0] > self._session.last_seq:
                 return  # They have not let go yet.
-            rows = await self._session.rows_after(told, _AT_ONCE)
+            rows = await self._session.record.read(told, _AT_ONCE)
         if rows and not self._session.busy:
             self._told = max(self._told, rows[-1][0])
             self._hear([row for _, row in rows])
@@ -134,6 +134,6 @@ async def left_open(session: Session) -> Sequence[tuple[int, Row]]:
     """Return what is on record of the run that another process has begun in a session and not ended, if one has."""
     if session.busy:
         return ()
-    rows = await session.newest_rows()
+    rows = await session.record.newest()
     events = [row for _, row in rows if not isinstance(row, Change)]
     return () if not events or any(isinstance(event, Done) for event in events) else rows

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import msgspec
 
 from zot.agent.transcript import Transcript
 from zot.errors import UserError
-from zot.events import AssistantMessage, CompactDone, Done, ToolResult, TurnEnd, Usage, UserMessage
-from zot.messages import ZERO, Counters, Message
+from zot.events import AssistantMessage, CompactDone, Done, Error, ToolResult, TurnEnd, TurnStart, Usage, UserMessage
+from zot.messages import ZERO, Counters, Message, PastMessage, Role, show, thought_of
 from zot.store import Change, Row, Said, Spliced
 
 
@@ -32,6 +33,8 @@ def told(messages: Sequence[Message], totals: Counters) -> Past:
     return Past([Spliced(0, 0, tuple(messages))] if messages else [], totals=totals)
 
 
+#: How turns ended that came to no good end, by the role and the time of the last message before that.
+Endings: TypeAlias = Mapping[tuple[Role, str], TurnEnd]
 #: More events than these do not follow a change before something new begins (`concluded`).
 CONCLUSION = 8
 
@@ -51,6 +54,40 @@ def everything(changes: Iterable[Change]) -> list[Message]:
             case _:
                 pass
     return messages
+
+
+def endings(rows: Iterable[Row]) -> Endings:
+    """Return how the turns ended that failed, were aborted or cut off. ``rows`` has all changes of the transcript, and
+    the events of the runs in question."""
+    ended: dict[tuple[Role, str], TurnEnd] = {}
+    transcript, is_asked = Transcript(), False
+    for row in rows:
+        match row:
+            case Said() | Spliced():
+                transcript.apply(row)
+            case UserMessage() | TurnStart():
+                is_asked = True  # Else it is a compaction that ends, which is not what the last message came to.
+            case Error(message=why) if is_asked:
+                _mark(ended, transcript, TurnEnd("error", why))
+            case TurnEnd(stop="error" | "aborted" | "length") if is_asked:
+                _mark(ended, transcript, row)
+            case Done():
+                is_asked = False
+            case _:
+                pass
+    return ended
+
+
+def _mark(ended: dict[tuple[Role, str], TurnEnd], transcript: Transcript, end: TurnEnd) -> None:
+    for message in transcript.messages[-1:]:
+        ended[message.role, message.time] = end
+
+
+def recalled(message: Message, ended: Endings) -> PastMessage:
+    """Return a message as a face shows it that was not there."""
+    shown, end = show(message), ended.get((message.role, message.time))
+    past = PastMessage(shown.role, shown.content, shown.time, thought_of(message))
+    return past if end is None else msgspec.structs.replace(past, stop=end.stop, error=end.error or "")
 
 
 def standing(changes: Iterable[Change]) -> list[Message]:

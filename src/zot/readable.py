@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from zot.messages import CallBlock, ImageBlock, Message, ResultBlock, TextBlock, ThinkingBlock, TranscriptBlock
+from zot.messages import CallBlock, ImageBlock, Message, ResultBlock, Stop, TextBlock, ThinkingBlock, TranscriptBlock
 
 _MAX_ARGS = 160
 _MAX_RESULT_LINES = 8
@@ -65,6 +65,19 @@ def size(count: int) -> str:
     while value >= 1000 and (following := next(units, "")):
         value, unit = value / 1000, following
     return f"{value:.1f} {unit}"
+
+
+def ended(stop: Stop, error: str | None) -> str:
+    """Return what people are told of a turn that came to no good end; "" of any other."""
+    match stop:
+        case "error":
+            return error or "the model call failed"
+        case "aborted":
+            return "aborted"
+        case "length":
+            return "cut off at the model's length limit"
+        case _:
+            return ""
 
 
 def described(message: Message, names: Mapping[str, str], *, full: bool) -> Iterator[str]:

@@ -22,7 +22,7 @@ from zot.mending import dismissal, establish, keep, note
 from zot.messages import Counters, ImageBlock, Message, TextBlock, timestamp
 from zot.past import CONCLUSION, Past, concluded, everything, fork_point
 from zot.session_state import State, state_of
-from zot.store import Allowed, Configured, Guarded, Locked, MemoryStore, Row, Spliced, Store
+from zot.store import Allowed, Configured, Guarded, Locked, MemoryStore, Spliced, Store
 from zot.worker import Worker
 
 if TYPE_CHECKING:
@@ -333,13 +333,10 @@ class Session:
         """Record, durably, what it works with when it is opened the next time. Raise AgentError."""
         await keep(self._history, lambda: setting, self._worker.accept)
 
-    async def rows_after(self, number: int, limit: int) -> list[tuple[int, Row]]:
-        """Return what is on record above a number, whoever wrote it. Raise StoreFailed."""
-        return await self._store.read(number, limit)
-
-    async def newest_rows(self) -> Sequence[tuple[int, Row]]:
-        """Return what is on record of the newest run, whoever wrote it. Raise StoreFailed."""
-        return await self._store.newest()
+    @property
+    def record(self) -> Store:
+        """What is on record of it, whoever wrote that: to be read, not to be written."""
+        return self._store
 
     async def all_messages(self) -> list[Message]:
         """Return every message that ever stood in the transcript, as far as it is kept: also compacted ones."""

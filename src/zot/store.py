@@ -199,6 +199,10 @@ class Store(Protocol):
     async def changes(self) -> Sequence[tuple[int, Change]]:
         """Return the safe changes that are still held, with their numbers."""
 
+    async def troubled(self) -> Sequence[Row]:
+        """Return the safe changes that are still held, with the events of all runs in which something failed or was cut
+        off among them; nothing if there is no such run. May return more events."""
+
     async def content(self, digest: str) -> bytes | None:
         """Return the content of a file that a row refers to; None if it is not there any more."""
 
@@ -280,6 +284,10 @@ class MemoryStore:
         """Return the changes that are still held."""
         rows = await self.read(0, len(self._rows))
         return [(seq, row) for seq, row in rows if isinstance(row, Change)]
+
+    async def troubled(self) -> Sequence[Row]:
+        """Return all that is still held."""
+        return tuple(self._rows)
 
     async def content(self, digest: str) -> bytes | None:
         """Nothing is kept."""

@@ -340,6 +340,31 @@ async def test_the_past_is_what_was_said_before_the_turn_that_runs_and_the_rest_
     assert "lastSeq" not in await caller.get("session/messages", sessionId="s")
 
 
+async def test_the_past_tells_which_turns_came_to_no_good_end(daemon: Running) -> None:
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    asked = caller.call("session/prompt", sessionId="s", prompt='!script say "half" ;; stall')
+    await caller.until(type="agent_message_chunk", text="half")
+    await caller.get("session/cancel", sessionId="s")
+    await caller.answer(asked)
+    await caller.error("session/prompt", sessionId="s", prompt="!status 401")
+    for prompt in ("!length", "!echo all of it"):
+        await caller.get("session/prompt", sessionId="s", prompt=prompt)
+    past = await caller.get("session/messages", sessionId="s", view="past")
+    ends = [(one["content"], one.get("stopReason"), "error" in one) for one in past["messages"]]
+    assert ends == [
+        ('!script say "half" ;; stall', None, False),
+        ("half", "cancelled", False),
+        ("!status 401", "error", True),
+        ("!length", None, False),
+        ("This goes on and", "length", False),
+        ("!echo all of it", None, False),
+        ("all of it", None, False),
+    ]
+    shown = await caller.get("session/messages", sessionId="s")
+    assert not any("stopReason" in one for one in shown["messages"])
+
+
 async def test_who_comes_back_to_a_journal_that_has_less_than_it_was_told_is_told_so_at_once(tmp_path: Path) -> None:
     journal, kept = tmp_path / "journal.db", tmp_path / "kept.db"
     async with running(tmp_path) as daemon:

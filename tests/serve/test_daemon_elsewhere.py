@@ -278,8 +278,10 @@ async def test_a_session_whose_agent_is_gone_can_still_be_read(tmp_path: Path) -
         for prompt in ("!echo one", "!echo two", "!echo three"):
             await caller.get("session/prompt", sessionId="s", prompt=prompt)
         await caller.get("session/compact", sessionId="s")
+        await caller.error("session/prompt", sessionId="s", prompt="!cut")
         read = {view: await caller.get("session/messages", sessionId="s", view=view) for view in ("full", "past")}
         read["shown"] = await caller.get("session/messages", sessionId="s")
+        assert read["past"]["messages"][-1]["stopReason"] == "error"
     (tmp_path / "config.toml").write_text(agents)
     async with running(tmp_path) as daemon:
         caller = await daemon.caller()

@@ -123,6 +123,25 @@ async def test_both_say_that_they_wait_for_somebody_at_every_question(home: Path
         await other.idle()
 
 
+async def test_who_comes_later_sees_how_answers_ended_too(home: Path) -> None:
+    async with asyncio.timeout(2 * PATIENCE_S), Restarting(home) as daemon, daemon.client() as client:
+        async with attached(client, home) as one:
+            session = (await one.app.conversation.state()).session
+            await one.says('!script say "half of" ;; stall')
+            await one.sees("   half of")
+            await one.pilot.press("escape")
+            await one.idle()
+            await one.says("!cut")
+            await one.decides("Ask again?", "escape")
+            await one.idle()
+        async with attached(client, home, session) as late:
+            await late.sees("   half an\n\n │ lab: the connection was cut (try again)\n")
+            assert "   half of\n\n │ aborted\n" in late.screen
+            await late.says(f"/export {home / 'page.html'}")
+            await late.sees("the conversation is in")
+    assert (home / "page.html").read_text().count('class="ended"') == 2
+
+
 async def test_who_comes_later_sees_what_was_thought_folded_too(home: Path) -> None:
     async with asyncio.timeout(2 * PATIENCE_S), Restarting(home) as daemon, daemon.client() as client:
         async with attached(client, home) as one:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from tui.stage import stage
 from zot.tui.calls import CallEntry
 from zot.tui.entries import ThoughtEntry
+from zot.tui.looks import Look
 from zot.tui.question import Question
 from zot.tui.terminal import Option
 
@@ -77,7 +80,7 @@ async def test_how_a_long_command_ended_is_seen_folded_and_unfolded(tmp_path: Pa
         await person.says("!bash seq 1 5000; exit 3")
         await person.idle()
         await person.sees("│ [exit 3]")
-        rows = [line.split("│ ")[1].strip() for line in person.screen.split("\n") if "  │ " in line]
+        rows = _body(person.screen)
         assert rows[:5] == ["1", "2", "3", "4", "5"]
         assert rows[5].endswith("more lines")
         assert [row.split("  ")[0] for row in rows[6:]] == ["[exit 3]"]
@@ -85,6 +88,36 @@ async def test_how_a_long_command_ended_is_seen_folded_and_unfolded(tmp_path: Pa
         await person.sees("│ 5000\n")
         assert "│ [exit 3]" in person.screen
         assert "more lines" not in person.screen
+
+
+@pytest.mark.parametrize("character", ["y", "\u6f22"], ids=["narrow", "wide"])
+async def test_a_long_line_is_folded_by_the_rows_that_it_takes(tmp_path: Path, character: str) -> None:
+    (tmp_path / "long").write_text(f"begin{character * 9000}end")
+    async with stage(tmp_path, size=(80, 30)) as person:
+        await person.sees("ready")
+        await person.says("!bash cat long; until [ -e go ]; do sleep 0.02; done; exit 3")
+        await person.sees(f"{character}end")
+        assert "begin" not in person.screen
+        assert len(_body(person.screen)) == 7
+        assert "earlier lines" in _body(person.screen)[0]
+        (tmp_path / "go").touch()
+        await person.idle()
+        *shown, hidden, end = _body(person.screen)
+        assert shown[0].startswith(f"begin{character}")
+        assert (len(shown), end.split("  ")[0]) == (5, "[exit 3]")
+        await person.pilot.press("ctrl+o", "ctrl+end")
+        await person.sees(f"{character}end")
+        call = next(one for one in person.app.transcript.entries if isinstance(one, CallEntry))
+        width = person.app.transcript.virtual_size.width - 2
+        total = len(_body("\n".join(strip.text for strip in call.draw(width, Look()))))
+        # A row of wide characters may end with a cell of nothing, so that there are a few more.
+        assert hidden.endswith(" more lines")
+        assert abs(int(hidden.split()[1]) - (total - 6)) <= (0 if character == "y" else total // 50)
+
+
+def _body(screen: str) -> list[str]:
+    """Return the rows below the head of a call."""
+    return [line.split("\u2502 ")[1].strip() for line in screen.split("\n") if "  \u2502 " in line]
 
 
 async def test_a_change_is_shown_as_a_diff_and_approved_with_all_of_it_in_sight(tmp_path: Path) -> None:

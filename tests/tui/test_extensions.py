@@ -190,6 +190,8 @@ async def test_panels_have_their_keys_and_are_closed_by_either_side(tmp_path: Pa
         assert "pressed rune" in person.screen
         await person.pilot.press("x")
         await person.misses("Second")
+        assert person.app.focused is person.app.editor
+        await person.pilot.press("shift+tab")
         person.app.post_message(Key("ideographic_space", "\u3000"))
         await person.until(lambda: keys(player)[-1] == ("panel_key", "one", "rune", "\u3000"))
         await person.pilot.press("z")
@@ -239,6 +241,30 @@ async def test_a_panel_takes_no_key_from_who_types_or_has_not_asked_for_it(tmp_p
         assert (person.app.editor.text, keys(player)) == ("cd", [])
         await person.pilot.press("shift+tab", "q")
         await person.until(lambda: keys(player) == [("panel_key", "two", "rune", "q")])
+
+
+async def test_the_keys_go_back_to_where_they_were_before_a_panel_had_them(tmp_path: Path) -> None:
+    player = Extension(tmp_path, "player", PLAYER)
+    async with stage(tmp_path, ext=(str(player.directory),), size=(100, 60)) as person:
+        await _known(person)
+        for command, title in (("/open ", "First"), ("/open2 ", "Second"), ("/long ", "Long")):
+            await person.says(command)
+            await _entered(person, title)
+            person.app.editor.focus()
+        await person.pilot.press("shift+tab")
+        await _entered(person, "Long")
+        await person.pilot.press("escape", *"hello")
+        await person.misses("Long")
+        assert (person.app.editor.text, person.app.focused) == ("hello", person.app.editor)
+        # From panel to panel they were in another one before.
+        await person.pilot.press("shift+tab", "shift+tab")
+        await _entered(person, "First")
+        await person.pilot.press("escape")
+        await _entered(person, "Second")
+        await person.pilot.press("escape")
+        await person.misses("Second")
+        assert person.app.focused is person.app.editor
+        assert keys(player) == [("panel_close", one, "", "") for one in ("long", "one", "two")]
 
 
 def _rows(person: Stage) -> list[int]:

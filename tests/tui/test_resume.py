@@ -66,6 +66,60 @@ async def test_a_long_prompt_of_an_earlier_time_is_no_trap_for_who_goes_back(tmp
         assert said == ["!echo first", long, long]
 
 
+async def test_how_answers_ended_is_seen_as_it_was_when_they_did(tmp_path: Path) -> None:
+    async with stage(tmp_path, size=(100, 60)) as person:
+        await person.sees("ready")
+        session = (await person.app.conversation.state()).session
+        for said, begun in (
+            ('!script say "one" ;; stall', "   one"),
+            ("!stall", "❯ !stall"),
+            ("!loop sleep 9", "bash  "),
+        ):
+            await person.says(said)
+            await person.sees(begun)
+            await person.pilot.press("escape")
+            await person.idle()
+        await person.says("!cut")
+        await person.decides("try again", "escape")
+        await person.says("!length")
+        await person.sees("│ cut off at the model's length limit")
+        await person.idle()
+        live = [line for line in _above(person.screen).split("\n") if "|" not in line]
+        assert [line for line in live if line.startswith(" │ ")] == [
+            " │ aborted",
+            " │ aborted",
+            " │ aborted",
+            " │ lab: the connection was cut (try again)",
+            " │ cut off at the model's length limit",
+        ]
+        path = tmp_path / "page.html"
+        await person.says(f"/export {path}")
+        await person.sees("the conversation is in")
+    async with stage(tmp_path, session=session, size=(100, 60)) as person:
+        await person.sees("This goes on and")
+        await person.idle()
+        assert _above(person.screen).split("\n") == live
+        assert "Ask again?" not in person.screen
+    ended = [line for line in path.read_text().split("\n") if 'class="ended"' in line]
+    assert [line.partition(">")[2].partition("<")[0][:7] for line in ended] == ["aborted"] * 3 + ["lab: th", "cut off"]
+
+
+async def test_an_answer_is_whole_although_a_compaction_failed_after_it(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        session = (await person.app.conversation.state()).session
+        await person.says("!echo the answer")
+        await person.sees("   the answer")
+        await person.idle()
+        await person.says("/compact ")
+        await person.sees("│ nothing to compact")
+        await person.idle()
+    async with stage(tmp_path, session=session) as person:
+        await person.sees("   the answer")
+        await person.idle()
+        assert "nothing to compact" not in person.screen
+
+
 def _above(screen: str) -> str:
     """Return what stands above the editor."""
     return screen.partition("───")[0]

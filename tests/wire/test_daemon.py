@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from zot.messages import Counters, ShownCall, ShownImage, ShownMessage, ShownResult, TextBlock
 from zot.wire import daemon, host, jsonrpc
 from zot.wire import daemon_greeting as greeting
+from zot.wire import daemon_messages as messages
 from zot.wire import daemon_server as server
 from zot.wire import daemon_session as session
 from zot.wire.daemon import METHODS, encode_error_in, encode_result_in, find, read_params, spelling_of
@@ -232,8 +233,8 @@ def test_the_answers_that_released_clients_wait_for_are_these() -> None:
 
 def test_only_our_keys_are_spelled_in_two_ways() -> None:
     call = ShownCall("c1", "bash", {"someKey": {"other_key": 1}})
-    message = session.MessageEntry.of(ShownMessage("assistant", (TextBlock("Hi"), call), "t"))
-    page = session.MessagePage("s", (message,), 1, 0)
+    message = messages.MessageEntry.of(ShownMessage("assistant", (TextBlock("Hi"), call), "t"))
+    page = messages.MessagePage("s", (message,), 1, 0)
     camel, snaked = (encode_result_in(spelling, ONE, page) for spelling in Spelling)
     assert camel.replace(b'"sessionId"', b'"session_id"') == snaked
     assert b'{"someKey":{"other_key":1}}' in snaked
@@ -241,8 +242,8 @@ def test_only_our_keys_are_spelled_in_two_ways() -> None:
 
 def test_a_message_is_shown_by_its_text_also_the_result_of_a_tool() -> None:
     output = ShownResult("c1", False, (TextBlock("a.txt"), ShownImage("image/png", 3)))
-    assert session.MessageEntry.of(ShownMessage("tool", (output,), "t")).content == "a.txt"
-    assert session.MessageEntry.of(ShownMessage("user", (TextBlock("hi"),), "t")).content == "hi"
+    assert messages.MessageEntry.of(ShownMessage("tool", (output,), "t")).content == "a.txt"
+    assert messages.MessageEntry.of(ShownMessage("user", (TextBlock("hi"),), "t")).content == "hi"
 
 
 def test_the_data_of_an_error_is_spelled_as_the_connection_is() -> None:

@@ -17,8 +17,8 @@ from zot.journal.look import Look
 from zot.journal.portable import MAX_LINE_BYTES, Header, checked
 from zot.journal.tables import SessionRecord, rows_after
 from zot.journal.transfer import exported, imported
-from zot.messages import show, timestamp
-from zot.past import everything
+from zot.messages import timestamp
+from zot.past import endings, everything, recalled
 from zot.private import write_new
 from zot.readable import one_line
 from zot.session import new_session_id
@@ -54,7 +54,10 @@ def _page(connection: sqlite3.Connection, session: SessionRecord) -> Iterator[by
     from zot.html.page import page
 
     rows = [row for _, row in rows_after(connection, session.number, 0, _ALL)]
-    said = [show(message) for message in everything([row for row in rows if isinstance(row, Said | Spliced)])]
+    ended = endings(rows)
+    said = [
+        recalled(message, ended) for message in everything([row for row in rows if isinstance(row, Said | Spliced)])
+    ]
     models = [row.model for row in rows if isinstance(row, Configured)]
     title = session.title or session.id
     yield page(title, said, model=models[-1] if models else "", usage=session.totals).encode("utf-8", "replace")

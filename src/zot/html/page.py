@@ -11,15 +11,18 @@ from zot.about import changes, summary
 from zot.html.blocks import markdown
 from zot.html.style import STYLE
 from zot.html.words import plain
-from zot.messages import Counters, ShownCall, ShownImage, ShownMessage, ShownResult, TextBlock
-from zot.readable import counted, one_line, size, when
+from zot.messages import Counters, PastMessage, ShownCall, ShownImage, ShownMessage, ShownResult, TextBlock
+from zot.readable import counted, ended, one_line, size, when
 
 #: Nothing is loaded and nothing runs, whatever somebody may have found to say.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'"
 
 
 def page(title: str, messages: Sequence[ShownMessage], *, model: str = "", usage: Counters | None = None) -> str:
-    """Return the page. Whatever was said is text in it: nothing of it can become part of the page."""
+    """Return the page. Whatever was said is text in it: nothing of it can become part of the page.
+
+    How turns ended is told as far as the messages know it.
+    """
     results = {
         block.call_id: block for message in messages for block in message.content if isinstance(block, ShownResult)
     }
@@ -60,6 +63,8 @@ def _message(message: ShownMessage, results: dict[str, ShownResult]) -> Iterator
             case ShownResult():
                 pass  # It stands below its call.
         said_at = ""
+    if isinstance(message, PastMessage) and (mark := ended(message.stop, message.error)):
+        yield f'<p class="ended" dir="auto">{plain(mark)}</p>'
 
 
 def _call(call: ShownCall, result: ShownResult | None) -> str:

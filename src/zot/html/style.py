@@ -17,6 +17,7 @@ header p, time { color: var(--dim); font-size: .85rem; margin: .2rem 0 .8rem; }
 time { float: right; margin: 0 0 0 1rem; }
 section { margin: 1.1rem 0; overflow-wrap: anywhere; }
 .user { border-left: 3px solid var(--accent); padding: .4rem .9rem; background: var(--soft); white-space: pre-wrap; }
+.ended { border-left: 3px solid var(--del); padding: 0 .9rem; overflow-wrap: anywhere; }
 a { color: var(--accent); }
 pre, code { font: .88em/1.45 ui-monospace, monospace; }
 pre { background: var(--soft); padding: .6rem .8rem; border-radius: 4px; white-space: pre-wrap; tab-size: 4; }
@@ -25,7 +26,7 @@ pre code { font-size: 1em; }
 details { border: 1px solid var(--line); border-radius: 4px; margin: .5rem 0; padding: .3rem .7rem; }
 details { overflow-wrap: anywhere; }
 summary { cursor: pointer; font-family: ui-monospace, monospace; font-size: .88em; }
-.failed summary, .del { color: var(--del); } .add { color: var(--add); }
+.failed summary, .del, .ended { color: var(--del); } .add { color: var(--add); }
 ul, ol { margin: .6em 0; padding-left: 1.8em; } li { margin: .2em 0; } li > ul, li > ol { margin: .1em 0; }
 .task { list-style: none; } .task > input { margin: 0 .5em 0 -1.4em; }
 .task > input + p { display: inline; }

@@ -318,6 +318,12 @@ class Record:
         numbers, rows = await self._files.reading(lambda connection: all_changes(connection, self.number))
         return [(seq, row) for seq, row in zip(numbers, rows, strict=True) if isinstance(row, Change)]
 
+    async def troubled(self) -> Sequence[Row]:
+        """Return all changes of the transcript, and the events of runs that came to no good end (`view.troubled`)."""
+        from zot.journal.view import troubled  # Only who looks at a session needs it.
+
+        return await self._files.reading(lambda connection: troubled(connection, self.number))
+
     async def content(self, digest: str) -> bytes | None:
         """Return the content of a file that a row refers to; None if it is lost."""
         return await self._files.reading(lambda connection: tables.blob(connection, bytes.fromhex(digest)))

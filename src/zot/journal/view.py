@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
+from contextlib import suppress
+from itertools import groupby, takewhile
+from operator import itemgetter
+from typing import Any
 
+from zot.errors import JournalDamaged
 from zot.events import AgentEvent, ApprovalRequest, ConversationReplaced, Done, ExtNotify
 from zot.journal.chunks import Chunk, Kind, unpack, verified
-from zot.journal.tables import CHUNK, SessionRecord, get, last_seq, rows_after
-from zot.store import Change, Configured, Spliced, Wrote
+from zot.journal.tables import CHUNK, SessionRecord, all_changes, get, last_seq, rows_after
+from zot.store import Change, Configured, Row, Spliced, Wrote
 
+#: Where these are in a row of the table.
+_RUN, _BODY = CHUNK.split(", ").index("run"), CHUNK.split(", ").index("body")
+#: How events are written that tell of no good end.
+_TROUBLE = (b'"type":"error"', b'"stop":"error"', b'"stop":"aborted"', b'"stop":"length"')
 #: No row has a greater number.
 _NEWEST = (1 << 63) - 1
 
@@ -70,6 +78,30 @@ def _replaced(chunk: Chunk) -> Iterator[tuple[int, AgentEvent]]:
             # What a rewind did to files is recorded with it.
             files = takewhile(lambda one: isinstance(one, Wrote) and one.call is None, rows[at + 1 :])
             yield chunk.first + at + len(list(files)), ConversationReplaced(row.start + len(row.messages))
+
+
+def troubled(connection: sqlite3.Connection, number: int) -> list[Row]:
+    """Return the changes of a session's transcript, and among them the events of the runs in which something failed or
+    was cut off; nothing if there is no such run.
+
+    A run that cannot be read is left out: nobody needs it to go on. Raise JournalDamaged.
+    """
+    query = f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? ORDER BY first"
+    events: list[tuple[int, Row]] = []
+    for _, rows in groupby(connection.execute(query, (number, Kind.EVENTS)), itemgetter(_RUN)):
+        if _may_have_failed(run := list(rows)):
+            with suppress(JournalDamaged):
+                events += [one for chunk in map(verified, run) for one in enumerate(unpack(chunk), chunk.first)]
+    if not events:
+        return []
+    changes = zip(*all_changes(connection, number), strict=True)
+    return [row for _, row in sorted([*changes, *events], key=itemgetter(0))]
+
+
+def _may_have_failed(run: Sequence[tuple[Any, ...]]) -> bool:
+    """False for most: those need not be decoded. To look here is much quicker than to let SQLite do it."""
+    bodies = [row[_BODY] for row in run if isinstance(row[_BODY], bytes)]
+    return any(word in body for body in bodies for word in _TROUBLE)
 
 
 def run_so_far(connection: sqlite3.Connection, session_id: str, upto: int) -> Sequence[AgentEvent]:

@@ -11,12 +11,14 @@ import msgspec
 from zot.encoding import encode
 from zot.errors import NoSuchAgent, NoSuchSession
 from zot.hub import Hub
-from zot.messages import Message, show, thought_of
+from zot.messages import Message, show
+from zot.past import Endings, recalled
 from zot.serve.checked_out import checked_out
 from zot.serve.connection import Connection, Handler
 from zot.serve.shelf import Entry, Shelf
 from zot.serve.using import check_use
 from zot.wire import daemon_session as said
+from zot.wire.daemon_messages import MessageEntry, Messages
 from zot.wire.spelling import Spelled, Spelling, spelled
 
 #: How long a list waits for sessions to be seen to that a dead process left.
@@ -26,7 +28,7 @@ _PIECE_BYTES = 256 << 10
 
 
 class _EncodedPage(Spelled, frozen=True):
-    """A `said.MessagePage` of messages that have been encoded before, each by itself."""
+    """A `MessagePage` of messages that have been encoded before, each by itself."""
 
     session_id: str
     messages: tuple[msgspec.Raw, ...]
@@ -89,8 +91,9 @@ class KeptMethods:
             parent_id=record.parent or said.ABSENT,
         )
 
-    async def _messages(self, connection: Connection, asked: said.Messages) -> _EncodedPage:
+    async def _messages(self, connection: Connection, asked: Messages) -> _EncodedPage:
         last_seq: int | said.Absent = said.ABSENT
+        ended: Endings | None = None
         try:
             seq, epoch = await self._shelf.standing(asked.session_id)
             await self._hub.refresh(asked.session_id, seq, epoch)
@@ -99,19 +102,22 @@ class KeptMethods:
                 messages = list(session.transcript.messages)
                 if asked.view == "past":
                     messages, last_seq = list(before.messages), before.seq
+                    ended = await self._shelf.endings(asked.session_id)
                 if asked.view == "full":
                     kept = await session.all_messages()
                     messages = [msgspec.structs.replace(message, shown_text=None) for message in kept]
         except NoSuchAgent:  # Nobody can use it, but it can be read.
-            messages, last_seq = await self._recorded(asked), seq if asked.view == "past" else said.ABSENT
+            messages = await self._recorded(asked)
+            if asked.view == "past":
+                last_seq, ended = seq, await self._shelf.endings(asked.session_id)
         except NoSuchSession:
             messages = []
         stop = len(messages) if asked.before_index is None else min(asked.before_index, len(messages))
         start = 0 if asked.limit is None else max(0, stop - asked.limit)
-        page = await _encoded(messages[start:stop], connection.spelling, thinking=asked.view == "past")
+        page = await _encoded(messages[start:stop], connection.spelling, ended)
         return _EncodedPage(asked.session_id, tuple(page), len(messages), start, last_seq)
 
-    async def _recorded(self, asked: said.Messages) -> list[Message]:
+    async def _recorded(self, asked: Messages) -> list[Message]:
         """Return the messages of a session that cannot be loaded."""
         kept = await self._shelf.messages(asked.session_id, every=asked.view == "full")
         return [msgspec.structs.replace(one, shown_text=None) for one in kept] if asked.view == "full" else kept
@@ -138,12 +144,14 @@ class KeptMethods:
         return said.GitBranch(asked.session_id, branch or msgspec.UNSET, commit or msgspec.UNSET)
 
 
-async def _encoded(messages: Sequence[Message], spelling: Spelling, *, thinking: bool) -> list[msgspec.Raw]:
-    """Return messages as clients see them, encoded. If that takes a while, others go on meanwhile."""
+async def _encoded(messages: Sequence[Message], spelling: Spelling, ended: Endings | None) -> list[msgspec.Raw]:
+    """Return messages as clients see them, encoded; with all that those want to know who were not there, if it is given
+    how turns ``ended``. If that takes a while, others go on meanwhile.
+    """
     found: list[msgspec.Raw] = []
     size = 0
     for message in messages:
-        entry = said.MessageEntry.of(show(message), thought_of(message) if thinking else "")
+        entry = MessageEntry.of(show(message) if ended is None else recalled(message, ended))
         data = encode(spelled(spelling, entry))
         found.append(msgspec.Raw(data))
         size += len(data)

@@ -14,10 +14,10 @@ from zot.journal import tables, view
 from zot.journal.journal import Journal
 from zot.journal.tables import SessionRecord
 from zot.messages import Message, timestamp
-from zot.past import everything, standing
+from zot.past import Endings, endings, everything, standing
 from zot.serve.costs import Span, added_up
 from zot.serve.ledger import Ledger
-from zot.store import Change
+from zot.store import Change, Row
 from zot.wire.daemon_server import Costs
 
 
@@ -95,6 +95,14 @@ class Shelf:
             return everything(changes) if every else standing(changes)
 
         return await self._journal.reading(look)
+
+    async def endings(self, session_id: str) -> Endings:
+        """Return how turns ended that came to no good end. Raise NoSuchSession."""
+
+        def look(connection: sqlite3.Connection) -> list[Row]:
+            return view.troubled(connection, tables.get(connection, session_id).number)
+
+        return endings(await self._journal.reading(look))
 
     async def find(self, session_id: str) -> SessionRecord:
         """Return what is recorded of a session. Raise NoSuchSession."""

@@ -17,10 +17,9 @@ from zot.tui.asked import called_with
 from zot.tui.entries import DIM, Entry
 from zot.tui.looks import Look, frank, safe, written
 from zot.tui.markdown import drawn, plain_line, with_prefix
+from zot.tui.rows import Line, first, height, last
 
 State: TypeAlias = Literal["writing", "waiting", "running", "done", "failed"]
-#: What it says, and its style.
-Line: TypeAlias = tuple[str, str]
 
 _COLOURS: dict[State, str] = {
     "writing": "dim",
@@ -29,11 +28,13 @@ _COLOURS: dict[State, str] = {
     "done": "green",
     "failed": "red",
 }
-#: How many lines of a folded call are shown, and how many of one that is not: more than our own tools return.
-_FOLDED_LINES = 6
-_UNFOLDED_LINES = 5000
+#: How many rows of a folded call are shown, and how many of one that is not: more than our own tools return.
+_FOLDED_ROWS = 6
+_UNFOLDED_ROWS = 5000
 #: So many of those of a command are its last: how it ended stands there.
-_LAST_LINES = 1
+_LAST_ROWS = 1
+#: What stands left of them.
+_INDENT = 4
 #: How much of what a tool says while it runs is kept.
 _LIVE_CHARACTERS = 64 * 1024
 
@@ -57,7 +58,11 @@ class CallEntry(Entry):
     @property
     def text(self) -> str:
         body = [*self._body()]
-        return "\n".join([self._head(), *(line for line, _ in body[: _FOLDED_LINES if self.folded else None])])
+        return "\n".join([self._head(), *(line for line, _ in body[: _FOLDED_ROWS if self.folded else None])])
+
+    def estimate(self, width: int) -> int:
+        # The head is one more, and how much is hidden another.
+        return min(super().estimate(width), self._limit + 2)
 
     def write(self, delta: str) -> None:
         """The model writes more of its arguments."""
@@ -90,7 +95,7 @@ class CallEntry(Entry):
     def draw(self, width: int, look: Look) -> list[Strip]:
         is_named = self._is_named(width)
         body = [*self._body(is_named=is_named)]
-        shown, hidden, last = self._cut(body)
+        shown, hidden, below = self._cut(body, max(1, width - _INDENT))
         head = Text(no_wrap=True, overflow="ellipsis")
         is_whole = is_named and (not body or (self.folded and not hidden))
         head.append(f"{self._mark(look, is_whole=is_whole)} ", _COLOURS[self.state])
@@ -102,21 +107,30 @@ class CallEntry(Entry):
         lines += _indented(shown, width, look)
         if hidden and self.state != "running":
             lines += _indented([(f"{look.more} {counted(hidden, 'more line')}", "dim")], width, look)
-        return [*lines, *_indented(last, width, look), *self.hung()]
+        return [*lines, *_indented(below, width, look), *self.hung()]
 
     def _mark(self, look: Look, *, is_whole: bool) -> str:
         if self.state == "failed":  # Where there are no colours it must be seen, too.
             return look.failed
         return look.call if is_whole else look.folded if self.folded else look.unfolded
 
-    def _cut(self, body: list[Line]) -> tuple[list[Line], int, list[Line]]:
-        """Return the lines to show, how many are not, and which to show below: of one that runs only the newest are."""
-        limit = _FOLDED_LINES if self.folded else _UNFOLDED_LINES
-        hidden = max(0, len(body) - limit)
+    @property
+    def _limit(self) -> int:
+        return _FOLDED_ROWS if self.folded else _UNFOLDED_ROWS
+
+    def _cut(self, body: list[Line], width: int) -> tuple[list[Line], int, list[Line]]:
+        """Return what to show, how many rows are not, and what to show below: of a call that runs only the newest are.
+
+        A line may be as long as many: rows of the screen count.
+        """
+        limit = self._limit
+        hidden = max(0, height(body, width) - limit)
+        if not hidden:
+            return body, 0, []
         if self.state == "running":
-            return body[hidden:], hidden, []
-        last = _LAST_LINES if hidden and "command" in (self._args or {}) else 0
-        return body[: limit - last], hidden, body[len(body) - last :]
+            return last(body, limit, width), hidden, []
+        below = _LAST_ROWS if "command" in (self._args or {}) else 0
+        return first(body, limit - below, width), hidden, last(body, below, width)
 
     def _head(self) -> str:
         """Return what the call is about, in one line."""
@@ -157,5 +171,5 @@ def _indented(lines: Iterable[Line], width: int, look: Look) -> list[Strip]:
     return [
         strip
         for text, style in lines
-        for strip in with_prefix(plain_line(text or " ", style, width - 4), prefix, prefix)
+        for strip in with_prefix(plain_line(text or " ", style, width - _INDENT), prefix, prefix)
     ]

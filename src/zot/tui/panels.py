@@ -8,12 +8,14 @@ from contextlib import suppress
 from typing import TypeAlias
 
 from textual.containers import Vertical
+from textual.widget import Widget
 
 from zot.errors import UserError
 from zot.events import PanelClosed, PanelOpened, PanelRendered
 from zot.tui.editor import Editor
 from zot.tui.order import DEAD_S
 from zot.tui.panel import Panel
+from zot.tui.transcript import Transcript
 
 #: The frame, and one line.
 _SMALL = 3
@@ -36,6 +38,8 @@ class Panels(Vertical):
         self._wanted: dict[str, float] = {}
         #: The one that has the focus, or had it last.
         self._entered: Panel | None = None
+        #: Which one had the keys when another was entered, by that other.
+        self._left_for: dict[Panel, Panel] = {}
         #: How many lines a question leaves to them; None if none is asked.
         self._left: int | None = None
 
@@ -43,6 +47,18 @@ class Panels(Vertical):
         """Have no more than so many lines while something must be answered, and as many as usual behind that: None."""
         self._left = lines
         self.fit()
+
+    def on_mount(self) -> None:
+        self.watch(self.screen, "focused", self._focus_moved, init=False)
+
+    def _focus_moved(self, before: Widget | None, now: Widget | None) -> None:
+        """Know where the keys go back to. A question only borrows them, and a panel that is closed is no place."""
+        if not isinstance(now, Panel):
+            return
+        if isinstance(before, Editor | Transcript):
+            self._left_for.pop(now, None)
+        elif isinstance(before, Panel) and before in self._open.values():
+            self._left_for[now] = before
 
     def on_descendant_focus(self) -> None:
         self._entered = next((panel for panel in self._open.values() if panel.has_focus), self._entered)
@@ -106,6 +122,7 @@ class Panels(Vertical):
     async def close_all(self) -> None:
         """Show none any more."""
         self._open.clear()
+        self._left_for.clear()
         self._wanted.clear()
         await self.remove_children()
 
@@ -113,7 +130,8 @@ class Panels(Vertical):
         panel = self._open.pop(panel_id, None)
         if panel is None:
             return
+        before = self._left_for.pop(panel, None)
         if panel.has_focus:
-            self.screen.set_focus(next(reversed(self._open.values()), self._elsewhere))
+            self.screen.set_focus(before if before in self._open.values() else self._elsewhere)
         await panel.remove()
         self.fit()

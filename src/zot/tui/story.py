@@ -26,8 +26,8 @@ from zot.events import (
     TurnStart,
     UserMessage,
 )
-from zot.messages import PastMessage, ShownBlock, ShownCall, ShownImage, ShownResult, TextBlock, text_of
-from zot.readable import duration
+from zot.messages import PastMessage, ShownBlock, ShownCall, ShownImage, ShownResult, Stop, TextBlock, text_of
+from zot.readable import duration, ended
 from zot.tui.calls import CallEntry
 from zot.tui.entries import AnswerEntry, Entry, NoteEntry, ThoughtEntry, UserEntry, image
 
@@ -62,6 +62,7 @@ class Story:
                 for block in message.content:
                     if isinstance(block, ShownResult):
                         self._finish(block.call_id, block.content, is_error=block.is_error)
+            self._note_end(message.stop, message.error)
 
     def tell(self, events: Iterable[AgentEvent]) -> None:
         """Tell what happened."""
@@ -162,16 +163,13 @@ class Story:
 
     def _end_turn(self, event: TurnEnd) -> None:
         self._end_thought()
-        match event.stop:
-            case "error":
-                self._error = event.error or "the model call failed"
-                self._add(NoteEntry(self._error, "error"))
-            case "aborted":
-                self._add(NoteEntry("aborted", "warn"))
-            case "length":
-                self._add(NoteEntry("cut off at the model's length limit", "warn"))
-            case _:
-                pass
+        self._note_end(event.stop, event.error)
+        if event.stop == "error":
+            self._error = ended(event.stop, event.error)
+
+    def _note_end(self, stop: Stop, error: str | None) -> None:
+        if mark := ended(stop, error):
+            self._add(NoteEntry(mark, "error" if stop == "error" else "warn"))
 
     def _end(self, event: Done) -> None:
         for call in self._calls.values():  # A half-written call is dropped by an abort.

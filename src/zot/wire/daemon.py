@@ -208,8 +208,8 @@ _DECLARED: Final = (
     ),
     Method(
         "session/messages",
-        "session.Messages",
-        "session.MessagePage",
+        "messages.Messages",
+        "messages.MessagePage",
         "Returns the conversation, or a page of it; empty for a session that does not exist.",
     ),
     Method("session/state", "session.OfSession", "session.State", "Tells how a session is.", _GONE),

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from zot.messages import Counters, ShownBlock, ShownMessage, text_of
+from zot.messages import Counters
 from zot.wire.spelling import Spelled
 
 Absent: TypeAlias = msgspec.UnsetType
@@ -211,48 +211,6 @@ class SessionEntry(Spelled, frozen=True, kw_only=True):
 
 class Sessions(Spelled, frozen=True):
     sessions: tuple[SessionEntry, ...]
-
-
-class Messages(Spelled, frozen=True):
-    """``limit`` messages before the one with the number ``before_index``; the last ones, if it is not given."""
-
-    session_id: str
-    limit: Count | None = None
-    before_index: Count | None = None
-    view: Literal["shown", "full", "past"] = "shown"
-
-
-class MessageEntry(Spelled, frozen=True):
-    """A message. ``content`` is its text; ``blocks`` all of it, spelled as in zot RPC on every connection.
-
-    With the view ``past``, ``thinking`` is what the model thought.
-    """
-
-    role: Literal["user", "assistant", "tool"]
-    content: str
-    time: str
-    blocks: tuple[ShownBlock, ...]
-    thinking: str | Absent = ABSENT
-
-    @staticmethod
-    def of(message: ShownMessage, thinking: str = "") -> MessageEntry:
-        """Return a message as this dialect shows it."""
-        blocks = message.content
-        said = text_of(blocks) or "".join(text_of(getattr(block, "content", ())) for block in blocks)
-        return MessageEntry(message.role, said, message.time, blocks, thinking or ABSENT)
-
-
-class MessagePage(Spelled, frozen=True):
-    """``start`` is the number of the first of these ``messages``, ``total`` how many there are.
-
-    With the view ``past``, `session/attach` after ``last_seq`` tells all that followed.
-    """
-
-    session_id: str
-    messages: tuple[MessageEntry, ...]
-    total: int
-    start: int
-    last_seq: int | Absent = ABSENT
 
 
 class State(Spelled, frozen=True, kw_only=True):
