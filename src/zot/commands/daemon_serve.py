@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from zot.serve.chores import Chores
 from zot.serve.claim import Claim
 from zot.serve.log_file import LogFile
 from zot.serve.log_handler import LogHandler
+from zot.serve.staying import stay
 from zot.serve.stdio import leave
 from zot.serve.systemd import Notifier
 
@@ -61,9 +62,10 @@ async def serve(
         daemon = Daemon(parts, ephemeral=ephemeral)
         log.addHandler(daemon.log_feed)
         _heed_signals(daemon, claim, notifier)
-        await _open(daemon, claim)
+        leave_socket = await _open(daemon, claim)
         async with Chores() as chores:
             chores.start(_ping(notifier), "watchdog")
+            chores.start(stay(daemon, claim, leave_socket), "staying")
             chores.start(_load(daemon, given.get("provider", "")), "loading")
             is_there = await _attend(daemon, parts, claim, notifier, listens)
         parts.audit.close()
@@ -92,13 +94,14 @@ async def _furnish(place: Place, agents: Agents, given: Mapping[str, Any]) -> Es
         raise
 
 
-async def _open(daemon: Daemon, claim: Claim) -> None:
-    """Be there at the socket."""
+async def _open(daemon: Daemon, claim: Claim) -> Callable[[], None]:
+    """Be there at the socket; return what ends that."""
     from zot.serve.daemon import listen
 
-    await listen(daemon, claim.listener)
+    leave_socket = await listen(daemon, claim.listener)
     gc.freeze()
     gc.enable()
+    return leave_socket
 
 
 async def _attend(

@@ -15,7 +15,7 @@ from zot.endpoint import Place, locate
 from zot.errors import ConfigError, UserError
 from zot.learned import learned
 from zot.printable import printable
-from zot.serve.lock_file import is_alive, owned_since, owner
+from zot.serve.lock_file import GONE, STOP, is_alive, owned_since, owner
 from zot.token_file import names_in, path_in
 
 _RUNNING, _FAILED, _NOT_RUNNING = 0, 1, 3
@@ -83,8 +83,7 @@ def look(place: Place, *, within_s: float = _ANSWER_S) -> Status:
     except (OSError, Refused, msgspec.ValidationError) as problem:
         if pid is None and isinstance(problem, FileNotFoundError | ConnectionRefusedError):
             return nothing
-        what = "it does not answer" if isinstance(problem, TimeoutError) else str(problem)
-        return msgspec.structs.replace(nothing, pid=pid or None, problem=what)
+        return msgspec.structs.replace(nothing, pid=pid or None, problem=_wrong(problem))
     return msgspec.structs.replace(
         nothing,
         running=True,
@@ -98,6 +97,13 @@ def look(place: Place, *, within_s: float = _ANSWER_S) -> Status:
         listens=said.listens,
         token_problem=_token_problem(said.data_dir or place.data_dir) if said.listens else None,
     )
+
+
+def _wrong(problem: Exception) -> str:
+    """Return what is wrong with a daemon that owns its endpoint."""
+    if isinstance(problem, TimeoutError):
+        return "it does not answer"
+    return f"{GONE} {STOP}" if isinstance(problem, FileNotFoundError) else str(problem)
 
 
 def _token_problem(data_dir: str) -> str | None:

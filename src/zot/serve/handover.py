@@ -23,7 +23,7 @@ import msgspec
 from zot.errors import DaemonRunning
 from zot.serve import lock_file
 from zot.serve.claim import Claim
-from zot.serve.dial import dial
+from zot.serve.dial import Patience, reach
 from zot.wire.lines import LineSplitter
 
 _READ_BYTES = 1 << 16
@@ -85,7 +85,7 @@ def take_over(path: str, *, within_s: float = 30.0) -> Claim | None:
     """
     deadline = time.monotonic() + within_s
     try:
-        line = _Connection(dial(path, within_s), deadline)
+        line = _Connection(reach(path, within_s, Patience(path)), deadline)
         with line.socket:
             return _taken(path, line)
     except TimeoutError:
