@@ -35,6 +35,10 @@ class Kept:
         assert process.returncode is not None
         return Said(out.decode(), err.decode(), process.returncode)
 
+    def newest(self) -> str:
+        sessions = json.loads(self.run("call", "session/list", '{"limit":1}').out)["sessions"]
+        return str(sessions[0]["sessionId"])
+
     @contextmanager
     def serving(self) -> Iterator[None]:
         daemon = self.start("daemon", "--provider", "lab")
@@ -185,3 +189,19 @@ def test_one_that_is_about_to_start_can_be_waited_for(tmp_path: Path, nursery: N
     with kept.serving():
         _, err = waiting.communicate(b"!echo here\n", timeout=PATIENCE_S)
     assert waiting.returncode == 0, err
+
+
+def test_a_session_whose_directory_is_gone_goes_on_where_somebody_says(kept: Kept) -> None:
+    here, there = kept.directory / "here", kept.directory / "there"
+    for place in (here, there):
+        place.mkdir()
+    assert kept.run("attach", "--new", "--cwd", "here", typed=b"!bash pwd\n").out.count(str(here)) == 1
+    moving = ("attach", "--cwd", "there")
+    stays = kept.run(*moving)
+    assert (f"works in {here}, which is there: it stays there" in stays.err, stays.code) == (True, 1)
+    kept.run("call", "session/close", json.dumps({"sessionId": kept.newest()}))
+    here.rmdir()
+    lost = kept.run("attach", typed=b"!echo hi\n")
+    assert ("zot attach SESSION --cwd DIR" in lost.err, lost.code) == (True, 1)
+    moved = kept.run(*moving, typed=b"!bash pwd\n")
+    assert (str(there) in moved.out, moved.code) == (True, 0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from daemons import PATIENCE_S, Caller, Running, running
+from daemons import PATIENCE_S, Caller, Frame, Running, running
 from zot.hub import Hub
 from zot.version import __version__
 
@@ -325,6 +325,45 @@ async def test_the_directory_of_a_session(caller: Caller, tmp_path: Path) -> Non
     branch = await caller.get("session/git_branch", sessionId="s")
     assert branch == {"sessionId": "s", "branch": "main", "hash": "0123456"}
     assert (await caller.error("session/new", agentAlias="default", cwd="work"))[0] == -32602
+
+
+@pytest.mark.parametrize("is_loaded", [True, False])
+async def test_a_session_that_exists_stays_in_its_directory_until_that_is_gone(
+    daemon: Running, caller: Caller, tmp_path: Path, is_loaded: bool
+) -> None:
+    asked, [here, there] = {"agentAlias": "default", "sessionId": "s"}, [tmp_path / "here", tmp_path / "there"]
+    for place in (here, there):
+        place.mkdir()
+    await caller.get("session/new", **asked, cwd=str(here))
+
+    async def again(**more: str) -> Frame:
+        if not is_loaded:
+            await daemon.daemon.hub.let_go("s")
+        return await caller.ask("session/new", **asked, **more)
+
+    assert (await again(cwd=str(there)))["result"]["workspaceDir"] == str(here)
+    assert (await again(cwd=str(tmp_path / "none")))["error"]["code"] == -32602
+    here.rmdir()
+    assert (await again(cwd=str(there)))["result"]["workspaceDir"] == str(there)
+    await caller.get("session/prompt", sessionId="s", prompt="!bash pwd")
+    [result] = [one["rawOutput"] for one in caller.updates("s") if one["type"] == "tool_result"]
+    assert f"\n{there}\n" in result
+    assert (await again())["result"]["workspaceDir"] == str(there)
+
+
+async def test_a_session_whose_directory_is_gone_says_what_helps_here(
+    daemon: Running, caller: Caller, tmp_path: Path
+) -> None:
+    (tmp_path / "gone").mkdir()
+    await caller.get("session/new", agentAlias="default", sessionId="s", cwd=str(tmp_path / "gone"))
+    await caller.get("session/close", sessionId="s")
+    (tmp_path / "gone").rmdir()
+    code, told = await caller.error("session/prompt", sessionId="s", prompt="!echo hi")
+    assert (code, told) == (
+        -32602,
+        f"{tmp_path}/gone, where this session works, is gone; session/new with its sessionId and a cwd, or"
+        " zot attach SESSION --cwd DIR, names another place",
+    )
 
 
 async def test_attachments_are_for_the_model_to_read(caller: Caller, tmp_path: Path) -> None:

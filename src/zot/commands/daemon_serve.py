@@ -23,7 +23,6 @@ from zot.serve.chores import Chores
 from zot.serve.claim import Claim
 from zot.serve.log_file import LogFile
 from zot.serve.log_handler import LogHandler
-from zot.serve.staying import stay
 from zot.serve.stdio import leave
 from zot.serve.systemd import Notifier
 
@@ -65,7 +64,7 @@ async def serve(
         leave_socket = await _open(daemon, claim)
         async with Chores() as chores:
             chores.start(_ping(notifier), "watchdog")
-            chores.start(stay(daemon, claim, leave_socket), "staying")
+            chores.start(_stay(daemon, claim, leave_socket), "staying")
             chores.start(_load(daemon, given.get("provider", "")), "loading")
             is_there = await _attend(daemon, parts, claim, notifier, listens)
         parts.audit.close()
@@ -142,6 +141,14 @@ async def _watch(daemon: Daemon) -> None:
     """Tell those who follow a session of what others do with it."""
     await daemon.greeted(_LOAD_S)
     await daemon.watch.run()
+
+
+async def _stay(daemon: Daemon, claim: Claim, leave_socket: Callable[[], None]) -> None:
+    """Look after the socket."""
+    await daemon.greeted(_LOAD_S)
+    from zot.serve.staying import stay
+
+    await stay(daemon, claim, leave_socket)
 
 
 async def _wind_down(daemon: Daemon, parts: Establishment, web: Sequence[Listening]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -96,10 +98,22 @@ class SessionMethods:
 
         wanted = Wanted(asked.agent_alias, asked.cwd, guarded=not connection.is_local)
         session_id = asked.session_id or new_session_id()
+        await self._leave_lost(session_id, wanted)
         for _ in range(_TRIES):
             with suppress(NoSuchSession):  # Others have deleted it at that moment: then it is made again.
                 return await self._opened(connection, session_id, wanted)
         return await self._opened(connection, session_id, wanted)
+
+    async def _leave_lost(self, session_id: str, wanted: Wanted) -> None:
+        """Let a session be opened elsewhere if its directory is gone, and another is wanted. Raise UserError."""
+        if wanted.cwd is None:
+            return
+        if not os.path.isabs(wanted.cwd) or not await asyncio.to_thread(os.path.isdir, wanted.cwd):
+            raise UserError(f"{wanted.cwd}: the directory of a session must be one that is there, and absolute")
+        session = self._hub.session(session_id)
+        is_lost = session is not None and not await asyncio.to_thread(os.path.isdir, session.agent.cwd)
+        if session is not None and is_lost and not session.busy:
+            await self._hub.let_go(session_id)
 
     async def _opened(self, connection: Connection, session_id: str, wanted: Wanted | None) -> Told:
         # What is there already and is only to be known takes no room that others need.

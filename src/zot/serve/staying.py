@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from zot.errors import ConfigError, DaemonRunning
+from zot.errors import ConfigError, DaemonRunning, Stopping
 
 if TYPE_CHECKING:
     from zot.serve.claim import Claim
@@ -26,20 +26,16 @@ async def stay(daemon: Daemon, claim: Claim, leave: Callable[[], None], *, every
     """
     from zot.serve.daemon import listen
 
-    task = asyncio.current_task()
-
-    def end() -> None:
-        assert task is not None
-        task.cancel()
-
-    daemon.when_stopping(end)  # At once: from then on the endpoint may be given away.
     complained = ""
     while True:
         await asyncio.sleep(every_s)
         try:
+            daemon.hub.check_open()
             if not claim.restore():
                 complained = ""
                 continue
+        except Stopping:  # From now on the endpoint may be given away.
+            return
         except (OSError, ConfigError, DaemonRunning) as problem:
             if str(problem) != complained:
                 complained = str(problem)
