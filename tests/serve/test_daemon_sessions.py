@@ -399,6 +399,34 @@ async def test_a_turn_goes_on_as_it_began_when_the_configuration_is_read_again(t
         assert [one["isError"] for one in caller.updates("s") if one["type"] == "tool_result"] == [False, True]
 
 
+async def test_a_policy_that_is_read_again_holds_in_sessions_that_are_loaded_and_rest(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[agents.one]\nprovider = "lab"\npolicy = ["bash=allow"]\n')
+    async with running(tmp_path) as daemon:
+        caller, other = await daemon.caller(), await daemon.caller()
+        for name in ("rests", "runs", "leaves"):
+            await caller.get("session/new", agentAlias="one", sessionId=name)
+            await other.get("session/attach", sessionId=name)
+        left = "(sleep 60 >/dev/null 2>&1 &) ; echo left"
+        await caller.get("session/prompt", sessionId="leaves", prompt=f"!bash {left}")
+        running_turn = caller.call("session/prompt", sessionId="runs", prompt="!stall")
+        await caller.until(sessionId="runs", type="state")
+        (tmp_path / "config.toml").write_text('[agents.one]\nprovider = "lab"\npolicy = ["*=deny"]\n')
+        await caller.get("config/reload")
+        assert set((await caller.get("status"))["sessionIds"]) == {"runs", "leaves"}
+        await caller.get("session/cancel", sessionId="runs")
+        await caller.answer(running_turn)
+        for name in ("rests", "runs", "leaves"):
+            await caller.get("session/prompt", sessionId=name, prompt="!bash echo hi")
+        heard = [(one["sessionId"], one["isError"]) for one in caller.updates() if one["type"] == "tool_result"]
+        assert heard == [("leaves", False), ("rests", True), ("runs", True), ("leaves", False)]
+        await caller.get("session/close", sessionId="leaves")
+        await caller.get("session/prompt", sessionId="leaves", prompt="!bash echo hi")
+        await other.until(sessionId="leaves", type="tool_result", isError=True)
+        assert [one for one in other.updates() if one["type"] == "tool_result"] == [
+            one for one in caller.updates() if one["type"] == "tool_result"
+        ], "who follows a session still does"
+
+
 async def test_settings_that_are_read_again_count_at_once(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
         caller = await daemon.caller()
