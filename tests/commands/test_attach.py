@@ -205,3 +205,18 @@ def test_a_session_whose_directory_is_gone_goes_on_where_somebody_says(kept: Kep
     assert ("zot attach SESSION --cwd DIR" in lost.err, lost.code) == (True, 1)
     moved = kept.run(*moving, typed=b"!bash pwd\n")
     assert (str(there) in moved.out, moved.code) == (True, 0)
+
+
+@pytest.mark.parametrize("last", ["a turn", "a new beginning", "a setting"])
+def test_all_that_happened_is_shown_also_if_nothing_is_typed(kept: Kept, last: str) -> None:
+    name = last.replace(" ", "-")
+    kept.run("call", "session/new", json.dumps({"agentAlias": "default", "sessionId": name}))
+    assert kept.run("attach", name, "--after", "0").out == "", "nothing has happened"
+    kept.run("call", "session/prompt", json.dumps({"sessionId": name, "prompt": "!echo one"}))
+    if method := {"a new beginning": "session/clear", "a setting": "session/configure"}.get(last):
+        asked = {"sessionId": name, "overrides": {"reasoning": "low"}}
+        assert kept.run("call", method, json.dumps(asked)).code == 0
+    said = kept.run("attach", name, "--after", "0")
+    more = "! the conversation begins anew\n" if last == "a new beginning" else ""
+    assert (said.out, said.code) == (f"> !echo one\none\n\n{more}", 0)
+    assert kept.run("attach", name, "--after", "999").out == ""

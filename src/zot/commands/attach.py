@@ -189,7 +189,11 @@ class Attachment:
         Return the exit code: what was piped in may have failed; whoever types has seen it.
         """
         remark(f"attached to {printable(self._session.id)}; /quit leaves, /cancel ends a turn")
-        begin = await self._beginning() if after is None else after
+        if after is None:
+            begin = await self._beginning()
+        else:
+            begin, last = after, self._session.opened.last_event_seq
+            self._due = last if isinstance(last, int) and last > after else 0  # An earlier daemon does not say it.
         showing = asyncio.create_task(self._show(begin), name="zot showing")
         typing = asyncio.create_task(self._obey(), name="zot typing")
         await asyncio.wait({showing, typing}, return_when=asyncio.FIRST_COMPLETED)

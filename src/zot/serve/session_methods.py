@@ -19,6 +19,7 @@ from zot.serve.connection import Connection, Handler, as_rpc_error
 from zot.serve.reply import Reply
 from zot.serve.using import check_use, used
 from zot.wire import daemon_session as said
+from zot.wire.daemon import Dialect
 from zot.wire.jsonrpc import INVALID_PARAMS, SESSION_NOT_FOUND, RpcError
 from zot.wire.turn import TurnSummary
 from zot.wire.updates import pending_of
@@ -41,6 +42,9 @@ class Shelf(Protocol):
 
     async def asked_at(self, session_id: str, request_id: str) -> int:
         """Return the number of a question that the newest run asked; 0 if that is not on record."""
+
+    async def last_told(self, session_id: str, upto: int) -> int:
+        """Return the number of the newest event, not above a number; 0 if there is none. Raise NoSuchSession."""
 
     async def doing(self, session_id: str) -> tuple[bool, ApprovalRequest | None]:
         """Return if somebody runs a session, here or in another process, and the question that a run of another one,
@@ -144,7 +148,11 @@ class SessionMethods:
         beginning = await self._beginning(session_id, seq, None if question is None else question.request_id)
         after = beginning if asked.after is None else min(asked.after, seq)
         asked_seq = beginning + 1 if beginning < seq else said.ABSENT
-        attached = said.Attached(session_id=session_id, last_seq=seq, epoch=epoch, asked_seq=asked_seq, **doing)
+        hears_events = connection.dialect is Dialect.EVENTS
+        last_event = await self._shelf.last_told(session_id, seq) if hears_events else said.ABSENT
+        attached = said.Attached(
+            session_id=session_id, last_seq=seq, epoch=epoch, asked_seq=asked_seq, last_event_seq=last_event, **doing
+        )
         return Told(attached, lambda: connection.follow(session_id, after, again=True))
 
     async def _detach(self, connection: Connection, asked: said.OfSession) -> said.Detached:
