@@ -17,7 +17,7 @@ from zot.commands.daemon_operate import PLACE_FLAGS, WAIT_FLAG
 from zot.endpoint import find_socket
 from zot.errors import UsageError
 from zot.printable import printable
-from zot.serve.dial import Patience
+from zot.serve.dial import Patience, whose
 
 _FLAGS = (
     flags.Flag("--updates", "print what the daemon says until it answers, one JSON object a line"),
@@ -50,7 +50,8 @@ def main(argv: Sequence[str]) -> int:
         remark(_nobody(path))
         return _NOT_RUNNING
     except (OSError, Refused, msgspec.ValidationError) as problem:
-        remark(f"the daemon at {path} does not answer: {problem}")
+        why = whose(path) if isinstance(problem, OSError) else ""
+        remark(f"the daemon at {path} does not answer: {why or problem}")
         return _FAILED
     with line:
         return _call(line, words[0], params, settings)

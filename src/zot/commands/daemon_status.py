@@ -15,6 +15,7 @@ from zot.endpoint import Place, locate
 from zot.errors import ConfigError, UserError
 from zot.learned import learned
 from zot.printable import printable
+from zot.serve.dial import whose
 from zot.serve.lock_file import GONE, STOP, is_alive, owned_since, owner
 from zot.token_file import names_in, path_in
 
@@ -79,11 +80,11 @@ def look(place: Place, *, within_s: float = _ANSWER_S) -> Status:
             said = msgspec.convert(line.ask("status", {}), learned(_Said))
             greeting = line.greeting
     except PermissionError as problem:
-        raise UserError(f"{place.socket}: {problem.strerror}") from None
+        raise UserError(f"{place.socket}: {whose(place.socket) or problem.strerror}") from None
     except (OSError, Refused, msgspec.ValidationError) as problem:
         if pid is None and isinstance(problem, FileNotFoundError | ConnectionRefusedError):
             return nothing
-        return msgspec.structs.replace(nothing, pid=pid or None, problem=_wrong(problem))
+        return msgspec.structs.replace(nothing, pid=pid or None, problem=_wrong(problem, place.socket))
     return msgspec.structs.replace(
         nothing,
         running=True,
@@ -99,11 +100,15 @@ def look(place: Place, *, within_s: float = _ANSWER_S) -> Status:
     )
 
 
-def _wrong(problem: Exception) -> str:
+def _wrong(problem: Exception, path: str) -> str:
     """Return what is wrong with a daemon that owns its endpoint."""
-    if isinstance(problem, TimeoutError):
-        return "it does not answer"
-    return f"{GONE} {STOP}" if isinstance(problem, FileNotFoundError) else str(problem)
+    match problem:
+        case TimeoutError():
+            return "it does not answer"
+        case FileNotFoundError():
+            return f"{GONE} {STOP}"
+        case _:
+            return (whose(path) if isinstance(problem, OSError) else "") or str(problem)
 
 
 def _token_problem(data_dir: str) -> str | None:
@@ -175,7 +180,8 @@ def _owner(place: Place) -> int | None:
     try:
         return owner(place.socket)
     except OSError as problem:
-        raise UserError(f"{place.socket}.lock: {problem.strerror}") from None
+        why = whose(place.socket) if isinstance(problem, PermissionError) else ""
+        raise UserError(f"{place.socket}: {why}" if why else f"{place.socket}.lock: {problem.strerror}") from None
 
 
 def _tell(request: Request, *, stopped: bool, pid: int | None, text: str) -> None:
