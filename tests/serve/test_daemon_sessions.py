@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from daemons import PATIENCE_S, Caller, Frame, Running, running
-from zot.hub import Hub
+from zot.hub import Hub, Wanted
 from zot.version import __version__
 
 
@@ -151,7 +151,8 @@ async def test_another_provider_is_used_between_two_turns_if_it_can_be(
     assert {one["provider"] for one in known} == {"lab", "deepseek"}
     prompted = caller.call("session/prompt", sessionId="s", prompt="!slow 1000 0.02")
     await caller.until(type="agent_message_chunk")
-    assert (await caller.error("session/configure", sessionId="s", overrides=wanted))[0] == -32002
+    code, message = await caller.error("session/configure", sessionId="s", overrides=wanted)
+    assert (code, message.endswith("; end it first with session/cancel")) == (-32002, True)
     await caller.get("session/cancel", sessionId="s")
     await caller.answer(prompted)
     answer = await caller.get("session/configure", sessionId="s", overrides=wanted)
@@ -159,6 +160,11 @@ async def test_another_provider_is_used_between_two_turns_if_it_can_be(
     await daemon.daemon.hub.let_go("s")
     state = await caller.get("session/state", sessionId="s")
     assert (state["provider"], state["model"], state["messageCount"]) == ("deepseek", "deepseek-chat", 4)
+    assert (await caller.error("session/configure", sessionId="s", overrides={"modelProvider": "lab"}))[0] == -32602
+    same = {"modelProvider": "deepseek"}
+    assert (await caller.get("session/configure", sessionId="s", overrides=same))["overrides"]["model"] == state[
+        "model"
+    ]
     back = {"modelProvider": "lab", "model": "lab-1"}
     assert (await caller.get("session/configure", sessionId="s", overrides=back))["overrides"]["modelProvider"] == "lab"
     await talk(caller, "s", "!echo two")
@@ -168,7 +174,8 @@ async def test_what_must_not_happen_during_a_turn_is_refused(caller: Caller) -> 
     await talk(caller, "s")
     asked = caller.call("session/prompt", sessionId="s", prompt="!stall")
     await caller.until(type="state")
-    assert (await caller.error("session/clear", sessionId="s"))[0] == -32002
+    code, message = await caller.error("session/clear", sessionId="s")
+    assert (code, message.endswith("; end it first with session/cancel")) == (-32002, True)
     await caller.get("session/close", sessionId="s")
     assert (caller.heard[-2]["id"], caller.heard[-2]["result"]["stopReason"]) == (asked, "cancelled")
 
@@ -225,6 +232,17 @@ async def test_unknown_sessions_are_not_found(caller: Caller) -> None:
 async def test_a_session_needs_a_name_that_can_be_one(caller: Caller, name: str) -> None:
     answer = await caller.ask("session/new", agentAlias="default", sessionId=name)
     assert answer.get("error", {}).get("code", -32602) == -32602
+
+
+async def test_the_name_of_a_new_session_has_a_limit(daemon: Running, caller: Caller) -> None:
+    fits, long = "x" * 1024, "x" * 1025
+    limit = (-32602, "the id of a new session may have 1024 characters, not 1025")
+    assert await caller.error("session/new", agentAlias="default", sessionId=long) == limit
+    assert (await caller.get("session/new", agentAlias="default", sessionId=fits))["sessionId"] == fits
+    assert await caller.error("session/fork", sessionId=fits, newSessionId=long) == limit
+    async with daemon.daemon.hub.use(long, Wanted()):  # As a host may have called it.
+        pass
+    assert (await caller.get("session/new", agentAlias="default", sessionId=long))["sessionId"] == long
 
 
 async def test_an_agent_that_is_not_there_and_one_that_is_not_the_sessions(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ _ANSWER_S = 5.0
 _STOP_S = 30.0
 _LOOK_S = 0.02
 _MAX_NAMED = 10
+_MAX_NAME = 80
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -197,7 +198,7 @@ def _described(found: Status) -> str:
             return f"no daemon is running at {found.endpoint}\n"
         who = f"process {found.pid}" if found.pid else "another process"
         return f"{who} is the daemon at {found.endpoint}, but: {printable(found.problem)}\n"
-    names = [printable(name) for name in (found.session_ids or ())[:_MAX_NAMED]]
+    names = [_cut(printable(name)) for name in (found.session_ids or ())[:_MAX_NAMED]]
     more = ["..."] if len(found.session_ids or ()) > _MAX_NAMED else []
     return aligned(
         [
@@ -210,6 +211,10 @@ def _described(found: Status) -> str:
             ("sessions", f"{found.active_sessions}{': ' if names else ''}{', '.join([*names, *more])}"),
         ]
     )
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
 
 
 def _spoken(seconds: float) -> str:

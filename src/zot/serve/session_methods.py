@@ -17,7 +17,7 @@ from zot.serve.asides import Asides
 from zot.serve.attachments import read_attachments
 from zot.serve.connection import Connection, Handler, as_rpc_error
 from zot.serve.reply import Reply
-from zot.serve.using import check_use, used
+from zot.serve.using import check_idle, check_use, used
 from zot.wire import daemon_session as said
 from zot.wire.daemon import Dialect
 from zot.wire.jsonrpc import INVALID_PARAMS, SESSION_NOT_FOUND, RpcError
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from zot.session import Session
 
 
+#: How long the id of a new session may be.
+MAX_ID = 1024
 #: How often a session is made that others delete at the same time.
 _TRIES = 8
 
@@ -102,11 +104,22 @@ class SessionMethods:
 
         wanted = Wanted(asked.agent_alias, asked.cwd, guarded=not connection.is_local)
         session_id = asked.session_id or new_session_id()
+        await self._check_name(session_id)
         await self._leave_lost(session_id, wanted)
         for _ in range(_TRIES):
             with suppress(NoSuchSession):  # Others have deleted it at that moment: then it is made again.
                 return await self._opened(connection, session_id, wanted)
         return await self._opened(connection, session_id, wanted)
+
+    async def _check_name(self, session_id: str) -> None:
+        """Raise UserError if a new session cannot be called so. One that exists may have its name from a host."""
+        if len(session_id) > MAX_ID:
+            try:
+                await self._shelf.standing(session_id)
+            except NoSuchSession:
+                raise UserError(
+                    f"the id of a new session may have {MAX_ID} characters, not {len(session_id)}"
+                ) from None
 
     async def _leave_lost(self, session_id: str, wanted: Wanted) -> None:
         """Let a session be opened elsewhere if its directory is gone, and another is wanted. Raise UserError."""
@@ -180,6 +193,7 @@ class SessionMethods:
         connection.unfollow(session_id)
 
     async def _fork(self, connection: Connection, asked: said.Fork) -> Told:
+        await self._check_name(asked.new_session_id or "")
         async with used(self._hub, connection, asked.session_id) as session:
             made = await session.fork(asked.new_session_id, messages=asked.messages)
         return await self._opened(connection, made, None)
@@ -347,6 +361,7 @@ class SessionMethods:
     async def _clear(self, connection: Connection, asked: said.OfSession) -> Deferred:
         deferred = Deferred()
         async with used(self._hub, connection, asked.session_id) as session:
+            check_idle(session, "the conversation cannot be changed")
             session.clear(
                 started=lambda: deferred.resolve(said.Cleared(asked.session_id)),
                 dropped=lambda why: deferred.resolve(_undone(why, INVALID_PARAMS)),
