@@ -112,6 +112,8 @@ class Client:
             line = await self._opening()
         except OSError as problem:
             where = f" at {problem.filename}" if problem.filename else ""
+            if isinstance(problem, PermissionError):
+                raise ConnectionLost(f"the daemon{where} cannot be used: {problem.strerror}") from problem
             raise ConnectionLost(f"there is no daemon{where}: {problem.strerror or problem}") from problem
         self._peer.refused, self._peer.wake = self._refuse, self._to_send.set
         self._owner = asyncio.create_task(self._keep(line), name="zot client")

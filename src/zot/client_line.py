@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from zot.errors import ConfigError, ConnectionLost
 from zot.printable import printable_line
-from zot.serve.dial import LOOK_S, NOBODY, Patience, dial
+from zot.serve.dial import LOOK_S, NOBODY, Patience, dial, whose
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -36,9 +36,10 @@ class Line(Protocol):
 class LocalLine:
     """A connection to a local socket."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str) -> None:
         self._reader = reader
         self._writer = writer
+        self._path = path
 
     @staticmethod
     async def open(path: str, within_s: float, *, wait_s: float = 0.0) -> LocalLine:
@@ -51,9 +52,12 @@ class LocalLine:
             except NOBODY:
                 if patience.is_over:
                     raise
+            except PermissionError as problem:
+                problem.strerror = whose(path) or problem.strerror
+                raise
             await asyncio.sleep(LOOK_S)
         connection.setblocking(False)
-        return LocalLine(*await asyncio.open_unix_connection(sock=connection))
+        return LocalLine(*await asyncio.open_unix_connection(sock=connection), path)
 
     async def send(self, data: bytes) -> None:
         """Write lines."""
@@ -62,7 +66,19 @@ class LocalLine:
 
     async def receive(self) -> bytes:
         """Return what came; b"" at the end."""
-        return await self._reader.read(_READ_BYTES)
+        try:
+            data = await self._reader.read(_READ_BYTES)
+        except ConnectionResetError:
+            self._check_ours()
+            raise
+        if not data:
+            self._check_ours()
+        return data
+
+    def _check_ours(self) -> None:
+        """Say why somebody hung up, if it is another user's daemon."""
+        if why := whose(self._path):
+            raise ConnectionResetError(why)
 
     def close(self) -> None:
         """End it at once."""

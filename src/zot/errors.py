@@ -28,6 +28,14 @@ class NoSuchAgent(ConfigError):
     """The configuration names no such agent."""
 
 
+class DirectoryGone(ConfigError):
+    """The directory of a session, ``cwd``, is not there any more."""
+
+    def __init__(self, cwd: str, remedy: str) -> None:
+        super().__init__(f"{cwd}, where this session works, is gone; {remedy}")
+        self.cwd = cwd
+
+
 class UsageError(ConfigError):
     """A command line that no configuration and no file could make right: exit code 2."""
 

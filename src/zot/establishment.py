@@ -13,7 +13,7 @@ from zot.agents import Agents
 from zot.config import DEFAULT_AGENT, OF_PROVIDER, RECORDED, Config, journal_path, resumed
 from zot.daemon_settings import DaemonSettings
 from zot.endpoint import Place
-from zot.errors import NoSuchAgent, NoSuchSession, UserError
+from zot.errors import DirectoryGone, NoSuchAgent, NoSuchSession, UserError
 
 if TYPE_CHECKING:  # What opens sessions is loaded with the first one.
     from zot.answers import Once
@@ -29,6 +29,9 @@ if TYPE_CHECKING:  # What opens sessions is loaded with the first one.
 
 #: What a flag says no longer once somebody has chosen for a session.
 _CHOSEN = frozenset({*RECORDED, *OF_PROVIDER, "lock"} - {"cwd"})
+
+#: What helps a session whose directory is gone.
+_ANOTHER_PLACE = "session/new with its sessionId and a cwd, or zot attach SESSION --cwd DIR, names another place"
 
 #: How long an answer that got out is given again for the same key.
 _TTL_S = 60.0
@@ -72,8 +75,10 @@ class Establishment:
             alias = _alias(recorded, wanted, session_id)
             made = wanted is not None and wanted.guarded if recorded is None else recorded.guarded
             guarded = made or session_id.startswith(HOSTED)  # Also one of an earlier zot, which did not record it.
-            given = {*self._given(session_id), *(() if cwd is None else ("cwd",))}
-            config = self._config(alias, session_id, cwd)
+            # One that exists stays where it is, as long as it can.
+            place = cwd if recorded is None or not os.path.isdir(recorded.cwd) else None
+            given = {*self._given(session_id), *(() if place is None else ("cwd",))}
+            config = self._config(alias, session_id, place)
             return Choice(config, given, agent=alias, guarded=guarded, joinable=self.joinable, reloadable=True)
 
         first = self._config(DEFAULT_AGENT if wanted is None else wanted.agent, session_id, cwd)
@@ -82,6 +87,8 @@ class Establishment:
         except NoSuchAgent:
             await self._conclude(session_id)
             raise
+        except DirectoryGone as problem:
+            raise DirectoryGone(problem.cwd, _ANOTHER_PLACE) from None
         try:
             await session.establish()
         except BaseException:
@@ -181,11 +188,7 @@ class Establishment:
         config = self.agents.config(alias, self._flags)
         journal = self.place.journal or config.journal
         config = msgspec.structs.replace(config, session=session_id, journal=journal, private=(self.place.data_dir,))
-        if cwd is None:
-            return config
-        if not os.path.isabs(cwd):
-            raise UserError(f"{cwd}: the directory of a session must be absolute")
-        return msgspec.structs.replace(config, cwd=cwd)
+        return config if cwd is None else msgspec.structs.replace(config, cwd=cwd)
 
 
 def journal_of(place: Place, agents: Agents) -> str:

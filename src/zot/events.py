@@ -160,11 +160,15 @@ class ApprovalRequest(Event, tag="approval_request", frozen=True, gc=False):
     deadline: str
 
 
+#: What can come of a request to a person.
+Resolution: TypeAlias = Literal["allow_once", "allow_always", "reject", "expired", "unanswerable", "aborted"]
+
+
 class ApprovalAnswer(Event, tag="approval_answer", frozen=True, gc=False):
     """What came of the request ``id``: what a person decided, and who if that is known, or why nobody did."""
 
     id: str
-    decision: Literal["allow_once", "allow_always", "reject", "expired", "unanswerable", "aborted"]
+    decision: Resolution
     by: str = ""
 
 

@@ -29,6 +29,8 @@ _LOOK_S = 5.0
 _SHARE = 8
 #: Why nothing begins any more.
 STOPPING = "the daemon is stopping, so this was not begun; the next one can be asked"
+#: So many are named where there may be many.
+_NAMED = 10
 #: How long a session may take to be let go of.
 _CLOSE_S = 10.0
 
@@ -68,8 +70,10 @@ Opening: TypeAlias = Callable[[str, Wanted | None], Awaitable["Session"]]
 class Live:
     """A session that is loaded, and how many use it at the moment."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, edition: int) -> None:
         self.session = session
+        #: As of which edition of the configuration it works.
+        self.edition = edition
         self.users = 0
         self.used = time.monotonic()
 
@@ -112,6 +116,8 @@ class Hub:
         #: How many are being opened, for which there is room.
         self._opened = 0
         self._leaving: dict[str, _Leaving] = {}
+        #: Which edition of the configuration counts: it grows whenever that is read again.
+        self._edition = 0
         self._looking: asyncio.TimerHandle | None = None
         #: With so many that are loaded, we look for some that can go.
         self._tidy_at = resting + 1
@@ -232,6 +238,19 @@ class Hub:
         if live.session.epoch != epoch or live.session.last_seq < last_seq:
             await asyncio.wait({self._leave(session_id)})
 
+    def renew(self) -> None:
+        """Let all sessions work as they are configured by now: those that rest from their next use on.
+
+        Others go on as they are, until they rest; the log has which.
+        """
+        self._edition += 1
+        kept = [session_id for session_id, live in self._live.items() if not live.can_go(before=0.0)]
+        for session_id in self._live.keys() - kept:
+            self._leave(session_id)
+        if kept:
+            names = ", ".join(map(repr, kept[:_NAMED])) + (", ..." if len(kept) > _NAMED else "")
+            log.info("%d sessions have something running and keep their settings until they rest: %s", len(kept), names)
+
     def check_open(self) -> None:
         """Raise Stopping if nothing new may begin."""
         if self._is_stopping:
@@ -269,9 +288,9 @@ class Hub:
             if self._closed:
                 raise Stopping(STOPPING)
             if (live := self._live.get(session_id)) is not None:
-                if not live.session.is_broken or live.session.busy or live.users:
+                if not self._is_spent(live):
                     return live
-                self._leave(session_id)  # It was deleted, or has not recorded something, such as on a full disk.
+                self._leave(session_id)
             if (leaving := self._leaving.get(session_id)) is not None:
                 await asyncio.wait({leaving.task})
                 continue
@@ -286,12 +305,19 @@ class Hub:
             else:
                 await asyncio.wait({loading})  # If that fails we try for ourselves: we may want something else.
 
+    def _is_spent(self, live: Live) -> bool:
+        """True if a session is to be opened anew, and nothing keeps us from it."""
+        if live.session.is_broken:  # It was deleted, or has not recorded something, such as on a full disk.
+            return not live.session.busy and not live.users
+        return live.edition != self._edition and live.can_go(before=0.0)
+
     async def _load(self, session_id: str, wanted: Wanted | None, looks: bool) -> Live:
         if len(self._live) >= self._resting or self._is_full:
             self._tidy(more=1)
         if self._is_full and not looks:
             raise TooManySessions(f"{self.limit} sessions are in use already; close one, or wait")
         self._opened += 1
+        edition = self._edition
         try:
             session = await self._opening(session_id, wanted)
         finally:
@@ -300,7 +326,7 @@ class Hub:
         channel.opened(session.last_seq, session.epoch, busy=session.busy)
         session.subscribe(channel)
         session.overhear(channel.overheard)
-        live = self._live[session_id] = Live(session)
+        live = self._live[session_id] = Live(session, edition)
         self._look_later()
         return live
 

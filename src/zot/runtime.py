@@ -19,7 +19,7 @@ from zot.config import (
     tool_environment,
     tool_names,
 )
-from zot.errors import ConfigError
+from zot.errors import ConfigError, DirectoryGone
 from zot.provision import credential_of, models_of, provider_of, script_of
 
 if TYPE_CHECKING:
@@ -251,9 +251,9 @@ def _going_on(choose: Choose, changes: Sequence[Row]) -> tuple[Choice, str | Non
 
 
 def _check_left(cwd: str, given: Collection[str]) -> None:
-    """Raise ConfigError if a session's directory is gone, and no other was given."""
+    """Raise DirectoryGone if a session's directory is, and no other was given."""
     if "cwd" not in given and not os.path.isdir(cwd):
-        raise ConfigError(f"{cwd}, where this session works, is gone; --cwd DIR names another place")
+        raise DirectoryGone(cwd, "--cwd DIR names another place")
 
 
 async def check_journal(config: Config) -> str:

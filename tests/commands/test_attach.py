@@ -38,6 +38,10 @@ class Kept:
         assert process.returncode is not None
         return Said(out.decode(), err.decode(), process.returncode)
 
+    def newest(self) -> str:
+        sessions = json.loads(self.run("call", "session/list", '{"limit":1}').out)["sessions"]
+        return str(sessions[0]["sessionId"])
+
     @contextmanager
     def serving(self) -> Iterator[None]:
         daemon = self.start("daemon", "--provider", "lab")
@@ -218,3 +222,34 @@ def test_who_is_interrupted_is_told_how_to_go_on(kept: Kept) -> None:
         person.process.send_signal(signal.SIGINT)
         assert person.end() == 130
     assert re.search(rb"\r\nzot attach \S+ goes on with this session\r\n$", person.written)
+
+
+def test_a_session_whose_directory_is_gone_goes_on_where_somebody_says(kept: Kept) -> None:
+    here, there = kept.directory / "here", kept.directory / "there"
+    for place in (here, there):
+        place.mkdir()
+    assert kept.run("attach", "--new", "--cwd", "here", typed=b"!bash pwd\n").out.count(str(here)) == 1
+    moving = ("attach", "--cwd", "there")
+    stays = kept.run(*moving)
+    assert (f"works in {here}, which is there: it stays there" in stays.err, stays.code) == (True, 1)
+    kept.run("call", "session/close", json.dumps({"sessionId": kept.newest()}))
+    here.rmdir()
+    lost = kept.run("attach", typed=b"!echo hi\n")
+    assert ("zot attach SESSION --cwd DIR" in lost.err, lost.code) == (True, 1)
+    moved = kept.run(*moving, typed=b"!bash pwd\n")
+    assert (str(there) in moved.out, moved.code) == (True, 0)
+
+
+@pytest.mark.parametrize("last", ["a turn", "a new beginning", "a setting"])
+def test_all_that_happened_is_shown_also_if_nothing_is_typed(kept: Kept, last: str) -> None:
+    name = last.replace(" ", "-")
+    kept.run("call", "session/new", json.dumps({"agentAlias": "default", "sessionId": name}))
+    assert kept.run("attach", name, "--after", "0").out == "", "nothing has happened"
+    kept.run("call", "session/prompt", json.dumps({"sessionId": name, "prompt": "!echo one"}))
+    if method := {"a new beginning": "session/clear", "a setting": "session/configure"}.get(last):
+        asked = {"sessionId": name, "overrides": {"reasoning": "low"}}
+        assert kept.run("call", method, json.dumps(asked)).code == 0
+    said = kept.run("attach", name, "--after", "0")
+    more = "! the conversation begins anew\n" if last == "a new beginning" else ""
+    assert (said.out, said.code) == (f"> !echo one\none\n\n{more}", 0)
+    assert kept.run("attach", name, "--after", "999").out == ""

@@ -91,6 +91,13 @@ def test_status_tells_programs_the_same(operator: Operator) -> None:
     }  # fmt: skip
 
 
+def test_long_names_of_sessions_are_cut_off_for_people(operator: Operator) -> None:
+    long = "x" * 1024
+    with FakeDaemon(operator.path, {**BUSY, "status": {"activeSessions": 1, "sessionIds": [long]}}):
+        assert f"sessions  1: {'x' * 79}…\n" in operator.run("status").out
+        assert json.loads(operator.run("status", "--json").out)["session_ids"] == [long]
+
+
 def test_what_is_wrong_with_its_tokens_is_told_if_it_is_reached_with_them(operator: Operator) -> None:
     path = operator.data / "elsewhere" / "token"
     path.parent.mkdir()

@@ -6,12 +6,13 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 from msgspec.structs import FieldInfo
 
+from zot.events import Resolution
 from zot.serve.daemon import MAX_CLIENTS
 from zot.wire import daemon, host, jsonrpc, updates
 from zot.wire.daemon import METHODS, Method
@@ -53,6 +54,11 @@ def fields(kind: type[msgspec.Struct], may_be_missing: Callable[[FieldInfo], boo
 @pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
 def test_every_method_is_described(method: Method) -> None:
     assert f"\n{row(method)}\n" in TEXT
+
+
+@pytest.mark.parametrize("decision", get_args(Resolution))
+def test_every_decision_is_described(decision: str) -> None:
+    assert f"`{decision}`" in TEXT
 
 
 def test_how_many_clients_there_may_be_is_said() -> None:

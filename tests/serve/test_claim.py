@@ -369,3 +369,59 @@ def test_a_socket_that_was_opened_for_us_is_locked_and_stays(place: Path) -> Non
 
 def test_nobody_owns_what_never_was(place: Path) -> None:
     assert owner(str(place / "d.sock")) is None
+
+
+def test_a_socket_that_was_removed_is_made_again_and_who_waits_at_the_old_one_still_does(place: Path) -> None:
+    path = place / "d.sock"
+    claim = claim_endpoint(str(path))
+    former = claim.listener
+    assert not claim.restore()
+    with connect(path) as early:
+        os.unlink(path)
+        before = os.umask(0)
+        try:
+            assert claim.restore()
+        finally:
+            assert os.umask(before) == 0
+        assert mode(path) == 0o600
+        with connect(path), former.accept()[0] as served:
+            claim.listener.accept()[0].close()
+            served.sendall(b"hello")
+            assert early.recv(5) == b"hello"
+    former.close()
+    assert not claim.restore()
+    claim.release()
+    assert sorted(os.listdir(place)) == ["d.sock.lock"]
+    assert not claim.restore()
+
+
+def test_a_lock_file_that_was_removed_with_the_socket_is_made_again_unless_there_is_another_owner(place: Path) -> None:
+    path = place / "d.sock"
+    claim = claim_endpoint(str(path))
+    former = claim.listener
+    os.unlink(path)
+    os.unlink(f"{path}.lock")
+    assert owner(str(path)) is None
+    assert claim.restore()
+    former.close()
+    assert (owner(str(path)), mode(place / "d.sock.lock")) == (os.getpid(), 0o600)
+    os.unlink(path)
+    os.unlink(f"{path}.lock")
+    with Child(held(path)) as other:
+        assert other.says() == "mine"
+        assert not claim.restore(), "who has come meanwhile has it"
+        os.unlink(path)
+        with pytest.raises(DaemonRunning, match=f"process {other.pid} .*its socket is not there.*zot daemon stop"):
+            claim.restore()
+    claim.release()
+
+
+def test_a_directory_that_was_removed_stays_so(place: Path) -> None:
+    claim = claim_endpoint(str(place / "deep" / "d.sock"))
+    for name in os.listdir(place / "deep"):
+        os.unlink(place / "deep" / name)
+    os.rmdir(place / "deep")
+    with pytest.raises(FileNotFoundError):
+        claim.restore()
+    claim.release()
+    assert os.listdir(place) == []

@@ -187,6 +187,7 @@ async def test_a_cancel_ends_a_turn_that_waits_for_a_person(tmp_path: Path) -> N
         caller, number, request_id = await asked(daemon)
         await caller.get("session/cancel", sessionId="s")
         assert (await caller.answer(number))["result"]["stopReason"] == "cancelled"
+        assert [one["decision"] for one in of_type(caller, "state") if "decision" in one] == ["aborted"]
         assert (await caller.error("session/approve", sessionId="s", requestId=request_id, decision="reject"))[
             0
         ] == -32602

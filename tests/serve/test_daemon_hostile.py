@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pwd
 import socket
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,12 @@ from hypothesis import strategies as st
 
 from daemons import PATIENCE_S, Caller, Frame, Running, running
 from offspring import NOBODY, Child
+from zot.commands.attach import main as attach
+from zot.commands.call import main as call
+from zot.commands.daemon_status import look
+from zot.endpoint import locate
+from zot.errors import UserError
+from zot.serve.peer import Peer
 from zot.wire.daemon import METHODS
 from zot.wire.lines import MAX_LINE_BYTES
 
@@ -225,6 +234,39 @@ async def test_another_user_is_hung_up_on_and_that_is_written_down(
     assert refused == [(uid, pid, "uid")]
     assert f"refused a connection of unix:pid={pid},uid={uid}: this daemon serves uid" in caplog.text
     assert {one["uid"] for one in lines if one["event"] in ("connected", "call")} == {us}
+
+
+async def test_commands_say_whose_daemon_it_is_that_hangs_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    us = os.geteuid()
+    with tempfile.TemporaryDirectory() as directory:
+        async with running(Path(directory)) as daemon:
+            Path(directory).chmod(0o755)
+            Path(daemon.path).chmod(0o666)
+
+            def tried(_: Callable[[], None]) -> str:
+                """Return what the commands say, one in each line."""
+                monkeypatch.setattr(sys, "stderr", said := StringIO())
+                monkeypatch.setattr("zot.serve.dial.identify", lambda _: Peer(uid=0, pid=1))
+                if us != 0:  # Nobody but root can become somebody else; so we are.
+                    monkeypatch.setattr(os, "geteuid", lambda: us + 1)
+                codes = [call(["status", "--socket", daemon.path]), attach(["--new", "--socket", daemon.path])]
+                try:
+                    problem = look(locate(os.environ, socket=daemon.path)).problem
+                except UserError as refused:
+                    problem = str(refused).removeprefix(f"{daemon.path}: ")
+                return f"{codes} {said.getvalue()}{problem}"
+
+            if us != 0:
+                monkeypatch.setattr("zot.serve.daemon.admits", lambda _: False)
+            await asyncio.to_thread(os.getpid)  # What is loaded by now, another user need not be able to read.
+            with Child(tried, uid=NOBODY if us == 0 else None) as child:
+                told = await asyncio.to_thread(child.says)
+    whose = f"it is that of {pwd.getpwuid(us).pw_name} (uid {us}), and serves nobody else"
+    assert told.splitlines() == [
+        f"[1, 3] zot: the daemon at {daemon.path} does not answer: {whose}",
+        f"zot: the daemon did not greet us: {whose}",
+        whose,
+    ]
 
 
 async def test_who_says_nothing_gives_its_place_to_who_comes(daemon: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from daemons import PATIENCE_S, Caller, Running, request, running
-from zot.hub import Hub
+from daemons import PATIENCE_S, Caller, Frame, Running, request, running
+from zot.hub import Hub, Wanted
 from zot.version import __version__
 
 
@@ -151,7 +151,8 @@ async def test_another_provider_is_used_between_two_turns_if_it_can_be(
     assert {one["provider"] for one in known} == {"lab", "deepseek"}
     prompted = caller.call("session/prompt", sessionId="s", prompt="!slow 1000 0.02")
     await caller.until(type="agent_message_chunk")
-    assert (await caller.error("session/configure", sessionId="s", overrides=wanted))[0] == -32002
+    code, message = await caller.error("session/configure", sessionId="s", overrides=wanted)
+    assert (code, message.endswith("; end it first with session/cancel")) == (-32002, True)
     await caller.get("session/cancel", sessionId="s")
     await caller.answer(prompted)
     answer = await caller.get("session/configure", sessionId="s", overrides=wanted)
@@ -159,6 +160,11 @@ async def test_another_provider_is_used_between_two_turns_if_it_can_be(
     await daemon.daemon.hub.let_go("s")
     state = await caller.get("session/state", sessionId="s")
     assert (state["provider"], state["model"], state["messageCount"]) == ("deepseek", "deepseek-chat", 4)
+    assert (await caller.error("session/configure", sessionId="s", overrides={"modelProvider": "lab"}))[0] == -32602
+    same = {"modelProvider": "deepseek"}
+    assert (await caller.get("session/configure", sessionId="s", overrides=same))["overrides"]["model"] == state[
+        "model"
+    ]
     back = {"modelProvider": "lab", "model": "lab-1"}
     assert (await caller.get("session/configure", sessionId="s", overrides=back))["overrides"]["modelProvider"] == "lab"
     await talk(caller, "s", "!echo two")
@@ -168,7 +174,8 @@ async def test_what_must_not_happen_during_a_turn_is_refused(caller: Caller) -> 
     await talk(caller, "s")
     asked = caller.call("session/prompt", sessionId="s", prompt="!stall")
     await caller.until(type="state")
-    assert (await caller.error("session/clear", sessionId="s"))[0] == -32002
+    code, message = await caller.error("session/clear", sessionId="s")
+    assert (code, message.endswith("; end it first with session/cancel")) == (-32002, True)
     await caller.get("session/close", sessionId="s")
     assert (caller.heard[-2]["id"], caller.heard[-2]["result"]["stopReason"]) == (asked, "cancelled")
 
@@ -241,6 +248,17 @@ async def test_unknown_sessions_are_not_found(caller: Caller) -> None:
 async def test_a_session_needs_a_name_that_can_be_one(caller: Caller, name: str) -> None:
     answer = await caller.ask("session/new", agentAlias="default", sessionId=name)
     assert answer.get("error", {}).get("code", -32602) == -32602
+
+
+async def test_the_name_of_a_new_session_has_a_limit(daemon: Running, caller: Caller) -> None:
+    fits, long = "x" * 1024, "x" * 1025
+    limit = (-32602, "the id of a new session may have 1024 characters, not 1025")
+    assert await caller.error("session/new", agentAlias="default", sessionId=long) == limit
+    assert (await caller.get("session/new", agentAlias="default", sessionId=fits))["sessionId"] == fits
+    assert await caller.error("session/fork", sessionId=fits, newSessionId=long) == limit
+    async with daemon.daemon.hub.use(long, Wanted()):  # As a host may have called it.
+        pass
+    assert (await caller.get("session/new", agentAlias="default", sessionId=long))["sessionId"] == long
 
 
 async def test_an_agent_that_is_not_there_and_one_that_is_not_the_sessions(tmp_path: Path) -> None:
@@ -343,6 +361,45 @@ async def test_the_directory_of_a_session(caller: Caller, tmp_path: Path) -> Non
     assert (await caller.error("session/new", agentAlias="default", cwd="work"))[0] == -32602
 
 
+@pytest.mark.parametrize("is_loaded", [True, False])
+async def test_a_session_that_exists_stays_in_its_directory_until_that_is_gone(
+    daemon: Running, caller: Caller, tmp_path: Path, is_loaded: bool
+) -> None:
+    asked, [here, there] = {"agentAlias": "default", "sessionId": "s"}, [tmp_path / "here", tmp_path / "there"]
+    for place in (here, there):
+        place.mkdir()
+    await caller.get("session/new", **asked, cwd=str(here))
+
+    async def again(**more: str) -> Frame:
+        if not is_loaded:
+            await daemon.daemon.hub.let_go("s")
+        return await caller.ask("session/new", **asked, **more)
+
+    assert (await again(cwd=str(there)))["result"]["workspaceDir"] == str(here)
+    assert (await again(cwd=str(tmp_path / "none")))["error"]["code"] == -32602
+    here.rmdir()
+    assert (await again(cwd=str(there)))["result"]["workspaceDir"] == str(there)
+    await caller.get("session/prompt", sessionId="s", prompt="!bash pwd")
+    [result] = [one["rawOutput"] for one in caller.updates("s") if one["type"] == "tool_result"]
+    assert f"\n{there}\n" in result
+    assert (await again())["result"]["workspaceDir"] == str(there)
+
+
+async def test_a_session_whose_directory_is_gone_says_what_helps_here(
+    daemon: Running, caller: Caller, tmp_path: Path
+) -> None:
+    (tmp_path / "gone").mkdir()
+    await caller.get("session/new", agentAlias="default", sessionId="s", cwd=str(tmp_path / "gone"))
+    await caller.get("session/close", sessionId="s")
+    (tmp_path / "gone").rmdir()
+    code, told = await caller.error("session/prompt", sessionId="s", prompt="!echo hi")
+    assert (code, told) == (
+        -32602,
+        f"{tmp_path}/gone, where this session works, is gone; session/new with its sessionId and a cwd, or"
+        " zot attach SESSION --cwd DIR, names another place",
+    )
+
+
 async def test_attachments_are_for_the_model_to_read(caller: Caller, tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("buy milk")
     await talk(caller, "s")
@@ -374,6 +431,34 @@ async def test_a_turn_goes_on_as_it_began_when_the_configuration_is_read_again(t
         await caller.get("session/new", agentAlias="one", sessionId="s")
         await caller.ask("session/prompt", sessionId="s", prompt=prompt)
         assert [one["isError"] for one in caller.updates("s") if one["type"] == "tool_result"] == [False, True]
+
+
+async def test_a_policy_that_is_read_again_holds_in_sessions_that_are_loaded_and_rest(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[agents.one]\nprovider = "lab"\npolicy = ["bash=allow"]\n')
+    async with running(tmp_path) as daemon:
+        caller, other = await daemon.caller(), await daemon.caller()
+        for name in ("rests", "runs", "leaves"):
+            await caller.get("session/new", agentAlias="one", sessionId=name)
+            await other.get("session/attach", sessionId=name)
+        left = "(sleep 60 >/dev/null 2>&1 &) ; echo left"
+        await caller.get("session/prompt", sessionId="leaves", prompt=f"!bash {left}")
+        running_turn = caller.call("session/prompt", sessionId="runs", prompt="!stall")
+        await caller.until(sessionId="runs", type="state")
+        (tmp_path / "config.toml").write_text('[agents.one]\nprovider = "lab"\npolicy = ["*=deny"]\n')
+        await caller.get("config/reload")
+        assert set((await caller.get("status"))["sessionIds"]) == {"runs", "leaves"}
+        await caller.get("session/cancel", sessionId="runs")
+        await caller.answer(running_turn)
+        for name in ("rests", "runs", "leaves"):
+            await caller.get("session/prompt", sessionId=name, prompt="!bash echo hi")
+        heard = [(one["sessionId"], one["isError"]) for one in caller.updates() if one["type"] == "tool_result"]
+        assert heard == [("leaves", False), ("rests", True), ("runs", True), ("leaves", False)]
+        await caller.get("session/close", sessionId="leaves")
+        await caller.get("session/prompt", sessionId="leaves", prompt="!bash echo hi")
+        await other.until(sessionId="leaves", type="tool_result", isError=True)
+        assert [one for one in other.updates() if one["type"] == "tool_result"] == [
+            one for one in caller.updates() if one["type"] == "tool_result"
+        ], "who follows a session still does"
 
 
 async def test_settings_that_are_read_again_count_at_once(tmp_path: Path) -> None:

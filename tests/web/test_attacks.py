@@ -120,7 +120,8 @@ async def test_who_bears_no_token_gets_nothing(face: Face, name: str) -> None:
     talk = await face.ask(headers={**UPGRADE, **headers})
     assert [one.status for one in (page, post, talk)] == [401, 401, 401]
     assert [one.headers["www-authenticate"] for one in (page, post, talk)] == ["Bearer"] * 3
-    assert b"zot_" not in page.body
+    needed = b"a token is needed, as Authorization: Bearer or as a subprotocol\n"
+    assert [one.body for one in (page, post, talk)] == [needed] * 3
     assert await refused(face, before) == [("/metrics", "401"), ("/v1/respond", "401"), ("/", "401")]
 
 

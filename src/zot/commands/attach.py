@@ -25,6 +25,7 @@ from zot.wire.lines import LineSplitter
 
 if TYPE_CHECKING:
     from zot.conversation import Conversation, Home
+    from zot.wire.daemon_session import SessionEntry
     from zot.wire.turn import TurnSummary
 
 
@@ -38,6 +39,7 @@ def _number(text: str) -> int:
 _FLAGS = (
     flags.Flag("--new", "a new session, in the current directory"),
     flags.Flag("--agent", "of which agent it is, with --new (default)", value="NAME"),
+    flags.Flag("--cwd", "where a new session works, or one whose directory is gone", value="DIR"),
     flags.Flag("--plain", "lines, also on a terminal that could show more"),
     flags.Flag("--after", "show first what happened above this number; 0 is everything", value="N", parse=_number),
     WAIT_FLAG,
@@ -96,17 +98,27 @@ async def _attach(name: str | None, settings: dict[str, Any]) -> int:
 async def _chosen(client: Client, name: str | None, settings: dict[str, Any]) -> ClientSession:
     """Return the session that is meant. Raise UserError if there is none, or more than one."""
     if settings.get("new"):
-        return await client.session(agent=settings.get("agent", "default"), cwd=directory(None))
-    ids = [entry.session_id for entry in await client.sessions()]
+        return await client.session(agent=settings.get("agent", "default"), cwd=directory(settings.get("cwd")))
+    entry = _found(await client.sessions(), name)
+    if "cwd" not in settings:
+        return await client.attach(entry.session_id)
+    if await asyncio.to_thread(os.path.isdir, entry.cwd):
+        raise UserError(f"session {entry.session_id!r} works in {entry.cwd}, which is there: it stays there")
+    return await client.session(entry.session_id, entry.agent_alias, directory(settings["cwd"]))
+
+
+def _found(entries: Sequence[SessionEntry], name: str | None) -> SessionEntry:
+    """Return the session that is meant, which is the newest if none is named. Raise UserError."""
     if name is None:
-        if not ids:
+        if not entries:
             raise UserError("there is no session yet; zot attach --new makes one")
-        return await client.attach(ids[0])
-    found = [one for one in ids if one == name] or [one for one in ids if name and one.startswith(name)]
+        return entries[0]
+    found = [one for one in entries if one.session_id == name]
+    found = found or [one for one in entries if name and one.session_id.startswith(name)]
     if len(found) != 1:
         what = f"the beginning of {len(found)} sessions" if found else "no session"
         raise UserError(f"{name!r} is {what}; zot call session/list tells which there are")
-    return await client.attach(found[0])
+    return found[0]
 
 
 def _has_screen(settings: dict[str, Any]) -> bool:
@@ -204,7 +216,11 @@ class Attachment:
         Return the exit code: what was piped in may have failed; whoever types has seen it.
         """
         remark(f"attached to {printable(self._session.id)}; /quit leaves, /cancel ends a turn")
-        begin = await self._beginning() if after is None else after
+        if after is None:
+            begin = await self._beginning()
+        else:
+            begin, last = after, self._session.opened.last_event_seq
+            self._due = last if isinstance(last, int) and last > after else 0  # An earlier daemon does not say it.
         showing = asyncio.create_task(self._show(begin), name="zot showing")
         typing = asyncio.create_task(self._obey(), name="zot typing")
         await asyncio.wait({showing, typing}, return_when=asyncio.FIRST_COMPLETED)

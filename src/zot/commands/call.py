@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from zot.commands.daemon_operate import PLACE_FLAGS, WAIT_FLAG
 from zot.endpoint import find_socket
 from zot.errors import UsageError
 from zot.printable import printable
-from zot.serve.dial import Patience
+from zot.serve.dial import Patience, whose
 
 _FLAGS = (
     flags.Flag("--updates", "print what the daemon says until it answers, one JSON object a line"),
@@ -46,13 +47,25 @@ def main(argv: Sequence[str]) -> int:
         patience = Patience(path, wait_s=settings.get("wait", 0.0))
         line = DaemonLine(path, within_s=_GREETING_S, patience=patience)
     except (FileNotFoundError, ConnectionRefusedError):
-        remark(f"no daemon is running at {path}")
+        remark(_nobody(path))
         return _NOT_RUNNING
     except (OSError, Refused, msgspec.ValidationError) as problem:
-        remark(f"the daemon at {path} does not answer: {problem}")
+        why = whose(path) if isinstance(problem, OSError) else ""
+        remark(f"the daemon at {path} does not answer: {why or problem}")
         return _FAILED
     with line:
         return _call(line, words[0], params, settings)
+
+
+def _nobody(path: str) -> str:
+    """Return why nobody can be called."""
+    from zot.serve import lock_file
+
+    with suppress(OSError):  # It is not for us to know.
+        if (pid := lock_file.owner(path)) is not None:
+            who = f"process {pid}" if pid else "another process"
+            return f"{who} is the daemon at {path}, but: {lock_file.GONE} {lock_file.STOP}"
+    return f"no daemon is running at {path}"
 
 
 def _call(line: DaemonLine, method: str, params: dict[str, Any], settings: dict[str, Any]) -> int:

@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -62,9 +62,10 @@ async def serve(
         daemon = Daemon(parts, ephemeral=ephemeral)
         log.addHandler(daemon.log_feed)
         _heed_signals(daemon, claim, notifier)
-        await _open(daemon, claim)
+        leave_socket = await _open(daemon, claim)
         async with Chores() as chores:
             chores.start(_ping(notifier), "watchdog")
+            chores.start(_stay(daemon, claim, leave_socket), "staying")
             chores.start(_load(daemon, given.get("provider", "")), "loading")
             is_there = await _attend(daemon, parts, claim, notifier, listens)
         parts.audit.close()
@@ -93,13 +94,14 @@ async def _furnish(place: Place, agents: Agents, given: Mapping[str, Any]) -> Es
         raise
 
 
-async def _open(daemon: Daemon, claim: Claim) -> None:
-    """Be there at the socket."""
+async def _open(daemon: Daemon, claim: Claim) -> Callable[[], None]:
+    """Be there at the socket; return what ends that."""
     from zot.serve.daemon import listen
 
-    await listen(daemon, claim.listener)
+    leave_socket = await listen(daemon, claim.listener)
     gc.freeze()
     gc.enable()
+    return leave_socket
 
 
 async def _attend(
@@ -154,6 +156,14 @@ async def _watch(daemon: Daemon) -> None:
     """Tell those who follow a session of what others do with it."""
     await daemon.greeted(_LOAD_S)
     await daemon.watch.run()
+
+
+async def _stay(daemon: Daemon, claim: Claim, leave_socket: Callable[[], None]) -> None:
+    """Look after the socket."""
+    await daemon.greeted(_LOAD_S)
+    from zot.serve.staying import stay
+
+    await stay(daemon, claim, leave_socket)
 
 
 async def _wind_down(daemon: Daemon, parts: Establishment, web: Sequence[Listening]) -> None:

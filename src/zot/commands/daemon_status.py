@@ -15,7 +15,8 @@ from zot.endpoint import Place, locate
 from zot.errors import ConfigError, UserError
 from zot.learned import learned
 from zot.printable import printable
-from zot.serve.lock_file import is_alive, owned_since, owner
+from zot.serve.dial import whose
+from zot.serve.lock_file import GONE, STOP, is_alive, owned_since, owner
 from zot.token_file import names_in, path_in
 
 _RUNNING, _FAILED, _NOT_RUNNING = 0, 1, 3
@@ -23,6 +24,7 @@ _ANSWER_S = 5.0
 _STOP_S = 30.0
 _LOOK_S = 0.02
 _MAX_NAMED = 10
+_MAX_NAME = 80
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -79,12 +81,11 @@ def look(place: Place, *, within_s: float = _ANSWER_S) -> Status:
             said = msgspec.convert(line.ask("status", {}), learned(_Said))
             greeting = line.greeting
     except PermissionError as problem:
-        raise UserError(f"{place.socket}: {problem.strerror}") from None
+        raise UserError(f"{place.socket}: {whose(place.socket) or problem.strerror}") from None
     except (OSError, Refused, msgspec.ValidationError) as problem:
         if pid is None and isinstance(problem, FileNotFoundError | ConnectionRefusedError):
             return nothing
-        what = "it does not answer" if isinstance(problem, TimeoutError) else str(problem)
-        return msgspec.structs.replace(nothing, pid=pid or None, problem=what)
+        return msgspec.structs.replace(nothing, pid=pid or None, problem=_wrong(problem, place.socket))
     return msgspec.structs.replace(
         nothing,
         running=True,
@@ -98,6 +99,17 @@ def look(place: Place, *, within_s: float = _ANSWER_S) -> Status:
         listens=said.listens,
         token_problem=_token_problem(said.data_dir or place.data_dir) if said.listens else None,
     )
+
+
+def _wrong(problem: Exception, path: str) -> str:
+    """Return what is wrong with a daemon that owns its endpoint."""
+    match problem:
+        case TimeoutError():
+            return "it does not answer"
+        case FileNotFoundError():
+            return f"{GONE} {STOP}"
+        case _:
+            return (whose(path) if isinstance(problem, OSError) else "") or str(problem)
 
 
 def _token_problem(data_dir: str) -> str | None:
@@ -169,7 +181,8 @@ def _owner(place: Place) -> int | None:
     try:
         return owner(place.socket)
     except OSError as problem:
-        raise UserError(f"{place.socket}.lock: {problem.strerror}") from None
+        why = whose(place.socket) if isinstance(problem, PermissionError) else ""
+        raise UserError(f"{place.socket}: {why}" if why else f"{place.socket}.lock: {problem.strerror}") from None
 
 
 def _tell(request: Request, *, stopped: bool, pid: int | None, text: str) -> None:
@@ -185,7 +198,7 @@ def _described(found: Status) -> str:
             return f"no daemon is running at {found.endpoint}\n"
         who = f"process {found.pid}" if found.pid else "another process"
         return f"{who} is the daemon at {found.endpoint}, but: {printable(found.problem)}\n"
-    names = [printable(name) for name in (found.session_ids or ())[:_MAX_NAMED]]
+    names = [_cut(printable(name)) for name in (found.session_ids or ())[:_MAX_NAMED]]
     more = ["..."] if len(found.session_ids or ()) > _MAX_NAMED else []
     return aligned(
         [
@@ -198,6 +211,10 @@ def _described(found: Status) -> str:
             ("sessions", f"{found.active_sessions}{': ' if names else ''}{', '.join([*names, *more])}"),
         ]
     )
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
 
 
 def _spoken(seconds: float) -> str:

@@ -104,6 +104,21 @@ def _may_have_failed(run: Sequence[tuple[Any, ...]]) -> bool:
     return any(word in body for body in bodies for word in _TROUBLE)
 
 
+def last_told(connection: sqlite3.Connection, session_id: str, upto: int) -> int:
+    """Return the number of the newest event not behind row ``upto``, which is what a replay ends with; 0 if none is.
+
+    Raise NoSuchSession, JournalDamaged.
+    """
+    number = get(connection, session_id).number
+    query = (
+        "SELECT first + count - 1 FROM chunks WHERE session = ? AND kind = ? AND first <= ? ORDER BY first DESC LIMIT 1"
+    )
+    found = connection.execute(query, (number, Kind.EVENTS, upto)).fetchone()
+    newest = 0 if found is None else min(found[0], upto)
+    replaced = replacements(connection, session_id, newest, upto)
+    return replaced[-1][0] if replaced else newest
+
+
 def run_so_far(connection: sqlite3.Connection, session_id: str, upto: int) -> Sequence[AgentEvent]:
     """Return the events, not behind row ``upto``, of the run that it belongs to.
 

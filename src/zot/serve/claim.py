@@ -8,8 +8,9 @@ import os
 import socket
 import stat
 import struct
+import sys
 import weakref
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 
 from zot.errors import ConfigError, DaemonRunning
 from zot.private import make_directory
@@ -41,19 +42,34 @@ class Claim:
         self.listener = listener
         self.others = [*others]
         self.lock = lock
+        #: True if the socket's file ends with us.
+        self.removes = removes
         self._kept = listener.dup()
         self._bound = _identity(path) if removes else None
         _everyone.add(self)
 
     @property
-    def removes(self) -> bool:
-        """True if the socket's file ends with us."""
-        return self._bound is not None
-
-    @property
     def descriptors(self) -> tuple[int, ...]:
         """The socket that listens and the lock, which make an endpoint somebody's, and what listens elsewhere."""
         return self._kept.fileno(), self.lock, *(one.fileno() for one in self.others)
+
+    def restore(self) -> bool:
+        """Listen again at ``path`` if others have removed the socket, at a new ``listener``. False if it is there.
+
+        Whoever serves the former ``listener`` closes it: some may still wait there. A lock file that was removed, too,
+        is made again first; a directory is not. Raise DaemonRunning if another process has become the owner meanwhile;
+        ConfigError, OSError.
+        """
+        if not self.removes or self.lock < 0 or _identity(self.path) is not None:
+            return False
+        if not lock_file.is_in_place(self.lock, self.path):
+            os.stat(os.path.dirname(self.path) or ".")
+            former, self.lock = self.lock, _locked(self.path)
+            os.close(former)
+        listener = _bound(self.path, _bind_beside_threads)
+        self._kept.close()
+        self.listener, self._kept, self._bound = listener, listener.dup(), _identity(self.path)
+        return True
 
     def release(self) -> None:
         """Listen no more, remove the socket if it is still the one that we made, and let others own the endpoint.
@@ -102,7 +118,7 @@ def claim_endpoint(path: str) -> Claim:
         raise ConfigError(f"no daemon can be at {path}: {problem.strerror}") from None
     try:
         _clear(path)
-        return Claim(path, _bound(path), lock, removes=True)
+        return Claim(path, _bound(path, _bind), lock, removes=True)
     except OSError as problem:
         lock_file.let_go(lock)
         raise ConfigError(f"the daemon cannot listen at {path}: {problem.strerror or problem}") from None
@@ -171,17 +187,14 @@ def _clear(path: str) -> None:
     os.unlink(path)
 
 
-def _bound(path: str) -> socket.socket:
+def _bound(path: str, bind: Callable[[socket.socket, str], None]) -> socket.socket:
     """Return a socket that listens at ``path``, for us alone from the moment it exists. Raise OSError."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)
     try:
-        listener.bind(path)
+        bind(listener, path)
     except BaseException:
         listener.close()
         raise
-    finally:
-        os.umask(before)
     try:
         listener.listen(BACKLOG)
     except BaseException:
@@ -189,6 +202,23 @@ def _bound(path: str) -> socket.socket:
         os.unlink(path)
         raise
     return listener
+
+
+def _bind(listener: socket.socket, path: str) -> None:
+    before = os.umask(0o177)
+    try:
+        listener.bind(path)
+    finally:
+        os.umask(before)
+
+
+def _bind_beside_threads(listener: socket.socket, path: str) -> None:
+    """Bind without the umask, if that can be done: it would also be that of what threads make at this moment."""
+    if sys.platform != "linux":
+        _bind(listener, path)
+        return
+    os.fchmod(listener.fileno(), 0o600)  # On Linux the file gets the mode that the socket has.
+    listener.bind(path)
 
 
 def _identity(path: str) -> tuple[int, int] | None:

@@ -226,10 +226,10 @@ class Connection:
             self.wire.send(line)
             then()
 
-        def follow_up() -> None:
+        def tell_behind() -> None:  # It may still be reading what it has missed of the turn that is over.
             self.when_told(session_id, self.office.feed(session_id).seq, tell)
 
-        self.office.behind_turn(session_id, follow_up)
+        self.office.behind_turn(session_id, tell_behind)
 
     # How it is served.
 

@@ -282,6 +282,7 @@ class Daemon:
         self.hub.limit, self.hub.idle_s = settings.max_sessions, settings.idle_s
         if not self._stopping.is_set():  # Whoever stops it may have said how long that may take.
             self.grace_s = settings.grace_s
+        self.hub.renew()
         log.info("the configuration was read again: %s", ", ".join(self.agents.names))
 
     async def greeted(self, within_s: float) -> None:

@@ -85,6 +85,27 @@ def dial(path: str, within_s: float) -> socket.socket:
     return connection
 
 
+def whose(path: str) -> str:
+    """Return that the socket at ``path`` is another user's, and whose; "" if it is ours, or nobody can tell.
+
+    For who was not served there: that user's daemon hangs up on others without a word.
+    """
+    try:
+        uid = os.stat(path).st_uid
+    except OSError:
+        return ""
+    return "" if uid == os.geteuid() else f"it is that of {_name_of(uid)}, and serves nobody else"
+
+
+def _name_of(uid: int) -> str:
+    import pwd
+
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"
+
+
 def _set_patience(connection: socket.socket, seconds: float) -> None:
     """Say how long it may wait to connect or to send; 0 is for ever."""
     connection.setsockopt(

@@ -17,6 +17,9 @@ from zot.errors import ConfigError, DaemonRunning
 #: How long a lock that nobody living says to hold may last: somebody looks at it, or has not yet said who they are.
 _NAMELESS_S = 2.0
 _LOOK_S = 0.01
+#: What is wrong if an endpoint has an owner and no socket, and what helps.
+GONE = "its socket is not there: it is just starting, or makes it again within seconds if it was removed; else"
+STOP = "end it with `zot daemon stop`"
 _MAX_PID_DIGITS = 20
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -32,7 +35,7 @@ def take(socket_path: str) -> int:
         descriptor = _open(path)
         try:
             if _lock(descriptor, fcntl.LOCK_EX):
-                if _is_in_place(descriptor, path):
+                if is_in_place(descriptor, socket_path):
                     sign(descriptor)
                     return descriptor
             elif is_alive(pid := _signed(descriptor)) or time.monotonic() > deadline:
@@ -82,6 +85,14 @@ def owned_since(socket_path: str) -> float:
     return os.stat(lock_path(socket_path)).st_mtime
 
 
+def is_in_place(descriptor: int, socket_path: str) -> bool:
+    """True if the lock file of an endpoint is the one that ``descriptor`` has open: nobody can lock another."""
+    try:
+        return os.path.samestat(os.lstat(lock_path(socket_path)), os.fstat(descriptor))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 def lock_path(socket_path: str) -> str:
     """Return where the lock file of an endpoint is."""
     return f"{socket_path}.lock"
@@ -90,9 +101,9 @@ def lock_path(socket_path: str) -> str:
 def taken(socket_path: str, pid: int) -> DaemonRunning:
     """Return the error for an endpoint that belongs to another process."""
     who = f"process {pid}" if pid else "another process"
+    use = "use it," if os.path.lexists(socket_path) else GONE
     return DaemonRunning(
-        f"{who} is the daemon at {socket_path}: use it, end it with `zot daemon stop`, or name another place with"
-        " --socket or --config-dir",
+        f"{who} is the daemon at {socket_path}: {use} {STOP}, or name another place with --socket or --config-dir",
         pid=pid,
     )
 
@@ -151,13 +162,6 @@ def _lock(descriptor: int, kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _is_in_place(descriptor: int, path: str) -> bool:
-    try:
-        return os.path.samestat(os.lstat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 def _signed(descriptor: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -15,8 +17,9 @@ from zot.serve.asides import Asides
 from zot.serve.attachments import read_attachments
 from zot.serve.connection import Connection, Handler, as_rpc_error
 from zot.serve.reply import Reply
-from zot.serve.using import check_use, used
+from zot.serve.using import check_idle, check_use, used
 from zot.wire import daemon_session as said
+from zot.wire.daemon import Dialect
 from zot.wire.jsonrpc import INVALID_PARAMS, SESSION_NOT_FOUND, RpcError
 from zot.wire.turn import TurnSummary
 from zot.wire.updates import pending_of
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from zot.session import Session
 
 
+#: How long the id of a new session may be.
+MAX_ID = 1024
 #: How often a session is made that others delete at the same time.
 _TRIES = 8
 
@@ -39,6 +44,9 @@ class Shelf(Protocol):
 
     async def asked_at(self, session_id: str, request_id: str) -> int:
         """Return the number of a question that the newest run asked; 0 if that is not on record."""
+
+    async def last_told(self, session_id: str, upto: int) -> int:
+        """Return the number of the newest event, not above a number; 0 if there is none. Raise NoSuchSession."""
 
     async def doing(self, session_id: str) -> tuple[bool, ApprovalRequest | None]:
         """Return if somebody runs a session, here or in another process, and the question that a run of another one,
@@ -96,10 +104,33 @@ class SessionMethods:
 
         wanted = Wanted(asked.agent_alias, asked.cwd, guarded=not connection.is_local)
         session_id = asked.session_id or new_session_id()
+        await self._check_name(session_id)
+        await self._leave_lost(session_id, wanted)
         for _ in range(_TRIES):
             with suppress(NoSuchSession):  # Others have deleted it at that moment: then it is made again.
                 return await self._opened(connection, session_id, wanted)
         return await self._opened(connection, session_id, wanted)
+
+    async def _check_name(self, session_id: str) -> None:
+        """Raise UserError if a new session cannot be called so. One that exists may have its name from a host."""
+        if len(session_id) > MAX_ID:
+            try:
+                await self._shelf.standing(session_id)
+            except NoSuchSession:
+                raise UserError(
+                    f"the id of a new session may have {MAX_ID} characters, not {len(session_id)}"
+                ) from None
+
+    async def _leave_lost(self, session_id: str, wanted: Wanted) -> None:
+        """Let a session be opened elsewhere if its directory is gone, and another is wanted. Raise UserError."""
+        if wanted.cwd is None:
+            return
+        if not os.path.isabs(wanted.cwd) or not await asyncio.to_thread(os.path.isdir, wanted.cwd):
+            raise UserError(f"{wanted.cwd}: the directory of a session must be one that is there, and absolute")
+        session = self._hub.session(session_id)
+        is_lost = session is not None and not await asyncio.to_thread(os.path.isdir, session.agent.cwd)
+        if session is not None and is_lost and not session.busy:
+            await self._hub.let_go(session_id)
 
     async def _opened(self, connection: Connection, session_id: str, wanted: Wanted | None) -> Told:
         # What is there already and is only to be known takes no room that others need.
@@ -130,7 +161,11 @@ class SessionMethods:
         beginning = await self._beginning(session_id, seq, None if question is None else question.request_id)
         after = beginning if asked.after is None else min(asked.after, seq)
         asked_seq = beginning + 1 if beginning < seq else said.ABSENT
-        attached = said.Attached(session_id=session_id, last_seq=seq, epoch=epoch, asked_seq=asked_seq, **doing)
+        hears_events = connection.dialect is Dialect.EVENTS
+        last_event = await self._shelf.last_told(session_id, seq) if hears_events else said.ABSENT
+        attached = said.Attached(
+            session_id=session_id, last_seq=seq, epoch=epoch, asked_seq=asked_seq, last_event_seq=last_event, **doing
+        )
         return Told(attached, lambda: connection.follow(session_id, after, again=True))
 
     async def _detach(self, connection: Connection, asked: said.OfSession) -> said.Detached:
@@ -159,6 +194,7 @@ class SessionMethods:
         connection.unfollow(session_id)
 
     async def _fork(self, connection: Connection, asked: said.Fork) -> Told:
+        await self._check_name(asked.new_session_id or "")
         async with used(self._hub, connection, asked.session_id) as session:
             made = await session.fork(asked.new_session_id, messages=asked.messages)
         return await self._opened(connection, made, None)
@@ -326,6 +362,7 @@ class SessionMethods:
     async def _clear(self, connection: Connection, asked: said.OfSession) -> Deferred:
         deferred = Deferred()
         async with used(self._hub, connection, asked.session_id) as session:
+            check_idle(session, "the conversation cannot be changed")
             session.clear(
                 started=lambda: deferred.resolve(said.Cleared(asked.session_id)),
                 dropped=lambda why: deferred.resolve(_undone(why, INVALID_PARAMS)),

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from zot.errors import RuntimeBusy, UserError
+from zot.errors import UserError
 from zot.events import Reconfigured
 from zot.hub import Hub
 from zot.reloadable import reloadable
 from zot.serve.answering import Later
 from zot.serve.connection import Connection, Handler
-from zot.serve.using import used
+from zot.serve.using import check_idle, used
 from zot.store import Locked
 from zot.wire import daemon_session as said
 from zot.wire.daemon_extensions import Reloaded
@@ -99,7 +99,7 @@ class SettingsMethods:
         if wanted.reasoning is not None:
             changes["reasoning"] = wanted.reasoning
         async with used(self._hub, connection, session_id) as session:
-            _check_idle(session, "another provider cannot be used")
+            check_idle(session, "another provider cannot be used")
             changed = msgspec.structs.replace(session.agent.configured(), **changes)
             await asyncio.to_thread(self._choices.check, session_id, changed)
             await session.keep_setting(changed)
@@ -110,7 +110,7 @@ class SettingsMethods:
         async with used(self._hub, connection, asked.session_id) as session:
             changes = session.agent.locked != asked.locked
             if changes:
-                _check_idle(session, "the lock cannot be changed")
+                check_idle(session, "the lock cannot be changed")
                 await session.keep_setting(Locked(asked.locked))
         if changes:
             self._choices.chosen(asked.session_id)
@@ -122,8 +122,8 @@ class SettingsMethods:
         async def reload() -> Reloaded:
             async with used(self._hub, connection, asked.session_id) as session:
                 what = "extensions cannot be reloaded"
-                _check_idle(session, what)
-                names = await reloadable(session.agent.extensions).reload(lambda: _check_idle(session, what))
+                check_idle(session, what)
+                names = await reloadable(session.agent.extensions).reload(lambda: check_idle(session, what))
             self._tell(connection, asked.session_id)
             return Reloaded(asked.session_id, tuple(names))
 
@@ -132,8 +132,3 @@ class SettingsMethods:
     def _tell(self, connection: Connection, session_id: str) -> None:
         """Let all who follow a session know that it is another."""
         connection.office.feed(session_id).mention(Reconfigured())
-
-
-def _check_idle(session: Session, what: str) -> None:
-    if session.busy:
-        raise RuntimeBusy(f"{what} while a prompt or compact is running; abort it first")

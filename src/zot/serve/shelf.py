@@ -128,6 +128,10 @@ class Shelf:
         """Return the number of a question that the newest run asked; 0 if that is not on record."""
         return await self._journal.reading(lambda connection: view.asked_at(connection, session_id, request_id))
 
+    async def last_told(self, session_id: str, upto: int) -> int:
+        """Return the number of the newest event, not above a number; 0 if there is none. Raise NoSuchSession."""
+        return await self._journal.reading(lambda connection: view.last_told(connection, session_id, upto))
+
     def _question(self, connection: sqlite3.Connection, record: SessionRecord) -> ApprovalRequest | None:
         if record.owner is None or self._journal.is_run_here(record):
             return None  # Who runs it here knows.

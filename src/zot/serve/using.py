@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from zot.errors import RuntimeBusy
 from zot.hub import Hub
 from zot.serve.connection import Connection
 from zot.wire.jsonrpc import NOT_OWNED, RpcError
@@ -30,6 +31,12 @@ async def check_use(hub: Hub, connection: Connection, session_id: str) -> None:
     if not connection.is_local:
         async with hub.use(session_id, looks=True) as session:
             _check(connection, session, session_id)
+
+
+def check_idle(session: Session, what: str) -> None:
+    """Raise RuntimeBusy, which says that something cannot be done, while a session has something to do."""
+    if session.busy:
+        raise RuntimeBusy(f"{what} while a prompt or compact is running; end it first with session/cancel")
 
 
 def _check(connection: Connection, session: Session, session_id: str) -> None:

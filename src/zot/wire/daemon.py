@@ -300,7 +300,7 @@ _DECLARED: Final = (
         "config/reload",
         "server.Nothing",
         "server.Reloading",
-        "Reads the configuration again, for sessions that are opened from then on.",
+        "Reads the configuration again, for new sessions and those that rest; others keep theirs until they do.",
         local=True,
     ),
     _server(

@@ -301,6 +301,7 @@ class Attached(Spelled, frozen=True, kw_only=True):
     state: SessionState
     pending_approval: PendingApproval | Absent = ABSENT
     asked_seq: int | Absent = ABSENT
+    last_event_seq: int | Absent = ABSENT
 
 
 class Fork(Spelled, frozen=True):

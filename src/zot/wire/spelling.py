@@ -55,18 +55,19 @@ def spelled(spelling: Spelling, value: Any) -> Any:
 
 
 class _Field(NamedTuple):
-    """A field: its names in both spellings, and the struct that it, or each of its items, is."""
+    """A field: its names in both spellings; the struct that it, or each of its items, is; the words that it may be."""
 
     snake: str
     camel: str
     required: bool
     inner: type[msgspec.Struct] | None
+    words: tuple[str, ...]
 
 
 @cache
 def _fields(kind: type[msgspec.Struct]) -> tuple[_Field, ...]:
     return tuple(
-        _Field(field.name, field.encode_name, field.required, _inner(field.type))
+        _Field(field.name, field.encode_name, field.required, _inner(field.type), _words(field.type))
         for field in msgspec.structs.fields(kind)
     )
 
@@ -78,11 +79,20 @@ def _inner(annotation: Any) -> type[msgspec.Struct] | None:
     return next((found for part in typing.get_args(annotation) if (found := _inner(part)) is not None), None)
 
 
+def _words(annotation: Any) -> tuple[str, ...]:
+    """Return the words of an annotation such as ``Literal["shown", "full"] | None``; none if it may be anything."""
+    if typing.get_origin(annotation) is typing.Literal:
+        return tuple(word for word in typing.get_args(annotation) if isinstance(word, str))
+    return tuple(word for part in typing.get_args(annotation) for word in _words(part))
+
+
 def _named(kind: type[msgspec.Struct], given: dict[str, Any], place: str) -> dict[str, Any]:
     """Return what is given for the fields of ``kind``, by the names that it goes by."""
     named = {}
     for field in _fields(kind):
         value = _given(field, given, place)
+        if field.words and isinstance(value, str) and value not in field.words:
+            raise RpcError(INVALID_PARAMS, f"{place}{field.camel} must be one of {', '.join(field.words)}")
         if value is not None:
             named[field.camel] = value if field.inner is None else _inside(field.inner, value, f"{place}{field.camel}")
         elif field.required:

@@ -27,6 +27,7 @@ from zot.events import (
     PanelOpened,
     PanelRendered,
     Reconfigured,
+    Resolution,
     Retry,
     TextDelta,
     ThinkingDelta,
@@ -94,7 +95,7 @@ class StateUpdate(Update, tag="state", frozen=True):
     prompt: str | msgspec.UnsetType = msgspec.UNSET
     prompt_id: str | msgspec.UnsetType = msgspec.UNSET
     request_id: str | msgspec.UnsetType = msgspec.UNSET
-    decision: str | msgspec.UnsetType = msgspec.UNSET
+    decision: Resolution | msgspec.UnsetType = msgspec.UNSET
 
 
 class UsageUpdate(Update, tag="usage", frozen=True):
