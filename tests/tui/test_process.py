@@ -130,7 +130,7 @@ def test_a_signal_leaves_the_terminal_as_it_was(tmp_path: Path, number: signal.S
 
 def test_what_is_typed_while_it_starts_is_all_there(tmp_path: Path) -> None:
     with seat(tmp_path) as person:
-        person.until(b"\x1b[?1049h")
+        person.until(b"\x1b[?25l")  # From here on the system no longer makes another key of Enter.
         person.type(b"!echo just like k so\r")
         person.until(b"  just like k so")
         person.type(b"\x11")

@@ -146,7 +146,7 @@ class Panel(VerticalScroll, can_focus=True, inherit_bindings=False):
             self.post_message(self.Dismissed(self.panel_id))
         elif event.key in ("pageup", "pagedown") and self.max_scroll_y:
             height = self.scrollable_content_region.height
-            self.scroll_relative(y=height if event.key == "pagedown" else -height, animate=False)
+            self.scroll_relative(y=height if event.key == "pagedown" else -height, animate=False, immediate=True)
         elif event.key in KEYS:
             self.post_message(self.Pressed(self.panel_id, KEYS[event.key]))
         elif event.character is not None and event.is_printable:

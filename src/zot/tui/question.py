@@ -205,10 +205,9 @@ class Question(Vertical, can_focus=True):
             case "up" | "down" if fitting:
                 self._at = (max(self._at, 0) - 1 if event.key == "up" else self._at + 1) % len(fitting)
             case "pageup" | "pagedown":
-                for body in self.query(".body"):
-                    body.scroll_relative(
-                        y=body.size.height if event.key == "pagedown" else -body.size.height, animate=False
-                    )
+                pages = 1 if event.key == "pagedown" else -1
+                for body in self.query(".body"):  # At once: the next key may be here already.
+                    body.scroll_relative(y=pages * body.size.height, animate=False, immediate=True)
             case "enter" if fitting and self._at >= 0:
                 self.close(fitting[self._at].value)
             case "backspace" if not self.by_key:
