@@ -141,6 +141,26 @@ async def test_a_command_that_kills_its_keeper_and_the_guardian_gets_nothing_awa
     assert await kept.run("echo next") == "$ echo next\n\nnext\n\n[exit 0]  Took T"
 
 
+async def test_one_whose_death_is_noticed_step_by_step_is_replaced(kept: Shell) -> None:
+    guardian = kept.processes
+    assert isinstance(guardian, Guardian)
+    await kept.run("true")
+    for control in guardian._idle:
+        control.close()
+    seems_ready, keeper = socket.socketpair()
+    seems_ready.setblocking(False)
+    guardian._idle[:] = [seems_ready]
+    assert guardian._socket is not None
+    guardian._socket.shutdown(socket.SHUT_WR)  # As if it were dead, which is not known yet.
+    asyncio.get_running_loop().add_reader(keeper, lambda: _hang_up(keeper))
+    assert await kept.run("echo next") == "$ echo next\n\nnext\n\n[exit 0]  Took T"
+
+
+def _hang_up(keeper: socket.socket) -> None:
+    asyncio.get_running_loop().remove_reader(keeper)
+    keeper.close()
+
+
 @pytest.mark.parametrize("times", ["once", "for ever"])
 async def test_a_command_that_stops_its_keeper_and_the_guardian_is_over_in_time(
     times: str, kept: Shell, tmp_path: Path

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _MAX_STARTING = 64
 #: Keepers that wait for their next command. Each is a process of a few megabytes.
 _MAX_IDLE = 4
+#: How often a command is given to a guardian, or the next one, that ends before it takes it.
+_TRIES = 3
 #: How long a command may take to begin before the guardian counts as stuck.
 PATIENCE_S = 10.0
 _START = "import sys; sys.path.append(sys.argv.pop()); from zot.tools.warden.main import main; main()"
@@ -66,10 +68,12 @@ class Guardian:
         async with self._starting:
             if self._closed:
                 raise ChildProcessError("nothing can be started any more: the guardian has been closed")
-            try:
-                return await self._begin(request, os.fsdecode(argv[0]), cwd, owners, streams)
-            except NotTaken:  # it was killed a moment ago
-                return await self._begin(request, os.fsdecode(argv[0]), cwd, owners, streams)
+            # One that was killed a moment ago may still take something, then refuse, and only then be known to be dead:
+            # the next one takes it.
+            for _ in range(_TRIES - 1):
+                with suppress(NotTaken):
+                    return await self._begin(request, os.fsdecode(argv[0]), cwd, owners, streams)
+            return await self._begin(request, os.fsdecode(argv[0]), cwd, owners, streams)
 
     async def end_all(self, owner: str, *, grace_s: float) -> None:
         """See `Processes`."""
