@@ -75,8 +75,9 @@ class Establishment:
             alias = _alias(recorded, wanted, session_id)
             made = wanted is not None and wanted.guarded if recorded is None else recorded.guarded
             guarded = made or session_id.startswith(HOSTED)  # Also one of an earlier zot, which did not record it.
-            # One that exists stays where it is, as long as it can.
-            place = cwd if recorded is None or not os.path.isdir(recorded.cwd) else None
+            # One that exists stays where it is, as long as it can; and who may not use it does not move it.
+            may_move = not (wanted and wanted.guarded) or guarded or self.has_rules(alias)
+            place = cwd if recorded is None or (may_move and not os.path.isdir(recorded.cwd)) else None
             given = {*self._given(session_id), *(() if place is None else ("cwd",))}
             config = self._config(alias, session_id, place)
             return Choice(config, given, agent=alias, guarded=guarded, joinable=self.joinable, reloadable=True)

@@ -140,12 +140,31 @@ async def test_a_question_of_another_process_is_told_and_who_must_answer_it(
         verdict = {"requestId": looked[0]["pendingApproval"]["requestId"], "decision": "allow_once"}
         refusals = [
             await caller.error("session/approve", sessionId="s", **verdict),
-            await caller.error("session/cancel", sessionId="s"),
+            *[await caller.error(f"session/{method}", sessionId="s") for method in ("cancel", "close", "kill")],
         ]
-        assert [code for code, _ in refusals] == [-32002] * 2
+        assert [code for code, _ in refusals] == [-32002] * 4
         assert all(f"is running in process {process.pid}" in why for _, why in refusals)
     finally:
         die(process)
+
+
+@pytest.mark.parametrize("is_loaded", [True, False])
+async def test_what_a_dead_process_left_where_its_directory_is_gone_can_be_read_and_let_go_of(
+    daemon: Running, leave: Callable[[str], None], tmp_path: Path, is_loaded: bool
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    caller = await daemon.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s", cwd=str(place))
+    if not is_loaded:
+        await daemon.daemon.hub.let_go("s")
+    await asyncio.to_thread(leave, ASKS)
+    place.rmdir()
+    await daemon.daemon.hub.let_go("s", parks=True)
+    assert (await caller.get("session/attach", sessionId="s"))["state"] == "waiting_approval"
+    assert len((await caller.get("session/messages", sessionId="s"))["messages"]) == 2
+    for method in ("close", "kill"):
+        await caller.get(f"session/{method}", sessionId="s")
 
 
 async def test_a_list_tells_of_a_question_of_a_dead_process(daemon: Running, leave: Callable[[str], None]) -> None:

@@ -128,6 +128,27 @@ async def test_a_session_that_was_made_on_the_machine_can_be_looked_at_only(face
         assert seen["result"]["total"] == 0
 
 
+@pytest.mark.parametrize("is_loaded", [True, False])
+async def test_a_session_that_was_made_on_the_machine_is_not_moved_from_elsewhere(face: Face, is_loaded: bool) -> None:
+    name = f"{is_loaded} one"
+    here, there = face.home.parent / f"here {name}", face.home.parent / f"there {name}"
+    for place in (here, there):
+        place.mkdir()
+    async with face.daemon.hub.use(name, Wanted(cwd=str(here))):
+        pass
+    here.rmdir()
+    if not is_loaded:
+        await face.daemon.hub.let_go(name)
+    asked = {"agentAlias": "default", "sessionId": name, "cwd": str(there)}
+    async with face.connected() as client:
+        await client.call("initialize")
+        answer = await client.call("session/new", asked)
+    if is_loaded:
+        assert answer["error"]["code"] == -32003
+    async with face.daemon.hub.use(name) as session:
+        assert session.agent.cwd != str(there)
+
+
 @pytest.mark.parametrize("secret", ["data/token", "data/journal.db"])
 async def test_a_stranger_cannot_have_the_files_of_the_daemon_read_to_them(face: Face, secret: str) -> None:
     told = await face.respond({"request_id": "r", "session_id": secret, "prompt": f"!read {face.home / secret}"})

@@ -38,6 +38,8 @@ class Farewell:
         self._has_changed.set()
         if is_curious:
             self._curious.add(connection)
+        else:
+            self._curious.discard(connection)
 
     def left(self, connection: Connection) -> None:
         """A client has gone."""

@@ -9,7 +9,7 @@ from contextlib import suppress
 import msgspec
 
 from zot.encoding import encode
-from zot.errors import NoSuchAgent, NoSuchSession
+from zot.errors import DirectoryGone, NoSuchAgent, NoSuchSession
 from zot.hub import Hub
 from zot.messages import Message, show
 from zot.past import Endings, recalled
@@ -106,7 +106,7 @@ class KeptMethods:
                 if asked.view == "full":
                     kept = await session.all_messages()
                     messages = [msgspec.structs.replace(message, shown_text=None) for message in kept]
-        except NoSuchAgent:  # Nobody can use it, but it can be read.
+        except (NoSuchAgent, DirectoryGone):  # Nobody can use it, but it can be read.
             messages = await self._recorded(asked)
             if asked.view == "past":
                 last_seq, ended = seq, await self._shelf.endings(asked.session_id)
@@ -128,6 +128,7 @@ class KeptMethods:
             await self._hub.let_go(asked.session_id)
             feed = connection.office.feed(asked.session_id)
             await feed.caught_up()
+            await self._hub.let_go(asked.session_id)  # Somebody may have come meanwhile.
             feed.bury(await self._shelf.delete(asked.session_id))
         connection.unfollow(asked.session_id)
         return said.Deleted(asked.session_id)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from zot.errors import AgentError, NoSuchAgent, NoSuchSession, RunCancelled, UserError
+from zot.errors import AgentError, DirectoryGone, NoSuchAgent, NoSuchSession, RunCancelled, UserError
 from zot.hub import Hub, Wanted
 from zot.messages import ZERO
+from zot.serve.admission import check_name, leave_lost
 from zot.serve.answering import Deferred, Told
 from zot.serve.asides import Asides
 from zot.serve.attachments import read_attachments
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from zot.session import Session
 
 
-#: How long the id of a new session may be.
-MAX_ID = 1024
 #: How often a session is made that others delete at the same time.
 _TRIES = 8
 
@@ -104,33 +101,12 @@ class SessionMethods:
 
         wanted = Wanted(asked.agent_alias, asked.cwd, guarded=not connection.is_local)
         session_id = asked.session_id or new_session_id()
-        await self._check_name(session_id)
-        await self._leave_lost(session_id, wanted)
+        await check_name(self._shelf, session_id)
+        await leave_lost(self._hub, connection, session_id, wanted)
         for _ in range(_TRIES):
             with suppress(NoSuchSession):  # Others have deleted it at that moment: then it is made again.
                 return await self._opened(connection, session_id, wanted)
         return await self._opened(connection, session_id, wanted)
-
-    async def _check_name(self, session_id: str) -> None:
-        """Raise UserError if a new session cannot be called so. One that exists may have its name from a host."""
-        if len(session_id) > MAX_ID:
-            try:
-                await self._shelf.standing(session_id)
-            except NoSuchSession:
-                raise UserError(
-                    f"the id of a new session may have {MAX_ID} characters, not {len(session_id)}"
-                ) from None
-
-    async def _leave_lost(self, session_id: str, wanted: Wanted) -> None:
-        """Let a session be opened elsewhere if its directory is gone, and another is wanted. Raise UserError."""
-        if wanted.cwd is None:
-            return
-        if not os.path.isabs(wanted.cwd) or not await asyncio.to_thread(os.path.isdir, wanted.cwd):
-            raise UserError(f"{wanted.cwd}: the directory of a session must be one that is there, and absolute")
-        session = self._hub.session(session_id)
-        is_lost = session is not None and not await asyncio.to_thread(os.path.isdir, session.agent.cwd)
-        if session is not None and is_lost and not session.busy:
-            await self._hub.let_go(session_id)
 
     async def _opened(self, connection: Connection, session_id: str, wanted: Wanted | None) -> Told:
         # What is there already and is only to be known takes no room that others need.
@@ -178,7 +154,7 @@ class SessionMethods:
 
     async def _kill(self, connection: Connection, asked: said.OfSession) -> said.Killed:
         await check_use(self._hub, connection, asked.session_id)
-        with suppress(NoSuchSession):
+        with suppress(AgentError):
             await self._see_to(asked.session_id)
         if (session := self._hub.session(asked.session_id)) is not None:
             session.kill()
@@ -186,15 +162,19 @@ class SessionMethods:
         return said.Killed(asked.session_id)
 
     async def _let_go(self, connection: Connection, session_id: str) -> None:
-        with suppress(NoSuchSession):  # Also one that others have deleted is let go of.
+        with suppress(AgentError):  # Also one that others have deleted, or that cannot be opened, is let go of.
             await self._see_to(session_id)
-        if not await self._hub.let_go(session_id):
-            await self._shelf.standing(session_id)
+        was_loaded = await self._hub.let_go(session_id)
         await connection.office.feed(session_id).caught_up()
         connection.unfollow(session_id)
+        try:
+            await self._shelf.check_elsewhere(session_id)
+        except NoSuchSession:
+            if not was_loaded:
+                raise
 
     async def _fork(self, connection: Connection, asked: said.Fork) -> Told:
-        await self._check_name(asked.new_session_id or "")
+        await check_name(self._shelf, asked.new_session_id or "")
         async with used(self._hub, connection, asked.session_id) as session:
             made = await session.fork(asked.new_session_id, messages=asked.messages)
         return await self._opened(connection, made, None)
@@ -229,7 +209,7 @@ class SessionMethods:
         if session is not None and session.busy:
             return
         if self._hub.is_loading(session_id) or await self._shelf.is_left_behind(session_id):
-            with suppress(NoSuchAgent):  # Nobody can use it, but it can be read.
+            with suppress(NoSuchAgent, DirectoryGone):  # Nobody can use it, but it can be read.
                 await self._hub.take_up(session_id)
 
     async def _doing(self, session_id: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ _LOOK_S = 2.0
 
 
 async def stay(daemon: Daemon, claim: Claim, leave: Callable[[], None], *, every_s: float = _LOOK_S) -> None:
-    """Look after the socket of a daemon until that stops. ``leave`` ends that anybody is accepted there.
+    """Look after the socket of a daemon for as long as it is there. ``leave`` ends that anybody is accepted there.
 
     Who is connected notices nothing.
     """
@@ -34,8 +34,8 @@ async def stay(daemon: Daemon, claim: Claim, leave: Callable[[], None], *, every
             if not claim.restore():
                 complained = ""
                 continue
-        except Stopping:  # From now on the endpoint may be given away.
-            return
+        except Stopping:  # The endpoint may be given away; or all goes on, if nobody takes it.
+            continue
         except (OSError, ConfigError, DaemonRunning) as problem:
             if str(problem) != complained:
                 complained = str(problem)

@@ -121,7 +121,7 @@ _DECLARED: Final = (
         "session.New",
         "session.Opened",
         "Creates a session of an agent, or resumes the one with this id; its updates follow.",
-        (SESSION_NOT_FOUND, SESSION_LIMIT, SESSION_BUSY),
+        _CHANGED,
     ),
     Method(
         "session/prompt",
@@ -178,14 +178,14 @@ _DECLARED: Final = (
         "session.OfSession",
         "session.Closed",
         "Ends what runs in a session and lets go of it; it is kept and can be resumed.",
-        _KEPT,
+        (SESSION_NOT_FOUND, SESSION_BUSY, NOT_OWNED),
     ),
     Method(
         "session/kill",
         "session.OfSession",
         "session.Killed",
         "Does what `session/close` does, without waiting for what runs.",
-        _KEPT,
+        (SESSION_NOT_FOUND, SESSION_BUSY, NOT_OWNED),
     ),
     Method(
         "session/delete",
