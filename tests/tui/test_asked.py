@@ -66,7 +66,7 @@ async def test_how_long_there_is_time_to_answer_is_told_by_the_clock_of_the_mach
         asked = (await person.app.conversation.state()).pending
         assert asked is not None
         there = datetime.fromisoformat(asked.deadline) + timedelta(hours=5, minutes=30)
-        await person.sees(f"{there:%H:%M:%S}\n")  # Midnight may be near, and the day stand before it.
+        await person.sees(f"{there:%H:%M:%S}; press y")  # Midnight may be near, and the day stand before it.
     async with lines(tmp_path, policy=("bash=ask",)) as typing:
         await typing.until("> ")
         typing.type("!bash echo q")

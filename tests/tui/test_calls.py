@@ -237,7 +237,7 @@ async def test_what_is_typed_when_a_question_appears_goes_to_the_editor_and_ente
         await person.misses("stop typing to answer")
         assert "y  allow it this time" in person.screen
         await person.pilot.press("enter", "q", "backspace", "space", "enter")
-        assert "press y, a or n; Esc is n; until" in person.screen
+        assert "press y, a or n; Esc is n" in person.screen
         await person.pilot.press("up", "enter")
         await person.sees("the user refused")
         await person.idle()
@@ -284,6 +284,17 @@ async def test_a_screen_with_hardly_any_room_shows_what_can_be_chosen(tmp_path: 
         await person.sees("lab/lab-1  200k")
         await person.pilot.press("escape")
         await person.misses("Model (now lab-1)")
+
+
+async def test_a_screen_may_change_in_the_moment_in_which_a_question_comes(tmp_path: Path) -> None:
+    async with stage(tmp_path, size=(80, 30)) as person:
+        await person.sees("ready")
+        for height in (24, 20, 16):
+            asked = asyncio.create_task(person.app.choose("Which one?", [Option(1, "one")]))
+            await person.pilot.resize_terminal(80, height)
+            await person.sees("Which one?")
+            await person.pilot.press("escape")
+            assert await asked is None
 
 
 async def test_a_long_choice_in_full_leaves_the_keys_on_a_small_screen(tmp_path: Path) -> None:

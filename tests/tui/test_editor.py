@@ -10,6 +10,8 @@ from textual.events import Key, Paste
 
 from tui.stage import Stage, stage
 from zot.messages import text_of
+from zot.tui.folding import Folds
+from zot.tui.pasting import as_keys
 
 #: An ideographic space, joiners and their opposite, a no-break space, a soft hyphen, a zero width space, a character
 #: for private use, and one that Python does not know yet.
@@ -195,3 +197,54 @@ async def test_what_control_c_would_do_next_is_said_for_as_long_as_it_would(tmp_
             await person.misses("Ctrl+C again leaves")
             await person.sees("ready")
         assert person.app.transcript.entries == []
+
+
+async def test_what_was_undone_or_changed_is_what_one_comes_back_to(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.says("!echo one")
+        await person.idle()
+        editor = person.app.editor
+        editor.insert("abc")
+        await person.pilot.press("up", "ctrl+underscore")
+        assert editor.text == "abc"
+        editor.insert(" and more")
+        await person.pilot.press("down")
+        assert editor.text == "abc and more"
+        await person.pilot.press("up")
+        assert editor.text == "!echo one"
+        await person.pilot.press("down")
+        assert editor.text == "abc and more"
+
+
+async def test_who_writes_the_mark_of_an_earlier_paste_says_just_that(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        editor, lines = person.app.editor, "\n".join(f"line {number}" for number in range(10))
+        editor.insert("!echo ")
+        editor.post_message(Paste(lines))
+        await person.until(lambda: editor.text == "!echo [pasted #1: 10 lines]")
+        await person.pilot.press("enter")
+        await person.idle()
+        await person.says("!echo why [pasted #1: 10 lines]?")
+        await person.idle()
+        said = [text_of(one.content) for one in await person.app.conversation.messages() if one.role == "user"]
+        assert said == [f"!echo {lines}", "!echo why [pasted #1: 10 lines]?"]
+        await person.pilot.press("up", "up")
+        assert editor.text == "!echo [pasted #1: 10 lines]"
+        await person.pilot.press("enter")
+        await person.idle()
+        assert text_of((await person.app.conversation.messages())[-2].content) == f"!echo {lines}"
+
+
+def test_what_was_pasted_and_not_said_is_not_kept() -> None:
+    folds = Folds()
+    for number in range(50):
+        folds.paste(f"{number}\n" * 100)
+    folds.say("something else")
+    assert folds._folded == {}
+
+
+def test_a_paste_is_typed_as_it_is_but_for_its_control_characters() -> None:
+    assert as_keys(f"{RARE}\tx\r\ny\x1b\x9b\ud800\n") == f"{RARE} x y"
+    assert as_keys("x" * 1001) is None

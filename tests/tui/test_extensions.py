@@ -122,6 +122,18 @@ async def test_an_extension_that_starts_slowly_is_waited_for_until_it_has_starte
         assert person.app.extension_commands
 
 
+async def test_a_question_of_our_own_does_not_let_one_that_has_started_be_waited_for(tmp_path: Path) -> None:
+    tardy = Extension(tmp_path, "tardy", "while not os.path.exists('data/go'):\n    time.sleep(0.02)\n" + PLAYER)
+    async with stage(tmp_path, ext=(str(tardy.directory),)) as person:
+        await person.sees("waiting for tardy")
+        await person.says("/model ")
+        await person.sees("Model (now lab-1)")
+        (tardy.directory / "data" / "go").touch()
+        await person.misses("waiting for tardy")
+        await person.sees("Model (now lab-1)")
+        await person.pilot.press("escape")
+
+
 async def test_an_extension_that_decides_slowly_about_an_answer_by_the_way_is_named(tmp_path: Path) -> None:
     hesitant = Extension(
         tmp_path,

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from tui.stage import PATIENCE_S, stage
+from zot.conversation import ModelInfo
+from zot.local import LocalConversation
 from zot.tui.log import noted
 
 TWO_MODELS = '{"providers": {"lab": {"models": [{"id": "lab-2", "contextWindow": 100000}]}}}'
@@ -88,6 +93,30 @@ async def test_a_question_about_a_failure_does_not_go_along_to_another_session(t
         await person.sees("   of the first")
         await person.misses("Ask again?")
         assert [one.role for one in await person.app.conversation.messages()] == ["user", "assistant"]
+
+
+async def test_who_goes_elsewhere_before_a_question_is_asked_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, known = asyncio.Event(), asyncio.Event()
+    models = LocalConversation.models
+
+    async def slow(conversation: LocalConversation) -> Sequence[ModelInfo]:
+        asked.set()
+        await known.wait()
+        return await models(conversation)
+
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        monkeypatch.setattr(LocalConversation, "models", slow)
+        await person.says("!script status 400")
+        async with asyncio.timeout(PATIENCE_S):
+            await asked.wait()
+        await person.app.switch(None)
+        known.set()
+        async with asyncio.timeout(PATIENCE_S):
+            await person.app.workers.wait_for_complete()
+        assert "Ask again?" not in person.screen
 
 
 async def test_that_it_is_tried_again_is_shown_once(tmp_path: Path) -> None:

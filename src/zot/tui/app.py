@@ -30,7 +30,7 @@ from zot.slash import CommandInfo
 from zot.tui import slash
 from zot.tui.approval import Approvals
 from zot.tui.asking import Asking
-from zot.tui.awaiting import Awaiting
+from zot.tui.awaiting import Awaiting, wanted_by
 from zot.tui.completion import Files
 from zot.tui.composer import Composer
 from zot.tui.editor import Editor
@@ -285,7 +285,7 @@ class ZotApp(Ground):
         name = line[1:].split(maxsplit=1)[0]
         if name != "exit":  # Nobody has to wait to leave.
             await self.following.opened.wait()
-        with self._awaiting.wait("start", "intercept" if name == "btw" else f"command {name}"):
+        with self._awaiting.wait(*wanted_by(name, is_ours=name in slash.COMMANDS)):
             await slash.run(self, line)
         if name == "reload-ext":
             await self._learn_commands()

@@ -32,7 +32,7 @@ class Approvals:
 
     def ask(self, request: ApprovalRequest) -> Coroutine[Any, Any, None]:
         """Have a question, which `hear` can take back from now on; what is returned asks it."""
-        hint = f"press y, a or n; Esc is n; until {until(request)}"
+        hint = f"until {until(request)}; press y, a or n; Esc is n"
         title = f"{request.tool} wants to run; may it?"
         question = Question(title, _OPTIONS, body=_about(request), diff=in_full(request), hint=hint)
         self._open[request.id] = question

@@ -71,7 +71,7 @@ class Asking:
 
     def fit(self) -> None:
         """There is more or less room."""
-        if isinstance(self._shown, Question) and self._shown.is_attached:
+        if isinstance(self._shown, Question) and self._shown.is_mounted:
             self._shown.fit()
 
     def overtake(self) -> None:

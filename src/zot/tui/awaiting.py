@@ -8,6 +8,14 @@ from contextlib import contextmanager
 
 from zot.events import ExtWaiting
 
+#: What commands of our own want of extensions.
+_OURS = {"btw": ("start", "intercept"), "reload-ext": ("start",)}
+
+
+def wanted_by(command: str, *, is_ours: bool) -> tuple[str, ...]:
+    """Return what a command waits for: one of an extension, that this has started and answers."""
+    return _OURS.get(command, ()) if is_ours else ("start", f"command {command}")
+
 
 class Awaiting:
     """What this terminal does that takes a while, what it wants of extensions, and who has not given that yet."""

@@ -74,6 +74,8 @@ class Editor(TextArea):
         self._history: list[str] = []
         self._at = 0
         self._draft = ""
+        #: What was brought back last.
+        self._brought: str | None = None
         self._folds = Folds()
 
     # Whoever wrote it, nothing gets into the editor by another way than these two.
@@ -109,6 +111,8 @@ class Editor(TextArea):
         self._at, self._draft = len(self._history), ""
 
     def _recall(self, step: int) -> bool:
+        if self.text != self._brought:  # It was undone, or changed: that is what one comes back to.
+            self._at = len(self._history)
         at = self._at + step
         if not 0 <= at <= len(self._history):
             return False
@@ -116,6 +120,7 @@ class Editor(TextArea):
             self._draft = self.text
         self._at = at
         self.put(self._draft if at == len(self._history) else self._folds.recall(_clean(self._history[at])))
+        self._brought = self.text
         return True
 
     def action_cursor_up(self, select: bool = False) -> None:

@@ -21,7 +21,10 @@ class Folds:
     def __init__(self) -> None:
         #: What is folded, by the word that stands for it.
         self._folded: dict[str, str] = {}
-        #: How stood what was said, by what was said.
+        self._number = 0
+        #: Those words that stand in the editor, or can be had back there: whoever writes another says just that.
+        self._live: set[str] = set()
+        #: How stood what was said, by what was said, if that is long.
         self._stood: dict[str, str] = {}
 
     def paste(self, text: str) -> str:
@@ -30,8 +33,12 @@ class Folds:
 
     def say(self, text: str) -> str:
         """Return all of what stands there, and know from now on how it stood."""
-        said = MARK.sub(lambda found: self._folded.get(found[0], found[0]), text)
-        self._stood[said] = text
+        said = MARK.sub(lambda found: self._folded[found[0]] if found[0] in self._live else found[0], text)
+        if said != text or _exceeds(said, _LONG_LINES, _LONG_CHARACTERS):
+            self._stood[said] = text
+        self._live.clear()
+        kept = {mark for stood in self._stood.values() for mark in MARK.findall(stood)}
+        self._folded = {mark: text for mark, text in self._folded.items() if mark in kept}
         return said
 
     def recall(self, said: str) -> str:
@@ -39,13 +46,17 @@ class Folds:
         if said not in self._stood and _exceeds(said, _LONG_LINES, _LONG_CHARACTERS):
             first, middle, last = _cut(said)
             self._stood[said] = f"{first}{self._fold(middle)}{last}"
-        return self._stood.get(said, said)
+        stood = self._stood.get(said, said)
+        self._live |= self._folded.keys() & set(MARK.findall(stood))
+        return stood
 
     def _fold(self, text: str) -> str:
         lines = text.strip("\n").count("\n") + 1
         size = f"{lines} lines" if lines > 1 else f"{len(text)} characters"
-        mark = f"[pasted #{len(self._folded) + 1}: {size}]"
+        self._number += 1
+        mark = f"[pasted #{self._number}: {size}]"
         self._folded[mark] = text
+        self._live.add(mark)
         return mark
 
 

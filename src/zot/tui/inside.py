@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import traceback
-import unicodedata
 from typing import Any
 
 from rich.text import Text
@@ -19,7 +18,7 @@ from textual.widget import Widget
 
 from zot.tui.charset import decoder
 from zot.tui.driver import Driver
-from zot.tui.pasting import WholePastes
+from zot.tui.pasting import WholePastes, is_written
 
 #: What has changed is drawn so often at most: a key waits half as long for it as Textual would have it.
 _DRAW_S = 1 / 120
@@ -27,8 +26,6 @@ _DRAW_S = 1 / 120
 _UNTAKEN = 2
 #: Most terminals send this for Alt+Enter, of which Textual would make other keys.
 _ALT_ENTER = "\x1b\r"
-#: Characters that nobody writes: controls, and halves of characters.
-_UNWRITTEN = ("Cc", "Cs")
 
 
 class Ground(App[int]):
@@ -68,12 +65,8 @@ def prepare() -> None:
 
 
 def writes(key: Key) -> bool:
-    """True if a key writes something.
-
-    Textual would drop what Python does not call printable: every blank but one, joiners without which Persian and
-    Hindi are misspelt, and characters that are newer than Python.
-    """
-    return key.character is not None and not any(unicodedata.category(one) in _UNWRITTEN for one in key.character)
+    """True if a key writes something. Textual would drop what Python does not call printable."""
+    return key.character is not None and all(map(is_written, key.character))
 
 
 def reach(widget: Widget, size: Size) -> None:

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable
 
 from textual._xterm_parser import BRACKETED_PASTE_END, BRACKETED_PASTE_START, XTermParser
 from textual.message import Message
 
 _ESC = "\x1b"
-_LINE_ENDS = re.compile(r"[\r\n]+")
+_BLANKS = re.compile(r"[\r\n]+|\t")
+#: Control characters, and halves of characters.
+_UNWRITTEN = ("Cc", "Cs")
 #: What is longer is not meant for a place where keys are pressed.
 _MAX_KEYS = 1000
 
 
 def as_keys(text: str) -> str | None:
     """Return the characters that would be typed for a paste, its lines as one; None if it is too long for that."""
-    return None if len(text) > _MAX_KEYS else "".join(filter(str.isprintable, _LINE_ENDS.sub(" ", text.strip("\r\n"))))
+    return None if len(text) > _MAX_KEYS else "".join(filter(is_written, _BLANKS.sub(" ", text.strip("\r\n"))))
+
+
+def is_written(character: str) -> bool:
+    """True if a character is text.
+
+    Python calls others not printable that are: every blank but one, joiners without which Persian and Hindi are
+    misspelt, and characters that are newer than itself.
+    """
+    return unicodedata.category(character) not in _UNWRITTEN
 
 
 class WholePastes(XTermParser):

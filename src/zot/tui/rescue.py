@@ -19,6 +19,8 @@ async def rescue(terminal: Terminal, failure: str) -> None:
     again = ModelInfo(now.provider, now.model)
     options = [Option(again, f"{now.provider}/{now.model}, once more")]
     options += [Option(one, f"{one.provider}/{one.id}") for one in _others(now, await conversation.models())]
+    if terminal.conversation is not conversation:
+        return  # Somebody has gone elsewhere.
     title = "The model call failed. Ask again?"
     chosen = await terminal.choose(title, options, body=one_line(failure, 600), sudden=True)
     if chosen is None:
