@@ -9,7 +9,7 @@ from typing import Protocol
 from zot.errors import NoSuchSession, UserError
 from zot.hub import Hub, Wanted
 from zot.serve.connection import Connection
-from zot.serve.using import check_use
+from zot.serve.using import may_use
 
 #: So long may the id of a new session be.
 MAX_ID = 1024
@@ -32,7 +32,7 @@ async def check_name(register: Register, session_id: str) -> None:
 
 
 async def leave_lost(hub: Hub, connection: Connection, session_id: str, wanted: Wanted) -> None:
-    """Let a session be opened elsewhere if its directory is gone, and another is wanted. Raise UserError, RpcError."""
+    """Let a session be opened elsewhere if its directory is gone, and who may use it wants another. Raise UserError."""
     if wanted.cwd is None:
         return
     if not os.path.isabs(wanted.cwd) or not await asyncio.to_thread(os.path.isdir, wanted.cwd):
@@ -40,6 +40,5 @@ async def leave_lost(hub: Hub, connection: Connection, session_id: str, wanted: 
     session = hub.session(session_id)
     if session is None or session.busy or session.agent.name not in ("", wanted.agent):
         return
-    if not await asyncio.to_thread(os.path.isdir, session.agent.cwd):
-        await check_use(hub, connection, session_id)
+    if may_use(connection, session) and not await asyncio.to_thread(os.path.isdir, session.agent.cwd):
         await hub.let_go(session_id)

@@ -39,12 +39,17 @@ def check_idle(session: Session, what: str) -> None:
         raise RuntimeBusy(f"{what} while a prompt or compact is running; end it first with session/cancel")
 
 
-def _check(connection: Connection, session: Session, session_id: str) -> None:
-    """One that was made here may do anything, unless its agent has rules of its own."""
+def may_use(connection: Connection, session: Session) -> bool:
+    """True if a client may do something with a session. One that was made here may do anything, unless its agent has
+    rules of its own."""
     if connection.is_local or session.agent.guarded:
-        return
-    alias = session.agent.name or "default"
-    if not connection.office.has_rules(alias):
+        return True
+    return connection.office.has_rules(session.agent.name or "default")
+
+
+def _check(connection: Connection, session: Session, session_id: str) -> None:
+    if not may_use(connection, session):
+        alias = session.agent.name or "default"
         raise RpcError(
             NOT_OWNED,
             f"session {session_id!r} was made on this machine and its agent has no policy: over the network"

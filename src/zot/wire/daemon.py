@@ -121,7 +121,7 @@ _DECLARED: Final = (
         "session.New",
         "session.Opened",
         "Creates a session of an agent, or resumes the one with this id; its updates follow.",
-        _CHANGED,
+        (SESSION_NOT_FOUND, SESSION_LIMIT, SESSION_BUSY),
     ),
     Method(
         "session/prompt",
