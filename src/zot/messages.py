@@ -209,7 +209,8 @@ def text_of(content: Iterable[TranscriptBlock | ShownBlock]) -> str:
 def begins_with(messages: Sequence[Message], known: list[Message]) -> bool:
     """True if a conversation has the ``known`` messages at its beginning. Hardly costs anything if they are the same
     objects, as ever, for the comparison of lists looks at that first."""
-    return known == list(messages[: len(known)])
+    head = messages[: len(known)]
+    return known == (head if isinstance(head, list) else list(head))  # One copy is enough.
 
 
 def timestamp(seconds: float | None = None) -> str:
