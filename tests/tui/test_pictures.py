@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 import struct
+import threading
 import zlib
 from base64 import b64decode
 from pathlib import Path
 
 import pytest
+from textual.events import Key
 
-from tui.stage import stage
+from tui.stage import PATIENCE_S, stage
 from tui.test_order import press_at_once
-from zot.messages import text_of
+from zot.messages import ImageBlock, text_of
+from zot.tui import images
 from zot.tui.app import ZotApp
 from zot.tui.markdown import console
 from zot.tui.pictures import Picture, picture, shows_images, transmission
@@ -116,6 +119,36 @@ async def test_an_image_that_is_named_is_sent_to_the_running_prompt_too(
             ("!echo second", 1),
         ]
         assert "[image/png, " in person.screen
+
+
+@pytest.mark.parametrize("key", ["ctrl+r", "escape"])
+async def test_what_is_taken_back_while_its_images_are_read_is_never_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    (tmp_path / "dot.png").write_bytes(png(32, 32))
+    begun, may_go_on, read = threading.Event(), threading.Event(), images.images_in
+
+    def slow(text: str, cwd: str) -> list[ImageBlock]:
+        begun.set()
+        assert may_go_on.wait(PATIENCE_S)
+        return read(text, cwd)
+
+    async with stage(tmp_path) as person:
+        await person.sees("ready")
+        await person.says(HELD)
+        await person.sees("running bash")
+        monkeypatch.setattr(images, "images_in", slow)
+        await person.says("!echo never @dot.png", "ctrl+s")
+        await person.until(begun.is_set, "that its image is read")
+        person.app.post_message(Key(key, None))
+        await person.until(lambda: person.app.message_queue_size == 0, "that the key is heard")
+        may_go_on.set()
+        await person.misses("steering: !echo never")
+        (tmp_path / "go").touch()
+        await person.until(lambda: not person.app.runs, "the end")
+        await person.idle()
+        said = [text_of(one.content) for one in await person.app.conversation.messages() if one.role == "user"]
+        assert said == [HELD]
 
 
 async def test_an_abort_in_the_same_moment_lets_an_image_that_is_to_steer_never_be_sent(tmp_path: Path) -> None:
