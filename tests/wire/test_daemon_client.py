@@ -428,12 +428,34 @@ def test_a_daemon_that_goes_on_after_all_is_as_good_as_the_next_one(daemon: Daem
         _, held = daemon.prompt("held")
         assert daemon.asked() == []
         daemon.say(RESUMED)
-        assert [number for _, _, number in daemon.asked()] == [given_back, held]
+        assert [number for _, _, number in daemon.asked()] == [given_back]
         daemon.refuse(late, -32005)
-        assert [number for _, _, number in daemon.asked()] == [late]
+        assert [number for _, _, number in daemon.asked()] == [late, held]
+        daemon.refuse(held, -32603)
     asked, _ = daemon.prompt("more")
     assert [params["prompt"] for _, params, _ in daemon.asked()] == ["more"]
     assert not asked.is_over
+
+
+def test_prompts_stay_in_order_at_a_daemon_that_goes_on_after_all(daemon: Daemon) -> None:
+    def sent() -> list[tuple[int, str]]:
+        return [(number, params["prompt"]) for _, params, number in daemon.asked()]
+
+    def prompt(session: str, words: str) -> int:
+        return daemon.peer.ask("session/prompt", {"sessionId": session, "prompt": words}, lambda answer: None)
+
+    runs, waits = prompt("s", "runs"), prompt("s", "waits")
+    assert sent() == [(runs, "runs"), (waits, "waits")]
+    daemon.say(STOPPING)
+    held, other = prompt("s", "held"), prompt("t", "other")
+    assert sent() == []
+    daemon.say(RESUMED)
+    late = prompt("s", "late")
+    assert sent() == [(other, "other")]
+    daemon.answer(runs, {})
+    assert sent() == []
+    daemon.refuse(waits, -32005)
+    assert sent() == [(waits, "waits"), (held, "held"), (late, "late")]
 
 
 def test_what_it_refuses_twice_all_the_same_is_refused(daemon: Daemon) -> None:

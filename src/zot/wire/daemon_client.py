@@ -49,9 +49,17 @@ class Call:
     """Something that is asked. ``answered`` gets the answer, once."""
 
     def __init__(
-        self, line: bytes, answered: Callable[[Answer], None], *, is_repeatable: bool, is_for_the_next: bool = False
+        self,
+        line: bytes,
+        answered: Callable[[Answer], None],
+        *,
+        is_repeatable: bool,
+        is_for_the_next: bool = False,
+        prompts: str = "",
     ) -> None:
+        """``prompts`` is the session that it is a prompt of."""
         self.line = line
+        self.prompts = prompts
         self.answered = answered
         self.is_repeatable = is_repeatable
         self.was_sent = False
@@ -89,6 +97,8 @@ class DaemonPeer:
         #: Whether the daemon at the other end is about to end, or has said so and goes on after all.
         self._is_ending = False
         self._has_resumed = False
+        #: The prompts that it may have begun, or give back: those behind them wait for that.
+        self._in_doubt: set[int] = set()
         #: Called when there is something to send.
         self.wake: Callable[[], None] = lambda: None
         #: Called with what a daemon says that does not greet us as it should.
@@ -107,13 +117,14 @@ class DaemonPeer:
         repeats = method in REPEATABLE if is_repeatable is None else is_repeatable
         waits = repeats or method in _FOR_THE_NEXT
         line = encode_request(method, params, self._number)
-        call = Call(line, answered, is_repeatable=repeats, is_for_the_next=waits)
+        prompts = params.get("sessionId", "") if method == "session/prompt" else ""
+        call = Call(line, answered, is_repeatable=repeats, is_for_the_next=waits, prompts=prompts)
         if call.size > MAX_LINE_BYTES:
             answered(frame_too_large(MAX_LINE_BYTES))
             return self._number
         self._calls[self._number] = call
         # A daemon that is about to end may not read a prompt any more, and then nobody knows what became of it.
-        if self.greeting is not None and not (self._is_ending and method == "session/prompt"):
+        if self.greeting is not None and not (self._is_ending and prompts) and not self._must_wait(self._number):
             self._send(call)
         return self._number
 
@@ -159,6 +170,7 @@ class DaemonPeer:
         """There is a new connection, on which nothing has been said."""
         self._lines, self._unsent, self.greeting = LineSplitter(max_line_bytes=_MAX_LINE_BYTES), [], None
         self._is_ending = self._has_resumed = False
+        self._in_doubt.clear()
         params = {"protocolVersion": 1, "features": FEATURES, "client": self._client}
         self._number += 1
         self._calls[self._number] = call = Call(
@@ -217,8 +229,10 @@ class DaemonPeer:
     def _stop(self) -> None:
         """The daemon is about to end. It may do so more than once."""
         self._is_ending, self._has_resumed = True, False
-        for call in self._calls.values():
+        for number, call in self._calls.items():
             call.can_wait = call.is_for_the_next
+            if call.prompts and call.was_sent:
+                self._in_doubt.add(number)
 
     def _resume(self) -> None:
         """The daemon goes on: it is as good as the next one."""
@@ -236,10 +250,11 @@ class DaemonPeer:
         if isinstance(answer, RpcError) and answer.code == STOPPING and call.can_wait:
             self._calls[number] = call
             call.was_sent = call.can_wait = False
-            if self._has_resumed:
-                self._send(call)
         else:
             call.answered(answer or msgspec.Raw(b"null"))
+        self._in_doubt.discard(number)
+        if self._has_resumed:
+            self._send_unsent()
 
     def _refuse_longer(self, refusal: RpcError) -> None:
         """A daemon that reads less than others has not read the number of what it refuses, only that it is too long."""
@@ -286,8 +301,13 @@ class DaemonPeer:
 
     def _send_unsent(self) -> None:
         for number, call in sorted(self._calls.items()):
-            if not call.was_sent and number in self._calls:
+            if not call.was_sent and number in self._calls and not self._must_wait(number):
                 self._send(call)
+
+    def _must_wait(self, number: int) -> bool:
+        """True if a prompt would overtake another one of its session that may still be given back."""
+        session = self._calls[number].prompts
+        return any(one < number and self._calls[one].prompts == session for one in self._in_doubt & self._calls.keys())
 
     def _send(self, call: Call) -> None:
         call.was_sent = True
