@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from zot.errors import RunCancelled, UserError
+from zot.extensions.pace import BURST
+from zot.extensions.process import ExtensionProcess
 from zot.messages import timestamp
 
 from .stage import WATCHER, Extension, Stage, results, typed
@@ -241,6 +245,73 @@ async def test_a_panel_is_not_taken_from_the_extension_that_has_it(tmp_path: Pat
             await stage.session.run_command("show", "")
         stage.session.close_panel("p")
         assert (await stage.session.run_command("show", "")).extension == "other"
+
+
+# Notices never delay an answer.
+
+FLOOD = 20_000
+NOTICES = f"""os.write(1, b'{{"type":"notify","message":"x"}}\\n' * {FLOOD})"""
+
+
+@pytest.mark.parametrize("when", ["before its answer", "before the question"])
+async def test_a_guard_is_heard_however_many_notices_it_sends(tmp_path: Path, when: str) -> None:
+    block = 'answer(frame, block=True, reason="not today")'
+    if when == "before its answer":
+        script = interceptor("tool_call", then=f"{NOTICES}; {block}")
+    else:
+        script = interceptor("tool_call", then=block).replace('say("ready")', f'say("ready"); {NOTICES}')
+    async with Stage(tmp_path, Extension(tmp_path, "guard", script), ext_deadlines={"intercept": 60}) as stage:
+        events = await stage.prompt(f'call write {{"path": "{tmp_path}/made", "content": ""}} ;; --- ;; say done')
+    assert results(events) == [("not today", True)]
+    assert not (tmp_path / "made").exists()
+    shown = stage.notices().count(("guard", "x"))
+    assert BURST <= shown < FLOOD
+    dropped = [int(count) for count in re.findall(r"sends too much: (\d+) notices were dropped", stage.log("guard"))]
+    assert sum(dropped) + shown == FLOOD
+    assert len([text for _, text in stage.notices() if "sends too much" in text]) == 1
+
+
+async def test_a_tool_may_send_notices_before_its_result(tmp_path: Path) -> None:
+    chatty = TOOL.replace('        say("tool_result"', f'        {NOTICES}\n        say("tool_result"')
+    async with Stage(tmp_path, Extension(tmp_path, "finder", chatty)) as stage:
+        assert results(await stage.prompt('call lookup {"q": "it"} ;; --- ;; say done')) == [("found it", False)]
+
+
+async def test_an_answer_in_the_pipe_counts_when_zot_was_held_up_until_after_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    then = 'answer(frame, block=True, reason="not today"); open("data/answered", "w").close()'
+    guard = Extension(tmp_path, "guard", interceptor("tool_call", then=then))
+    send = ExtensionProcess.send
+
+    def held_up(process: ExtensionProcess, data: bytes) -> None:
+        send(process, data)
+        give_up_at = time.monotonic() + 30
+        while b"event_intercept" in data and time.monotonic() < give_up_at:
+            if (guard.directory / "data" / "answered").exists():
+                time.sleep(0.1)
+                return
+            time.sleep(0.005)
+
+    monkeypatch.setattr(ExtensionProcess, "send", held_up)
+    async with Stage(tmp_path, guard, ext_deadlines={"intercept": 0.05}) as stage:
+        events = await stage.prompt('call read {"path": "."} ;; --- ;; say done')
+    assert results(events) == [("not today", True)]
+
+
+async def test_of_a_panel_that_changes_too_fast_the_newest_content_is_shown(tmp_path: Path) -> None:
+    hasty = PANEL.replace(
+        '        say("panel_render", panel_id="p", title="T", lines=[frame["key"] + frame.get("text", "")])',
+        '        for n in range(5000): say("panel_render", panel_id="p", title="T", lines=[str(n)])',
+    )
+    async with Stage(tmp_path, Extension(tmp_path, "menu", hasty)) as stage:
+        await stage.session.run_command("open", "")
+        stage.session.press("p", "up")
+        await stage.until(lambda: stage.events[-1].get("lines") == ["4999"])
+    rendered = [int(event["lines"][0]) for event in stage.events if event["type"] == "panel_render"]
+    assert rendered == sorted(rendered)
+    assert len(rendered) < 5000
+    assert "panel updates merged" in stage.log("menu")
 
 
 # What goes wrong costs the extension, and nobody else.

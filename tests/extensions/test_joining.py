@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,8 +20,8 @@ from zot.encoding import encode
 from zot.errors import AgentError, UserError
 from zot.events import AgentEvent, ExtNotify
 from zot.extension_host import join, open_extensions
-from zot.extensions.connection import MAX_LATE_NOTICES
 from zot.extensions.link import MAX_UNREAD_BYTES, Link
+from zot.extensions.pace import BURST
 from zot.messages import CallBlock, ImageBlock, ResultBlock, TextBlock, show, text_of
 from zot.reloadable import Reloadable
 from zot.slash import CommandAnswer, CommandInfo
@@ -299,10 +300,9 @@ async def test_the_end_of_one_that_has_said_much_is_noticed_at_once(tmp_path: Pa
         with pytest.raises(AgentError, match="disconnected"):
             await asked
         await extension.over()
-    # To hear all of them would take 50 seconds.
     assert watch.read_s() < 5
     told = shown.count(encode(ExtNotify("afar", "info", "hey")))
-    assert MAX_LATE_NOTICES <= told < 2000
+    assert BURST <= told < 2 * BURST
     assert shown[-1] == encode(ExtNotify("afar", "error", "disconnected"))
 
 
@@ -315,10 +315,22 @@ async def test_one_that_talks_without_end_is_let_go_of_when_the_session_ends(tmp
         await extension.settled()
         watch = Stopwatch()
         await extensions.close()
-        # To hear all of them would take 200 seconds.
         assert watch.read_s() < 2
     assert remote.hung_up_on
-    assert len(shown) < 2000
+    assert len(shown) < 2 * BURST
+
+
+async def test_an_answer_that_has_arrived_counts_although_its_deadline_has_come(tmp_path: Path) -> None:
+    def hold_up_the_loop(frame: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(0.1)
+        return {"type": "event_intercept_response", "id": frame["id"], "block": True, "reason": "not today"}
+
+    remote = Remote(event_intercept=hold_up_the_loop)
+    async with joinable(tmp_path, ext_deadlines={"intercept": 0.05}) as extensions:
+        extension = join(extensions, "afar", remote.link)
+        await remote.says(hello(), {"type": "subscribe", "intercept": ["tool_call"]}, READY)
+        await extension.settled()
+        assert (await extensions.tool_called(CALL, {})).refusal == "not today"
 
 
 async def _unshown(text: str) -> None:

@@ -38,7 +38,7 @@ EXPLAINED = {
     MUTE: "did not say hello within 0.3 s",
     "says half a hello": "did not say hello first, but wrote a line that is no frame",
     "floods": UNMOVED,
-    "talks all the time": "much",  # It talks too much, or has said so much at its end.
+    "talks all the time": "sends too much: ",
     "floods with nonsense": "wrote ",  # A line that is no frame, or too many.
     SILENT: "was killed by signal 15",  # For that: it is waited for.
     "sleeps when it is called": "did not answer within 0.1 s: tool",

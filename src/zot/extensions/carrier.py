@@ -18,6 +18,9 @@ class Carrier(Protocol):
     async def read(self) -> bytes:
         """Return what it says next, cut anywhere; b"" when it will say no more. Cancelling loses nothing."""
 
+    def arrived(self) -> int:
+        """Return how many bytes `read` would return without waiting, as far as that is known."""
+
     async def gone(self, *, within_s: float | None) -> bool:
         """Wait until it is gone, at most ``within_s``. True if it is."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from zot.errors import UserError
@@ -20,11 +19,15 @@ from zot.extensions.happenings import (
     Happening,
     Kill,
     Notified,
+    PanelClosed,
+    PanelOpened,
+    PanelRendered,
     Terminate,
     ToolAnswered,
 )
-from zot.extensions.pace import PER_S, Pace
+from zot.extensions.pace import BURST, PER_S, Pace
 from zot.extensions.peer import Peer
+from zot.extensions.phase import State
 from zot.extensions.quotes import clipped
 from zot.extensions.said import Said, read
 from zot.wire.lines import TooLong
@@ -34,8 +37,11 @@ A = TypeVar("A")
 Trace: TypeAlias = Callable[[Literal["<", ">"], bytes], None]
 #: What says no more is about to go, and has this long for it.
 _EXIT_S = 0.5
-#: So many notices are still shown of one that has gone, or shall; the others are dropped.
-MAX_LATE_NOTICES = 100
+#: How often the log says how many notices were dropped, and how often a panel that changes too fast is shown.
+_REPORT_S = 1.0
+_MERGE_S = 0.1
+#: How long a flood is left in the pipe after each piece of it, while the extension owes no answer.
+_FLOOD_PAUSE_S = 0.1
 #: So much of what it says is taken at a time, so that a thousand short frames keep nobody else from running.
 _SLICE_BYTES = 1024
 #: A longer line is read in a thread, piece by piece, while others go on.
@@ -45,7 +51,8 @@ _LONG_BYTES = 256 * 1024
 class Connection:
     """The shell around a `Peer`: brings it bytes and time, and does what comes of them.
 
-    ``heard`` is told everything that happens, in order, except answers, which go to whoever asked.
+    ``heard`` is told everything that happens, in order, except answers, which go to whoever asked. Answers never wait
+    for notices: a flood of those is dropped (`Pace`), and updates of a panel are merged.
     """
 
     def __init__(
@@ -62,11 +69,23 @@ class Connection:
         self._unsent = b""
         self._doomed = False
         self._pace = Pace()
-        self._is_slowed = False
-        #: Set when it shall end or has gone: then it is heard out without a pause.
-        self._hurried = asyncio.Event()
-        #: How many notices came since then.
-        self._late_notices = 0
+        #: Notices dropped and panel updates merged since the log last said so.
+        self._dropped = self._merged = 0
+        self._flooded = self._told_of_flood = False
+        self._report_timer: asyncio.TimerHandle | None = None
+        #: The newest update of each panel that changes too fast, until it is shown.
+        self._renders: dict[str, PanelRendered] = {}
+        self._render_timer: asyncio.TimerHandle | None = None
+        #: True once it shall end or has gone: then it is read to its end without a pause.
+        self._hurried = False
+        #: Set when a pause in reading must end.
+        self._wake = asyncio.Event()
+        self._reading = False
+        #: Bytes that were read and not acted upon yet.
+        self._unheard = 0
+        #: Since when a deadline is due, and how many bytes had arrived by then and are acted upon first.
+        self._due_at: float | None = None
+        self._due_bytes = 0
         self._schedule()
 
     async def run(self, opening: Opening) -> None:
@@ -83,14 +102,18 @@ class Connection:
         except (OSError, ValueError, UserError) as problem:
             reason = f"could not be started: {problem}"
         finally:
+            self._report_flood()
             self._happen(self.peer.end(reason, self._loop.time(), began=self._carrier is not None))
-            self._stop_timer()
+            for timer in (self._timer, self._report_timer, self._render_timer):
+                if timer is not None:
+                    timer.cancel()
 
     async def answer(self, asked: Asked | A) -> Any:
         """Send a question and wait for its answer, which always comes. When cancelled, nobody waits any more."""
         if not isinstance(asked, Asked):
             return asked
         future = self._asked[asked.id] = self._loop.create_future()
+        self._wake.set()
         self.say(asked.data)
         try:
             return await future
@@ -111,20 +134,21 @@ class Connection:
 
     def shut_down(self) -> None:
         """Ask it to end; it is made to if it does not."""
-        self._hurried.set()
+        self._hurry()
         self.say(self.peer.shut_down(self._loop.time()))
 
     async def _heard_out(self, carrier: Carrier) -> str:
         """Listen until it ends; return how it did."""
         watching = self._loop.create_task(self._hurry_when_gone(carrier), name="zot extension gone")
         try:
+            self._reading = True
             while data := await carrier.read():
                 self._trace("<", data)
-                for start in range(0, len(data), _SLICE_BYTES):
-                    await self._hear(self.peer.lines(data[start : start + _SLICE_BYTES]))
+                await self._hear_all(data)
+                if self._flooded and self._may_pause():
+                    await self._pause()
             await self._hear(self.peer.last_lines())
-            if (dropped := self._late_notices - MAX_LATE_NOTICES) > 0:
-                self._heard(Complained(f"said so much at its end that {dropped} notices were dropped"))
+            self._stop_reading()
             if not await carrier.gone(within_s=_EXIT_S):
                 self._happen(self.peer.lose("has closed its output", self._loop.time()))
                 # One that was told to end may still be tidying up; it has been given a time for that.
@@ -133,43 +157,108 @@ class Connection:
                 self._heard(Complained(f"left processes behind, which were ended: {clipped(', '.join(left))}"))
         finally:
             watching.cancel()
+            self._stop_reading()
             self._end()
             reason = await carrier.close()
         return reason
 
+    def _stop_reading(self) -> None:
+        """Nothing more arrives: a deadline that waited for what had arrived has nothing to wait for."""
+        self._reading = False
+        if self._due_at is not None:
+            self._expire_now()
+
     async def _hurry_when_gone(self, carrier: Carrier) -> None:
-        """Whoever waits for an answer that will not come shall not wait for everything that was said before."""
+        """Read the rest of one that has gone at once: its end fails the calls that wait."""
         await carrier.gone(within_s=None)
-        self._hurried.set()
+        self._hurry()
+
+    def _hurry(self) -> None:
+        self._hurried = True
+        self._wake.set()
+
+    async def _hear_all(self, data: bytes) -> None:
+        """Act on ``data`` in slices, so that others run in between."""
+        self._unheard, self._flooded = len(data), False
+        for start in range(0, len(data), _SLICE_BYTES):
+            piece = data[start : start + _SLICE_BYTES]
+            await self._hear(self.peer.lines(piece))
+            self._unheard -= len(piece)
+            if self._due_at is not None:
+                self._due_bytes -= len(piece)
+                if self._due_bytes <= 0:
+                    self._expire_now()
 
     async def _hear(self, lines: Sequence[bytes | TooLong]) -> None:
-        """Take some of what it says. One that talks all the time is not listened to all the time."""
-        happenings: list[Happening] = []
+        """Act on lines that it wrote, in their order."""
+        has_said = False
         for line in lines:
             came = self.peer.take(await _read(line), self._loop.time())
-            self._happen(self._bounded(came) if self._hurried.is_set() else came)
-            happenings += came
-        said = sum(not isinstance(happening, ToolAnswered | CommandAnswered | Decided) for happening in happenings)
-        pause_s = self._pace.pause(said, self._loop.time())
-        if pause_s and not self._hurried.is_set():
-            self._complain_of_talk()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await self._hurried.wait()
-        elif said:
+            self._happen([one for one in came if self._admits(one)])
+            has_said |= not all(isinstance(one, ToolAnswered | CommandAnswered | Decided) for one in came)
+        if has_said:
             await asyncio.sleep(0)  # Others want to be heard, too.
 
-    def _bounded(self, happenings: list[Happening]) -> list[Happening]:
-        """Return what happened at its end, without the notices that are too many."""
-        self._late_notices += sum(isinstance(one, Notified) for one in happenings)
-        if self._late_notices <= MAX_LATE_NOTICES:
-            return happenings
-        return [one for one in happenings if not isinstance(one, Notified)]
+    def _may_pause(self) -> bool:
+        """True while nothing that it could send next is waited for."""
+        return not self._hurried and not self._asked and self.peer.state is State.READY
 
-    def _complain_of_talk(self) -> None:
-        if not self._is_slowed:
-            self._is_slowed = True
-            self._heard(Complained(f"talks too much: it is heard at {PER_S} frames a second", notice=True))
+    async def _pause(self) -> None:
+        """Leave a flood in the pipe for a moment, so that it costs little; a question ends that."""
+        self._wake.clear()
+        waking = self._loop.call_later(_FLOOD_PAUSE_S, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            waking.cancel()
+
+    def _admits(self, happening: Happening) -> bool:
+        """Tell if something it sent is shown now. Notices beyond its pace are dropped, panel updates shown later."""
+        match happening:
+            case PanelOpened(panel=panel):
+                self._renders.pop(panel.id, None)
+            case PanelClosed(panel_id=panel_id):
+                self._renders.pop(panel_id, None)
+            case PanelRendered(panel=panel):
+                if panel.panel_id in self._renders or not self._pace.admits(self._loop.time()):
+                    self._merged += 1
+                    self._renders[panel.panel_id] = happening
+                    if self._render_timer is None:
+                        self._render_timer = self._loop.call_later(_MERGE_S, self._show_renders)
+                    self._note_flood()
+                    return False
+            case Notified() | Complained(notice=False):
+                if not self._pace.admits(self._loop.time()):
+                    self._dropped += 1
+                    self._note_flood()
+                    return False
+            case _:
+                pass
+        return True
+
+    def _show_renders(self) -> None:
+        """Show the newest update of each panel that changed too fast."""
+        self._render_timer = None
+        renders, self._renders = self._renders, {}
+        for render in renders.values():
+            self._heard(render)
+
+    def _note_flood(self) -> None:
+        self._flooded = True
+        if self._report_timer is None:
+            self._report_timer = self._loop.call_later(_REPORT_S, self._report_flood)
+
+    def _report_flood(self) -> None:
+        """Say in its log how much was not shown since it last did."""
+        if self._report_timer is not None:
+            self._report_timer.cancel()
+            self._report_timer = None
+        if self._dropped or self._merged:
+            lost = f"{self._dropped} notices were dropped and {self._merged} panel updates merged"
+            limit = f"{BURST} at once and {PER_S} a second are shown"
+            self._dropped = self._merged = 0
+            self._heard(Complained(f"sends too much: {lost}; {limit}", notice=not self._told_of_flood))
+            self._told_of_flood = True
 
     def _happen(self, happenings: list[Happening]) -> None:
         for happening in happenings:
@@ -196,7 +285,7 @@ class Connection:
     def _end(self) -> None:
         """Make it go, with all it started, as soon as there is something to go."""
         self._doomed = True
-        self._hurried.set()
+        self._hurry()
         if self._carrier is not None:
             self._carrier.end()
 
@@ -208,6 +297,8 @@ class Connection:
         self._happen(self.peer.lose(reason, self._loop.time()))
 
     def _schedule(self) -> None:
+        if self._due_at is not None:
+            return  # What has arrived is looked at first.
         deadline = self.peer.next_deadline()
         if deadline is not None and self._timer is not None and self._timer.when() == deadline:
             return  # One that is due must not be put off by who talks all the time.
@@ -221,8 +312,18 @@ class Connection:
             self._timer = None
 
     def _expire(self) -> None:
+        """A deadline has come. An answer that has arrived by now counts, so what has arrived is acted upon first."""
         self._timer = None
-        self._happen(self.peer.expire(self._loop.time()))
+        self._due_at = self._loop.time()
+        arrived = 0 if self._carrier is None or not self._reading else self._unheard + self._carrier.arrived()
+        self._due_bytes = arrived
+        if arrived == 0:
+            self._expire_now()
+
+    def _expire_now(self) -> None:
+        assert self._due_at is not None
+        due_at, self._due_at = self._due_at, None
+        self._happen(self.peer.expire(due_at))
 
 
 async def _read(line: bytes | TooLong) -> Said:

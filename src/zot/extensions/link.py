@@ -70,6 +70,9 @@ class Link:
             self._room.set()
         return data
 
+    def arrived(self) -> int:
+        return self._size
+
     async def gone(self, *, within_s: float | None) -> bool:
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):

@@ -30,6 +30,9 @@ class ExtensionProcess:
     async def read(self) -> bytes:
         return await self._child.read(until_exit=False)
 
+    def arrived(self) -> int:
+        return self._child.arrived()
+
     async def gone(self, *, within_s: float | None) -> bool:
         return await self._child.exited(within_s=within_s)
 

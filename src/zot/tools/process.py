@@ -138,6 +138,18 @@ class Child(abc.ABC):
             await asyncio.wait({self._exit})
         return b""
 
+    def arrived(self) -> int:
+        """Return how many bytes of output wait to be read; 0 where the system does not say."""
+        from fcntl import ioctl
+        from termios import FIONREAD
+
+        if self._output is None:
+            return 0
+        try:
+            return int.from_bytes(ioctl(self._output, FIONREAD, bytes(4)), sys.byteorder)
+        except OSError:
+            return 0
+
     async def exited(self, *, within_s: float | None) -> bool:
         """Wait for the command to exit, at most ``within_s``. True if it has."""
         await asyncio.wait({self._exit}, timeout=within_s)
