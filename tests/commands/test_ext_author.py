@@ -143,7 +143,7 @@ def test_everything_that_is_wrong_is_told(shell: Ext) -> None:
 @pytest.mark.parametrize(
     ("script", "told"),
     [
-        ("time.sleep(60)", "did not say hello within 0.3 s"),
+        ("time.sleep(60)", "did not say hello within 0.3 s (--ext-deadline hello=SECONDS changes that)"),
         ('say("hello", name="two"); time.sleep(60)', "says it is 'two', but its manifest says 'one'"),
         ('say("ready"); time.sleep(60)', "did not say hello first, but ready"),
         ("sys.exit(3)", "exited with 3 before it said hello"),

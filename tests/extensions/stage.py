@@ -100,7 +100,7 @@ class Stage:
         start = len(self.events)
         self.session.prompt(f"!script {script}")
         await self.session.finish()
-        return [event for event in self.events[start:] if event["type"] != "ext_waiting"]
+        return [event for event in self.events[start:] if not is_wait(event)]
 
     async def until(self, true: Callable[[], bool]) -> None:
         """Wait until something that comes with an event is so."""
@@ -119,8 +119,9 @@ class Stage:
             await asyncio.sleep(0.005)
 
     def notices(self) -> list[tuple[str, str]]:
-        """What extensions, or zot about them, had to say: who, and what."""
-        return [(event["extension"], event["message"]) for event in self.events if event["type"] == "ext_notify"]
+        """What extensions, or zot about them, had to say: who, and what; without which start was slow."""
+        notices = [event for event in self.events if event["type"] == "ext_notify" and not is_wait(event)]
+        return [(event["extension"], event["message"]) for event in notices]
 
     def log(self, name: str) -> str:
         """Return what stands in an extension's log."""
@@ -147,4 +148,9 @@ def results(events: Sequence[dict[str, Any]]) -> list[tuple[str, bool]]:
 
 def typed(events: Sequence[dict[str, Any]]) -> list[str]:
     """What kinds of events these are; without who was waited for, which is up to the machine."""
-    return [event["type"] for event in events if event["type"] != "ext_waiting"]
+    return [event["type"] for event in events if not is_wait(event)]
+
+
+def is_wait(event: dict[str, Any]) -> bool:
+    """Tell if an event says that an extension is waited for, which is up to the machine."""
+    return event["type"] == "ext_waiting" or str(event.get("message")).startswith("waiting for extension")

@@ -338,6 +338,14 @@ async def test_a_guard_of_the_manifest_blocks_before_it_has_said_a_word(tmp_path
     assert ("guard", "exited with 1 before it said hello") in stage.notices()
 
 
+async def test_a_guard_of_the_manifest_that_never_says_hello_blocks(tmp_path: Path) -> None:
+    guard = Extension(tmp_path, "guard", "time.sleep(60)", on_failure="block", intercept=["tool_call"])
+    async with Stage(tmp_path, guard, ext_deadlines={"hello": 0.2, "terminate": 0.1}) as stage:
+        [(text, is_error)] = results(await stage.prompt('call read {"path": "."} ;; --- ;; say done'))
+    assert (text, is_error) == ("extension guard, which guards this, is not running", True)
+    assert stage.notices()[0][1].endswith("(--ext-deadline hello=SECONDS changes that)")
+
+
 async def test_an_interceptor_that_sleeps_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     sleeper = Extension(tmp_path, "sleeper", interceptor("tool_call", then="time.sleep(60)"))
     async with Stage(tmp_path, sleeper, ext_deadlines={"intercept": 0.2, "shutdown": 0.1, "terminate": 0.1}) as stage:

@@ -200,7 +200,10 @@ async def test_one_that_says_nothing_or_nonsense_is_hung_up_on(tmp_path: Path) -
         await rude.link.bring(b"GET / HTTP/1.1\r\n")
         await extension.over()
         await other.over()
-        assert (silent.hung_up_on, extension.problem) == (True, "did not say hello within 0.05 s")
+        assert (silent.hung_up_on, extension.problem) == (
+            True,
+            "did not say hello within 0.05 s (--ext-deadline hello=SECONDS changes that)",
+        )
         assert rude.hung_up_on
         assert other.problem.startswith("did not say hello first, but wrote a line that is no frame")
 

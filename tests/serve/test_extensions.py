@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from extensions.stage import Extension
-from extensions.test_host import PANEL, TOOL
-from harness import PATIENCE_S, Zot
+from extensions.stage import Extension, is_wait
+from extensions.test_host import PANEL, TOOL, interceptor
+from harness import PATIENCE_S, Zot, read_some
 from tools.shells import MARK, left
 
 NOTICE = (
@@ -30,9 +30,39 @@ def test_a_client_sees_of_extensions_what_it_asked_for(zot: Callable[..., Zot], 
         process.until(type="done")
     results = [[frame for frame in process.frames if frame["type"] == "tool_result"] for process in (plain, curious)]
     assert [result.get("details") for [result] in results] == [None, {"extension": "b"}]
-    notices = [[frame for frame in process.frames if frame["type"] == "ext_notify"] for process in (plain, curious)]
+    notices = [
+        [frame for frame in process.frames if frame["type"] == "ext_notify" and not is_wait(frame)]
+        for process in (plain, curious)
+    ]
     assert notices == [[], [{"type": "ext_notify", "extension": "a", "level": "warn", "message": "mind this"}]]
     assert [process.finish() for process in (plain, curious)] == [[], []]
+
+
+@pytest.mark.parametrize("what", ["hello", "ready"])
+@pytest.mark.parametrize("features", [["extensions"], []])
+def test_the_first_prompt_waits_for_a_guard_that_starts_slowly_and_says_which_flag_changes_that(
+    zot: Callable[..., Zot], tmp_path: Path, what: str, features: list[str]
+) -> None:
+    wait = "while not os.path.exists('data/go'): time.sleep(0.01)\n"
+    greeting = 'hello("events")\n'
+    block = interceptor("tool_call", then='answer(frame, block=True, reason="not today")').replace(greeting, "")
+    guard = Extension(tmp_path, "guard", f"{wait}{greeting}{block}" if what == "hello" else f"{greeting}{wait}{block}")
+    process = zot("--ext", str(guard.directory), "--ext-deadline", "ready=30")
+    process.ask({"type": "hello", "features": features})
+    process.send({"type": "prompt", "message": '!script call read {"path": "."} ;; --- ;; say done'})
+    told = f"waiting for extension guard to say {what}, 30 s at most (--ext-deadline {what}=SECONDS changes that)"
+    if features:
+        notice = process.until(type="ext_notify")[-1]
+        assert notice == {"type": "ext_notify", "extension": "guard", "level": "warn", "message": told}
+    else:
+        assert process.process.stderr is not None
+        said = read_some(process.process.stderr.fileno(), time.monotonic() + PATIENCE_S)
+        assert said.decode() == f"[guard] warn: {told}\n"
+    (guard.directory / "data" / "go").touch()
+    result = process.until(type="tool_result")[-1]
+    assert (result["is_error"], result["content"][0]["text"]) == (True, "not today")
+    process.until(type="done")
+    process.finish()
 
 
 def test_a_command_that_wants_a_prompt_is_answered_and_then_prompts(zot: Callable[..., Zot], tmp_path: Path) -> None:

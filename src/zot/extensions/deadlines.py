@@ -8,9 +8,9 @@ from zot.extensions.calls import Kind
 
 
 class Deadlines(msgspec.Struct, frozen=True):
-    """In seconds. ``silence_s`` counts for those that have only commands and panels."""
+    """In seconds, each settable with ``--ext-deadline``. ``silence_s`` is for those with only commands and panels."""
 
-    hello_s: float = 5.0
+    hello_s: float = 30.0
     ready_s: float = 3.0
     silence_s: float = 0.25
     tool_s: float = 60.0

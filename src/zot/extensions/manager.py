@@ -309,12 +309,17 @@ class Manager:
         return Start(one.manifest, one.directory, self._around, one.problem if one.standing == "broken" else "")
 
     async def _settled(self, extension: Extension) -> None:
-        """Wait until a prompt need not wait for it; that this takes long is told once."""
+        """Wait until a prompt need not wait for it. A wait of more than a second is announced, once."""
 
         def tell(since: str) -> None:
             if extension.name not in self._slow:
                 self._slow.add(extension.name)
-                self._show([ExtWaiting(extension.name, "start", since)])
+                what, limit_s = extension.peer.start_deadline
+                notice = (
+                    f"waiting for extension {extension.name} to say {what}, {limit_s:g} s at most "
+                    f"(--ext-deadline {what}=SECONDS changes that)"
+                )
+                self._show([ExtWaiting(extension.name, "start", since), ExtNotify(extension.name, "warn", notice)])
 
         with Wait(tell):
             await extension.settled()

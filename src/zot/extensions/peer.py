@@ -142,6 +142,13 @@ class Peer:
         """True if it is to be asked about ``event``, be it that it cannot be and so blocks it."""
         return event in self.closed or (self.running and event in self._registry.intercept)
 
+    @property
+    def start_deadline(self) -> tuple[str, float]:
+        """What its start waits for, by the name of its deadline, and for how many seconds."""
+        if self.state is State.GREETING:
+            return "hello", self._deadlines.hello_s
+        return "ready", self._deadlines.ready_s
+
     def next_deadline(self) -> float | None:
         """Return when `expire` has something to do; None if nothing is waited for."""
         times = (self._phase.until, self._questions.next_deadline())
@@ -265,7 +272,7 @@ class Peer:
         match self.state:
             case State.GREETING:
                 late = f"did not say hello within {self._deadlines.hello_s:g} s"
-                return self.lose(late + self.advice, now)
+                return self.lose(f"{late} (--ext-deadline hello=SECONDS changes that){self.advice}", now)
             case State.REGISTERING:
                 return self._settle(said=False)
             case State.CLOSING if self._phase.kill_next:
