@@ -29,7 +29,7 @@ KEYS: dict[str, tuple[set[str], set[str]]] = {
     "error": ({"message"}, set()),
     "compact_done": ({"summary"}, {"auto", "pruned"}),
     "done": (set(), set()),
-    "ext_notify": ({"extension", "level", "message"}, set()),
+    "ext_notify": ({"extension", "level", "message"}, {"blocked"}),
     "ext_waiting": ({"extension", "what", "since"}, set()),
     "panel_open": ({"extension", "panel_id", "title", "lines"}, {"footer"}),
     "panel_render": ({"extension", "panel_id", "title", "lines"}, {"footer"}),

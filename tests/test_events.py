@@ -100,6 +100,10 @@ LINES: list[tuple[AgentEvent, bytes]] = [
     (ConversationReplaced(3), b'{"type":"conversation_replaced","messages":3}'),
     (Reconfigured(), b'{"type":"reconfigured"}'),
     (
+        ExtNotify("guard", "warn", "careful", "assistant_message"),
+        b'{"type":"ext_notify","extension":"guard","level":"warn","message":"careful","blocked":"assistant_message"}',
+    ),
+    (
         ExtNotify("guard", "warn", "careful"),
         b'{"type":"ext_notify","extension":"guard","level":"warn","message":"careful"}',
     ),

@@ -50,6 +50,7 @@ from zot.events import (
     CompactDone,
     Done,
     Error,
+    ExtNotify,
     Retry,
     TextDelta,
     ThinkingDelta,
@@ -329,16 +330,16 @@ async def test_held_text_is_shown_once_as_it_was_decided_and_the_model_keeps_its
     assert guard.asked[0] == ("message", "a secret")
 
 
-async def test_blocked_text_is_replaced_by_the_reason_and_its_calls_still_run() -> None:
+async def test_blocked_text_is_replaced_by_a_notice_and_its_calls_still_run() -> None:
     guard = Guard(holds=True)
-    guard.on_message = lambda text: MessageDecision(text, refusal="that is secret")
+    guard.on_message = lambda text: MessageDecision(text, refusal="that is secret", extension="guard")
     session = open_session(FakeTransport([TALKATIVE, claude.reply()]), tools=[SHOUT], extensions=guard)
     assert (await talk(session))[2:10] == [
         AssistantStart(),
         ToolUseStart("c1", "shout"),
         ToolUseEnd("c1"),
         usage(),
-        Error("that is secret"),
+        ExtNotify("guard", "warn", "that is secret", "assistant_message"),
         ToolCall("c1", "shout", {}),
         TurnEnd("tool_use"),
         ToolProgress("c1", "shouting"),

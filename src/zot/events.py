@@ -186,9 +186,12 @@ class Reconfigured(Event, tag="reconfigured", frozen=True, gc=False):
 
 
 class ExtNotify(Event, tag="ext_notify", frozen=True, gc=False):
+    """A notice of an extension, or of zot about it. Not recorded, unless it says why a message was ``blocked``."""
+
     extension: str
     level: Literal["info", "success", "warn", "error"]
     message: str
+    blocked: Literal["", "assistant_message"] = ""
 
 
 class ExtWaiting(Event, tag="ext_waiting", frozen=True, gc=False):

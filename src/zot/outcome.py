@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from zot.events import AgentEvent, AssistantMessage, Error, TurnEnd, TurnStart, Usage
+from zot.events import AgentEvent, AssistantMessage, ExtNotify, TurnEnd, TurnStart, Usage
 from zot.messages import ZERO, Counters, Stop, text_of
 
 #: What is said of an answer that is none, because it has no end.
@@ -15,7 +15,7 @@ CUT_OFF: Final = "the answer was cut off at the model's length limit"
 class Outcome:
     """Adds up the events of one run. ``text`` is the model's last message, ``stop`` why its last turn ended.
 
-    ``held_back`` says why an extension let nobody see that message; "" if it did.
+    ``held_back`` says why an extension blocked that message; "" if none did.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,6 @@ class Outcome:
         self.usage: Counters = ZERO
         self.stop: Stop | None = None
         self.held_back = ""
-        self._is_inside = False
 
     def take(self, events: Sequence[AgentEvent]) -> None:
         """Hear what happened."""
@@ -31,14 +30,12 @@ class Outcome:
             match event:
                 case TurnStart():
                     self.text = self.held_back = ""
-                    self._is_inside = True
-                case Error(message=message) if self._is_inside:
-                    self.held_back = message  # Unless the turn ends with it.
+                case ExtNotify(blocked="assistant_message", message=message):
+                    self.held_back = message
                 case AssistantMessage(content=content):
                     self.text = text_of(content)
                 case TurnEnd(stop=stop):
-                    self.stop, self._is_inside = stop, False
-                    self.held_back = "" if stop in ("error", "aborted") else self.held_back
+                    self.stop = stop
                 case Usage():
                     self.usage += event.counters
                 case _:

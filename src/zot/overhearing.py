@@ -30,7 +30,7 @@ _LOOK_S = 0.5
 _PATIENT_LOOKS = 6
 _AT_ONCE = 5000
 #: What concerns nobody but who sits at the other process.
-_THEIRS = ApprovalRequest | ApprovalAnswer | ExtNotify | ExtWaiting | PanelOpened | PanelRendered | PanelClosed
+_THEIRS = ApprovalRequest | ApprovalAnswer | ExtWaiting | PanelOpened | PanelRendered | PanelClosed
 
 
 class Overhearing:

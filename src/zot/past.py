@@ -9,7 +9,18 @@ import msgspec
 
 from zot.agent.transcript import Transcript
 from zot.errors import UserError
-from zot.events import AssistantMessage, CompactDone, Done, Error, ToolResult, TurnEnd, TurnStart, Usage, UserMessage
+from zot.events import (
+    AssistantMessage,
+    CompactDone,
+    Done,
+    Error,
+    ExtNotify,
+    ToolResult,
+    TurnEnd,
+    TurnStart,
+    Usage,
+    UserMessage,
+)
 from zot.messages import ZERO, Counters, Message, PastMessage, Role, show, thought_of
 from zot.store import Change, Row, Said, Spliced
 
@@ -37,6 +48,7 @@ def told(messages: Sequence[Message], totals: Counters) -> Past:
 Endings: TypeAlias = Mapping[tuple[Role, str], TurnEnd]
 #: More events than these do not follow a change before something new begins (`concluded`).
 CONCLUSION = 8
+_CONCLUDING = UserMessage | Usage | AssistantMessage | ExtNotify | TurnEnd | ToolResult | CompactDone | Done
 
 
 def everything(changes: Iterable[Change]) -> list[Message]:
@@ -57,8 +69,10 @@ def everything(changes: Iterable[Change]) -> list[Message]:
 
 
 def endings(rows: Iterable[Row]) -> Endings:
-    """Return how the turns ended that failed, were aborted or cut off. ``rows`` has all changes of the transcript, and
-    the events of the runs in question."""
+    """Return how the turns ended that failed, were aborted, cut off or blocked.
+
+    ``rows`` has all changes of the transcript, and the events of the runs in question.
+    """
     ended: dict[tuple[Role, str], TurnEnd] = {}
     transcript, is_asked = Transcript(), False
     for row in rows:
@@ -69,6 +83,8 @@ def endings(rows: Iterable[Row]) -> Endings:
                 is_asked = True  # Else it is a compaction that ends, which is not what the last message came to.
             case Error(message=why) if is_asked:
                 _mark(ended, transcript, TurnEnd("error", why))
+            case ExtNotify(blocked="assistant_message", extension=name, message=why) if is_asked:
+                _mark(ended, transcript, TurnEnd("end_turn", f"held back by {name}: {why}"))
             case TurnEnd(stop="error" | "aborted" | "length") if is_asked:
                 _mark(ended, transcript, row)
             case Done():
@@ -123,7 +139,7 @@ def concluded(point: int, following: Iterable[tuple[int, Row]]) -> int:
     Without them the fork would seem to have been cut off in the middle of it.
     """
     for seq, row in following:
-        if not isinstance(row, UserMessage | Usage | AssistantMessage | TurnEnd | ToolResult | CompactDone | Done):
+        if not isinstance(row, _CONCLUDING):
             break
         point = seq
     return point

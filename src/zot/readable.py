@@ -68,7 +68,7 @@ def size(count: int) -> str:
 
 
 def ended(stop: Stop, error: str | None) -> str:
-    """Return what people are told of a turn that came to no good end; "" of any other."""
+    """Return the note about a turn that failed, was cut short, or whose message was blocked; "" of any other."""
     match stop:
         case "error":
             return error or "the model call failed"
@@ -77,7 +77,7 @@ def ended(stop: Stop, error: str | None) -> str:
         case "length":
             return "cut off at the model's length limit"
         case _:
-            return ""
+            return error or ""
 
 
 def described(message: Message, names: Mapping[str, str], *, full: bool) -> Iterator[str]:

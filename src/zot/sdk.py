@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from zot.config import Config, checked
-from zot.errors import AgentError, NoAnswer, RunCancelled, RuntimeBusy, RuntimeClosed, UserError
+from zot.errors import AgentError, RunCancelled, RuntimeBusy, RuntimeClosed, UserError
 from zot.events import AgentEvent, Done, Error
 from zot.history import Batch
 from zot.job import Job, Wish
@@ -30,10 +30,14 @@ _MAX_UNREAD = 10_000
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a prompt came to: the text of the last message, and what all its model calls used."""
+    """What a prompt came to: the text of the last message, and what all its model calls used.
+
+    ``held_back`` is why an extension blocked that message, whose text is then empty.
+    """
 
     text: str
     usage: Counters
+    held_back: str = ""
 
 
 class Runtime:
@@ -66,7 +70,7 @@ class Runtime:
         return Events(inbox, session.prompt(text, images, started=inbox.open, dropped=inbox.drop))
 
     async def run(self, text: str, images: Sequence[ImageBlock] = ()) -> Answer:
-        """Run a prompt to its end and return the answer. Raise what made it fail, NoAnswer or RunCancelled."""
+        """Run a prompt to its end and return the answer. Raise what made it fail, or RunCancelled."""
         outcome = Outcome()
         async with self.prompt(text, images) as events:
             async for event in events:
@@ -75,9 +79,7 @@ class Runtime:
             raise events.error
         if events.cancelled:
             raise RunCancelled("the prompt was cancelled before it was done")
-        if outcome.held_back:
-            raise NoAnswer(outcome.held_back)
-        return Answer(outcome.text, outcome.usage)
+        return Answer(outcome.text, outcome.usage, outcome.held_back)
 
     def compact(self) -> Events:
         """Summarise the conversation and return the events of that. Raise RuntimeBusy while a prompt runs."""

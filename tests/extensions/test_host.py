@@ -15,6 +15,7 @@ from zot.errors import RunCancelled, UserError
 from zot.extensions.pace import BURST
 from zot.extensions.process import ExtensionProcess
 from zot.messages import timestamp
+from zot.past import endings, recalled
 
 from .stage import WATCHER, Extension, Stage, results, typed
 
@@ -135,6 +136,19 @@ async def test_a_message_is_held_back_until_it_was_decided_about(tmp_path: Path)
     [shown] = [event for event in events if event["type"] == "assistant_message"]
     assert shown["content"] == [{"type": "text", "text": "[redacted]"}]
     assert "".join(getattr(block, "text", "") for block in message.content) == "secret"
+
+
+async def test_why_a_message_was_blocked_is_kept_with_the_session(tmp_path: Path) -> None:
+    guard = Extension(
+        tmp_path, "guard", interceptor("assistant_message", then='answer(frame, block=True, reason="secret")')
+    )
+    async with Stage(tmp_path, guard, kept=True) as stage:
+        await stage.prompt("say hi")
+        ended = endings(await stage.session.record.troubled())
+        past = [recalled(message, ended) for message in stage.session.transcript.messages]
+    assert [(message.content, message.stop, message.error) for message in past[1:]] == [
+        ((), "end_turn", "held back by guard: secret")
+    ]
 
 
 # People's commands and panels.

@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from grammar import Grammar
 from zot.errors import AgentError
 from zot.extension_host import join
@@ -17,7 +19,7 @@ from zot.serve.once import EventLines, Face, LastWords, OneRun
 from zot.serve.streams import Writer
 
 from .remote import Remote
-from .stage import WATCHER, Extension, Stage
+from .stage import WATCHER, Extension, Stage, is_wait
 
 ANSWERS: dict[str, dict[str, Any]] = {
     "ask": {"action": "prompt", "prompt": "!echo asked"},
@@ -89,8 +91,11 @@ async def test_a_prompt_that_is_a_command_runs_it(tmp_path: Path) -> None:
     assert told[-1] == {"type": "panel_close", "panel_id": "p"}
 
 
-async def test_an_answer_that_was_held_back_is_none_and_the_reason_is_told(tmp_path: Path) -> None:
-    async with Asked(tmp_path, LastWords) as asked:
+@pytest.mark.parametrize("face", [LastWords, lambda output: EventLines(output, frozenset({"extensions"}))])
+async def test_a_blocked_answer_is_a_success_and_a_notice_says_why(
+    tmp_path: Path, face: Callable[[Writer], Face], capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with Asked(tmp_path, face) as asked:
         guard = Remote(event_intercept=lambda frame: {**HELD, "id": frame["id"]})
         extension = asked.join("guard", guard)
         await guard.says(
@@ -98,7 +103,17 @@ async def test_an_answer_that_was_held_back_is_none_and_the_reason_is_told(tmp_p
             {"type": "subscribe", "intercept": ["assistant_message"]}, {"type": "ready"},
         )  # fmt: skip
         await extension.settled()
-        assert await asked.run("!echo secret") == "! not for you"
+        written = await asked.run("!echo secret")
+    assert "[guard] warn: not for you\n" in capfd.readouterr().err
+    if face is LastWords:
+        assert written == ""
+    else:
+        told = [frame for frame in frames(written) if not is_wait(frame)]
+        assert [frame["type"] for frame in told[-4:]] == ["usage", "ext_notify", "turn_end", "done"]
+        assert told[-3] == {
+            "type": "ext_notify", "extension": "guard", "level": "warn", "message": "not for you",
+            "blocked": "assistant_message",
+        }  # fmt: skip
 
 
 async def test_what_is_no_command_goes_to_the_model(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import zot
 from extensions.stage import Extension
 from fakes import PATIENCE_S, kinds
 from zot import events
-from zot.errors import AgentError, NoAnswer, ProviderError
+from zot.errors import AgentError, ProviderError
 from zot.events import AgentEvent, TextDelta, UserMessage
 
 
@@ -230,5 +230,5 @@ def test_one_prompt_is_answered_with_what_a_guard_lets_through(tmp_path: Path) -
     env = {"ZOT_HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]}
     settings = {"provider": "lab", "cwd": str(tmp_path), "ext": (guard,), "env": env}
     assert zot.run("!echo private", **settings).text == "[redacted]"
-    with pytest.raises(NoAnswer, match=r"^no$"):
-        zot.run("!script say the se ;; say cret", **settings)
+    blocked = zot.run("!script say the se ;; say cret", **settings)
+    assert (blocked.text, blocked.held_back) == ("", "no")

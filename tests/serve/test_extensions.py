@@ -65,6 +65,28 @@ def test_the_first_prompt_waits_for_a_guard_that_starts_slowly_and_says_which_fl
     process.finish()
 
 
+@pytest.mark.parametrize("features", [["extensions"], []])
+def test_a_run_whose_message_is_blocked_succeeds_and_a_notice_says_why(
+    zot: Callable[..., Zot], tmp_path: Path, features: list[str]
+) -> None:
+    script = interceptor("assistant_message", then='answer(frame, block=True, reason="not for you")')
+    process = zot("--ext", str(Extension(tmp_path, "guard", script).directory))
+    process.ask({"type": "hello", "features": features})
+    process.send({"type": "prompt", "message": "!echo secret"})
+    frames = [frame for frame in process.until(type="done") if not is_wait(frame)]
+    notice = {
+        "type": "ext_notify", "extension": "guard", "level": "warn", "message": "not for you",
+        "blocked": "assistant_message",
+    }  # fmt: skip
+    assert frames[-3 - len(features) :] == [
+        frames[-3 - len(features)], *([notice] if features else []), {"type": "turn_end", "stop": "end_turn"},
+        {"type": "done"},
+    ]  # fmt: skip
+    assert not {"error", "assistant_message", "text_delta"} & {frame["type"] for frame in frames}
+    process.finish()
+    assert ("[guard] warn: not for you\n" in process.errors()) is not bool(features)
+
+
 def test_a_command_that_wants_a_prompt_is_answered_and_then_prompts(zot: Callable[..., Zot], tmp_path: Path) -> None:
     process = zot("--provider", "lab", "--ext", str(Extension(tmp_path, "menu", PANEL).directory))
     assert process.ask({"type": "run_command", "name": "ask"})["data"] == {

@@ -159,7 +159,8 @@ async def test_why_an_answer_was_held_back_is_told_to_who_prompted(face: Face) -
             decision = {"block": True, "reason": "not for you"}
             await say(afar.socket, {"type": "event_intercept_response", "id": call["id"], **decision})
             told = (await asked)["result"]
-            assert (told["stopReason"], told["content"], told["error"]) == ("end_turn", "", "not for you")
+            assert (told["stopReason"], told["content"], told["notice"]) == ("end_turn", "", "not for you")
+            assert "error" not in told
 
 
 ENDS: dict[str, tuple[str | bytes, int, str]] = {

@@ -263,6 +263,7 @@ def said(text: str) -> list[AgentEvent]:
     return [TurnStart(1), AssistantStart(), TextDelta(text), USED, AssistantMessage((TextBlock(text),), NOON)]
 
 
+BLOCKED = ExtNotify("guard", "warn", "rude", "assistant_message")
 ENDINGS: list[tuple[str, Sequence[AgentEvent], tuple[str, str, str, str], str]] = [
     ("completed", [*said("Hi"), TurnEnd("end_turn")], ("completed", "end_turn", "Hi", ""), "Hi"),
     ("cut off", [*said("Hi"), TurnEnd("length")], ("completed", "length", "Hi", ""), "Hi"),
@@ -289,13 +290,13 @@ ENDINGS: list[tuple[str, Sequence[AgentEvent], tuple[str, str, str, str], str]] 
     ),
     (
         "held back by a guard",
-        [TurnStart(1), USED, Error("rude"), TurnEnd("end_turn")],
-        ("completed", "end_turn", "", "rude"),
+        [TurnStart(1), USED, BLOCKED, TurnEnd("end_turn")],
+        ("completed", "end_turn", "", ""),
         "rude",
     ),
     (
         "held back, then said better",
-        [TurnStart(1), USED, Error("rude"), TurnEnd("tool_use"), *said("Hi"), TurnEnd("end_turn")],
+        [TurnStart(1), USED, BLOCKED, TurnEnd("tool_use"), *said("Hi"), TurnEnd("end_turn")],
         ("completed", "end_turn", "Hi", ""),
         "Hi",
     ),
@@ -317,7 +318,7 @@ def test_how_a_turn_ended_is_told(
     updates = client()
     end = heard(updates.lines(1, [*happened, Done()]))[-1]
     assert end.pop("seq") == len(happened) + 1
-    error = {"error": summary.error} if summary.error else {}
+    error = {name: text for name in ("error", "notice") if (text := getattr(summary, name))}
     outcome, stop_reason = expected[:2]
     assert end == {"type": "turn_complete", "outcome": outcome, "content": shown, "stopReason": stop_reason, **error}
 

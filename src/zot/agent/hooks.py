@@ -27,10 +27,11 @@ class CallDecision(msgspec.Struct, frozen=True):
 
 
 class MessageDecision(msgspec.Struct, frozen=True):
-    """What becomes of the model's text: shown as ``text``, or held back for a reason."""
+    """What becomes of the model's text: shown as ``text``, or blocked by ``extension`` for a reason."""
 
     text: str
     refusal: str | None = None
+    extension: str = ""
 
 
 class Extensions(Protocol):

@@ -24,6 +24,7 @@ from zot.events import (
     CompactDone,
     Done,
     Error,
+    ExtNotify,
     ResultDetails,
     Retry,
     TextDelta,
@@ -270,7 +271,9 @@ class Run:
         events: list[AgentEvent] = [TextDelta(shown_text)] if shown_text else []
         events.append(self._usage(reply.counters))
         if decision is not None and decision.refusal is not None:
-            events += [Error(decision.refusal)] if decision.refusal else []
+            # A notice, not an `error`: clients take that for the end of a run that failed.
+            if decision.refusal:
+                events.append(ExtNotify(decision.extension, "warn", decision.refusal, "assistant_message"))
         elif content:
             events.append(AssistantMessage(show(message).content, message.time))
         self.recorder.say([*events, *then], *([Said(message)] if content else []))

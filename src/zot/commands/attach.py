@@ -331,11 +331,9 @@ class Attachment:
         task.add_done_callback(self._turns.discard)
 
     def _judge(self, ended: TurnSummary | None) -> None:
-        """Note that a prompt has no answer, as `zot -p` does: one that was cut off, or held back, counts as none."""
+        """Note that a prompt has no answer, as `zot -p` does: one that was cut off counts as none."""
         if ended is not None and ended.stop_reason == "length":
             self._failed = True
             if self._patient:  # Who sits there sees it behind the answer.
                 remark(CUT_OFF)
-        self._failed |= (
-            ended is None or ended.outcome == "failed" or (ended.outcome == "completed" and bool(ended.error))
-        )
+        self._failed |= ended is None or ended.outcome == "failed"

@@ -11,7 +11,7 @@ import msgspec
 
 from zot.commands.asked import Request, aligned, chosen, directory, remark, write, write_json
 from zot.errors import UsageError
-from zot.events import Error, TurnEnd
+from zot.events import Error, ExtNotify, TurnEnd
 from zot.journal.check import look_at
 from zot.journal.lease import suspect
 from zot.journal.look import Look
@@ -136,6 +136,8 @@ def _shown_row(row: Row, names: dict[str, str], *, full: bool) -> Iterator[str]:
             yield f"-- from here on with {one_line(provider)} {one_line(model)} in {one_line(cwd) or '-'}"
         case Error(message=reason):
             yield f"-- failed: {one_line(reason)}"
+        case ExtNotify(extension=extension, message=reason):
+            yield f"-- held back by {one_line(extension)}: {one_line(reason)}"
         case TurnEnd(stop="aborted"):
             yield "-- aborted"
         case TurnEnd(stop="length"):
@@ -163,6 +165,8 @@ def _told_row(seq: int, row: Row, *, full: bool) -> Iterator[dict[str, Any]]:
             yield {"type": "configured", "seq": seq, "provider": provider, "model": model, "cwd": cwd}
         case Error(message=reason):
             yield {"type": "error", "seq": seq, "message": reason}
+        case ExtNotify(extension=extension, message=reason):
+            yield {"type": "ext_notify", "seq": seq, "extension": extension, "message": reason}
         case TurnEnd(stop="aborted" | "length" as stop_reason):
             yield {"type": "turn_end", "seq": seq, "stop": stop_reason}
         case _:

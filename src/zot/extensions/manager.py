@@ -191,7 +191,7 @@ class Manager:
         for listener in self._roster.listeners:
             decision = await listener.decide("assistant_message", text=text)
             if decision.block:
-                return MessageDecision(text, refusal=decision.reason)
+                return MessageDecision(text, refusal=decision.reason, extension=listener.name)
             if decision.replace_text is not None:
                 text = decision.replace_text
         return MessageDecision(text)

@@ -17,8 +17,8 @@ from zot.store import Change, Configured, Row, Spliced, Wrote
 
 #: Where these are in a row of the table.
 _RUN, _BODY = CHUNK.split(", ").index("run"), CHUNK.split(", ").index("body")
-#: How events are written that tell of no good end.
-_TROUBLE = (b'"type":"error"', b'"stop":"error"', b'"stop":"aborted"', b'"stop":"length"')
+#: How events are written that tell of no good end, or of a message that was blocked.
+_TROUBLE = (b'"type":"error"', b'"type":"ext_notify"', b'"stop":"error"', b'"stop":"aborted"', b'"stop":"length"')
 #: No row has a greater number.
 _NEWEST = (1 << 63) - 1
 

@@ -91,7 +91,8 @@ class LastWords:
         pass
 
     def finish(self, outcome: Outcome) -> None:
-        self._print(self._form(outcome.text))
+        if not outcome.held_back:  # Else there is nothing to print; standard error says why.
+            self._print(self._form(outcome.text))
 
     def refuse(self, reason: str) -> None:
         pass
@@ -148,8 +149,6 @@ class OneRun:
             raise RunCancelled("stopped before it was done")
         if self._outcome.stop == "length":
             raise NoAnswer(CUT_OFF)
-        if self._outcome.held_back:
-            raise NoAnswer(self._outcome.held_back)
         self._face.finish(self._outcome)
 
     def deliver(self, batch: Batch) -> None:

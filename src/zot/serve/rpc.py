@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypedDict
 import msgspec
 
 from zot.errors import AgentError, ProtocolError, UserError
-from zot.events import Done, Error
+from zot.events import Done, Error, ExtNotify
 from zot.history import Batch
 from zot.job import Dropped, Started, Wish
 from zot.learned import learned
@@ -71,7 +71,7 @@ class RpcServer:
 
     def deliver(self, batch: Batch) -> None:
         self._output.write(self._events.lines(batch.events, self._greeting.features, run=batch.run))
-        if not batch.seq and "extensions" not in self._greeting.features:  # What is not recorded may be a notice.
+        if "extensions" not in self._greeting.features and ExtNotify in map(type, batch.events):
             from zot.serve.notices import show_notices  # There may never be any.
 
             show_notices(batch.events)

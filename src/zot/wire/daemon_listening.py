@@ -117,7 +117,9 @@ class Asked(Listener):
             case msgspec.Raw() if self.phase is not Phase.OVER:
                 said = msgspec.json.decode(answer, type=learned(Prompted))
                 how: OutcomeName = "cancelled" if said.stop_reason == "cancelled" else "completed"
-                self._end(TurnSummary(how, said.stop_reason, said.content, said.usage.counters))
+                self._end(
+                    TurnSummary(how, said.stop_reason, said.content, said.usage.counters, notice=said.notice or "")
+                )
             case _:
                 pass  # Everything is known already.
 

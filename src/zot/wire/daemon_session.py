@@ -93,13 +93,13 @@ class TakeBack(Spelled, frozen=True):
 
 
 class Prompted(Spelled, frozen=True):
-    """A turn is over. ``content`` is what the model said last; ``error`` why an extension held that back."""
+    """A turn is over. ``content`` is what the model said last; ``notice`` why an extension blocked that."""
 
     session_id: str
     stop_reason: Literal["end_turn", "length", "cancelled"]
     content: str
     usage: Used
-    error: str | Absent = ABSENT
+    notice: str | Absent = ABSENT
 
 
 class FailedTurn(Spelled, frozen=True):

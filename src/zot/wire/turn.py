@@ -30,9 +30,9 @@ PIECES: Final[frozenset[type]] = frozenset({TextDelta, ThinkingDelta, ToolUseArg
 
 
 class TurnSummary(msgspec.Struct, frozen=True):
-    """How a turn ended. ``content`` is what the model said last, as far as it came; ``error`` is "" if all went well.
+    """How a turn ended. ``content`` is what the model said last, as far as it came; ``error`` is why the turn failed.
 
-    Not every error is a failure: of a turn that is completed it says why its words were held back.
+    ``notice`` says why an extension blocked the last message of a completed turn. Both are "" otherwise.
     """
 
     outcome: OutcomeName
@@ -40,18 +40,19 @@ class TurnSummary(msgspec.Struct, frozen=True):
     content: str
     usage: Counters
     error: str = ""
+    notice: str = ""
 
     @property
     def shown(self) -> str:
         """What a client that shows one text is given: the words, or why there are none."""
-        return self.error if self.outcome == "failed" or not self.content else self.content
+        return self.error if self.outcome == "failed" else self.content or self.notice
 
     def reply(self, session_id: str) -> Prompted:
         """Return what a prompt is answered with. Raise RpcError if the turn failed."""
         usage = Used.of(self.usage)
         if self.stop_reason == "error":
             raise RpcError(INTERNAL_ERROR, self.error, FailedTurn(self.content, usage))
-        return Prompted(session_id, self.stop_reason, self.content, usage, self.error or ABSENT)
+        return Prompted(session_id, self.stop_reason, self.content, usage, self.notice or ABSENT)
 
 
 class Turn:
@@ -60,8 +61,6 @@ class Turn:
     def __init__(self) -> None:
         self._outcome = Outcome()
         self._error = ""
-        #: An error inside a model's turn is one of the turn only if it ends so; one between two ends everything.
-        self._is_inside = False
         self._has_failed = False
 
     def take(self, event: AgentEvent) -> None:
@@ -71,12 +70,11 @@ class Turn:
         self._outcome.take((event,))
         match event:
             case TurnStart():
-                self._error, self._is_inside, self._has_failed = "", True, False
+                self._error, self._has_failed = "", False
             case Error(message=message):
-                self._error, self._has_failed = message, not self._is_inside
+                self._error, self._has_failed = message, True
             case TurnEnd(stop=stop, error=error):
-                self._error = error or self._error
-                self._is_inside, self._has_failed = False, stop == "error"
+                self._error, self._has_failed = error or "", stop == "error"
             case CompactDone(auto=False, summary=summary):
                 self._outcome.text = summary
             case _:
@@ -89,4 +87,5 @@ class Turn:
             return TurnSummary("cancelled", "cancelled", text, usage)
         if self._has_failed:
             return TurnSummary("failed", "error", text, usage, self._error or "the turn failed")
-        return TurnSummary("completed", "length" if stop == "length" else "end_turn", text, usage, self._error)
+        reason: StopReason = "length" if stop == "length" else "end_turn"
+        return TurnSummary("completed", reason, text, usage, notice=self._outcome.held_back)

@@ -111,13 +111,17 @@ class UsageUpdate(Update, tag="usage", frozen=True):
 
 
 class TurnComplete(Update, tag="turn_complete", frozen=True):
-    """A turn is over. ``content`` is what a client can show: the model's last words, or why it failed."""
+    """A turn is over. ``content`` is what a client can show: the model's last words, or why there are none.
+
+    ``error`` is why the turn failed, ``notice`` why an extension blocked the last words of one that did not.
+    """
 
     outcome: OutcomeName
     content: str
     stop_reason: StopReason
     error: str | msgspec.UnsetType = msgspec.UNSET
     prompt_id: str | msgspec.UnsetType = msgspec.UNSET
+    notice: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class EventUpdate(Update, tag="event", frozen=True):
@@ -247,7 +251,8 @@ class Updates:
         self._turn, self._prompt_id = Turn(), ""
         self._names.clear()
         error = ended.error or msgspec.UNSET
-        return TurnComplete(ended.outcome, ended.shown, ended.stop_reason, error, prompt_id)
+        notice = ended.notice or msgspec.UNSET
+        return TurnComplete(ended.outcome, ended.shown, ended.stop_reason, error, prompt_id, notice)
 
 
 def pending_of(request: ApprovalRequest, now: float) -> PendingApproval:
