@@ -197,7 +197,8 @@ class ExtNotify(Event, tag="ext_notify", frozen=True, gc=False):
 class ExtWaiting(Event, tag="ext_waiting", frozen=True, gc=False):
     """An extension has been waited for since a while: its start, a tool, a command, or what it is to decide about.
 
-    It is said once for a wait, which is over with the next event of the run, or with the answer to the command.
+    It is said once for a wait, which is over with the next event of the run, or with the answer to the command. Of
+    "held assistant_message", text that it holds back until its decision, it is said at once.
     """
 
     extension: str

@@ -127,6 +127,9 @@ class Reloadable:
     def holds_messages(self) -> bool:
         return self._now.holds_messages
 
+    def text_held(self) -> None:
+        self._now.text_held()
+
     def tools(self) -> Sequence[Tool]:
         return self._now.tools()
 

@@ -138,6 +138,30 @@ async def test_a_message_is_held_back_until_it_was_decided_about(tmp_path: Path)
     assert "".join(getattr(block, "text", "") for block in message.content) == "secret"
 
 
+@pytest.mark.parametrize("kept", [False, True])
+async def test_a_client_learns_who_holds_back_the_text_of_a_message(tmp_path: Path, *, kept: bool) -> None:
+    guard = Extension(tmp_path, "guard", interceptor("assistant_message", then="answer(frame)"))
+    async with Stage(tmp_path, guard, Extension(tmp_path, "watcher", WATCHER), kept=kept) as stage:
+        await stage.prompt('say first ;; say er ;; call read {"path": "."} ;; --- ;; say last')
+    told = [(event["type"], event.get("what", "")) for event in stage.events]
+    told = [one for one in told if one[0] in ("assistant_start", "text_delta", "usage") or one[1].startswith("held")]
+    held = [("assistant_start", ""), ("ext_waiting", "held assistant_message"), ("text_delta", ""), ("usage", "")]
+    assert told == [*held, *held]
+    assert {event["extension"] for event in stage.events if event.get("what", "").startswith("held")} == {"guard"}
+
+
+async def test_text_is_not_held_back_for_an_extension_that_intercepts_other_events(tmp_path: Path) -> None:
+    script = interceptor("tool_call", "turn_start", then="answer(frame)").replace(
+        "events=[]", 'events=["assistant_message"]'
+    )
+    guard = Extension(tmp_path, "guard", script, on_failure="block", intercept=["tool_call", "turn_start"])
+    async with Stage(tmp_path, guard) as stage:
+        events = await stage.prompt("say fi ;; say rst")
+    assert [event["delta"] for event in events if event["type"] == "text_delta"] == ["fi", "rst"]
+    assert not [event for event in stage.events if event.get("what", "").startswith("held")]
+    assert "assistant_message" in guard.heard_types()
+
+
 async def test_why_a_message_was_blocked_is_kept_with_the_session(tmp_path: Path) -> None:
     guard = Extension(
         tmp_path, "guard", interceptor("assistant_message", then='answer(frame, block=True, reason="secret")')

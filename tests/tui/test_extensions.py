@@ -10,6 +10,7 @@ import pytest
 from textual.events import Key, Paste
 
 from extensions.stage import Extension
+from extensions.test_host import interceptor
 from tui.stage import Stage, stage
 from zot.events import PanelClosed, PanelOpened
 from zot.tui.order import DEAD_S
@@ -110,6 +111,20 @@ async def test_every_action_of_a_command_and_every_level_of_a_notice(tmp_path: P
         assert [len(one.content) for one in await person.app.conversation.messages()] == [1, 1]
         await person.says("/help ")
         await person.sees("/prompt does prompt (player)")
+
+
+async def test_a_person_sees_who_holds_back_the_text_and_why_it_was_blocked(tmp_path: Path) -> None:
+    script = interceptor("assistant_message", then='answer(frame, block=True, reason="not for you")')
+    guard = Extension(tmp_path, "guard", script)
+    async with stage(tmp_path, ext=(str(guard.directory),)) as person:
+        await person.sees("ready")
+        await person.says("!slow 600 0.1")
+        await person.sees("held by guard")
+        await person.pilot.press("escape")
+        await person.misses("held by guard")
+        await person.says("!echo secret")
+        await person.sees("[guard] not for you")
+        await person.idle()
 
 
 async def test_an_extension_that_starts_slowly_is_waited_for_until_it_has_started(tmp_path: Path) -> None:

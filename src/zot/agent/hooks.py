@@ -73,7 +73,10 @@ class Extensions(Protocol):
 
     @property
     def holds_messages(self) -> bool:
-        """True while somebody wants to see the model's text before anybody else does."""
+        """True while an extension intercepts messages: the model's text is then shown only after its decision."""
+
+    def text_held(self) -> None:
+        """Show clients who holds back the text that the model is writing. Called once a message."""
 
     def tools(self) -> Sequence[Tool]:
         """Return the tools on offer now. Asked before every model call."""
@@ -165,6 +168,9 @@ class NoExtensions:
 
     def close_panel(self, panel_id: str) -> None:
         raise UserError(f"no panel {panel_id!r} is open")
+
+    def text_held(self) -> None:
+        return
 
     def tools(self) -> Sequence[Tool]:
         return ()

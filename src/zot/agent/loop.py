@@ -208,7 +208,9 @@ class Agent:
             run.reply_started(call.reply, holding=holding)
             try:
                 while events := await call.read():
-                    run.heard(events)
+                    if run.heard(events):
+                        await run.recorder.settled()  # The notice follows what was recorded before.
+                        self.extensions.text_held()
                     await run.recorder.drain()
             except ContextTooLong:
                 # Too late to ask again, for the answer has begun; the next prompt makes room first.

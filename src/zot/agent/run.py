@@ -106,6 +106,7 @@ class Run:
         self._phase = Phase.BETWEEN
         self._partial: Callable[[], Reply] | None = None
         self._holding = False
+        self._has_held = False
         #: How many model calls have been made, and whether the last one left nothing to do.
         self.step = 0
         self.answered = False
@@ -163,15 +164,19 @@ class Run:
 
     def reply_started(self, partial: Callable[[], Reply], *, holding: bool) -> None:
         """The model began to answer; ``partial`` returns what it said so far. Text is held back if ``holding``."""
-        self._phase, self._partial, self._holding = Phase.HEARING, partial, holding
+        self._phase, self._partial, self._holding, self._has_held = Phase.HEARING, partial, holding, False
         self.recorder.say([AssistantStart()])
 
-    def heard(self, events: Sequence[StreamEvent]) -> None:
-        """The model said more."""
+    def heard(self, events: Sequence[StreamEvent]) -> bool:
+        """The model said more. Return True if text of its message was held back for the first time."""
+        shown = events
         if self._holding:
-            events = [event for event in events if not isinstance(event, TextDelta | ThinkingDelta)]
-        if events:
-            self.recorder.say(events)
+            shown = [event for event in events if not isinstance(event, TextDelta | ThinkingDelta)]
+        if shown:
+            self.recorder.say(shown)
+        is_first = len(shown) < len(events) and not self._has_held
+        self._has_held |= is_first
+        return is_first
 
     def reply_ended(self, reply: Reply, decision: MessageDecision | None) -> None:
         """The model has answered. The calls it made are open now, each of which needs a result."""

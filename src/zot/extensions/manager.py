@@ -44,7 +44,7 @@ from zot.extensions.roster import Roster
 from zot.extensions.surroundings import Start, Surroundings
 from zot.extensions.tool import ExtensionTool
 from zot.extensions.waiting import Wait
-from zot.messages import CallBlock, TextBlock
+from zot.messages import CallBlock, TextBlock, timestamp
 from zot.slash import CommandAnswer, CommandInfo
 from zot.store import Guarded
 from zot.tools.base import Tool
@@ -141,6 +141,10 @@ class Manager:
     @property
     def holds_messages(self) -> bool:
         return any(extension.peer.decides("assistant_message") for extension in self.extensions)
+
+    def text_held(self) -> None:
+        holders = [one.name for one in self.extensions if one.peer.decides("assistant_message")]
+        self._show([ExtWaiting(name, "held assistant_message", timestamp()) for name in holders])
 
     def tools(self) -> Sequence[Tool]:
         if self._tools is None:

@@ -251,6 +251,8 @@ class PlainTerminal:
                 self._say(f"-- the conversation {how}")
             case ExtNotify(extension=extension, level=level, message=message):
                 self._say(f"[{one_line(extension)}] {level}: {escaped(message)}")
+            case ExtWaiting(extension=extension, what="held assistant_message"):
+                self._say(f"-- held by {one_line(extension)}")
             case ExtWaiting(extension=extension):
                 self._say(f"-- waiting for {one_line(extension)}")
             case PanelOpened() | PanelRendered():

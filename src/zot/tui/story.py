@@ -124,7 +124,9 @@ class Story:
         self.doing = f"{when}: {event.reason}"
 
     def _wait(self, event: ExtWaiting) -> None:
-        if self.doing and not event.what.startswith("command "):  # That is no wait of the run.
+        if event.what == "held assistant_message":
+            self.doing = f"held by {event.extension}"
+        elif self.doing and not event.what.startswith("command "):  # That is no wait of the run.
             self.doing = f"waiting for {event.extension}: {event.what}"
 
     def _notice(self, event: ExtNotify) -> None:
