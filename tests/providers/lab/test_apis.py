@@ -10,7 +10,7 @@ import pytest
 from inline_snapshot import snapshot
 
 from zot.providers.lab.anthropic import AnthropicApi
-from zot.providers.lab.api import Api, Ask
+from zot.providers.lab.api import Api, Ask, UserText
 from zot.providers.lab.gemini import GeminiApi
 from zot.providers.lab.openai_chat import ChatApi
 from zot.providers.lab.openai_responses import ResponsesApi
@@ -341,6 +341,10 @@ def test_nothing_said_is_still_a_message() -> None:
     assert answer.endswith('event: message_stop\ndata: {"type":"message_stop"}\n\n')
 
 
+def texts(*said: tuple[str, int]) -> tuple[UserText, ...]:
+    return tuple(UserText(*each) for each in said)
+
+
 REASONING = {"type": "reasoning", "summary": []}
 ANSWER = {"role": "assistant", "content": [{"type": "output_text", "text": "b"}]}
 CALL = {"type": "function_call", "call_id": "call_lab_4", "name": "x", "arguments": "{}"}
@@ -348,18 +352,22 @@ RESULT = {"type": "function_call_output", "call_id": "call_lab_4", "output": "ok
 
 
 @pytest.mark.parametrize(
-    ("items", "prompt", "turns", "next_call"),
+    ("items", "said", "next_call"),
     [
-        ("hi", "hi", 0, 1),
-        ([{"role": "user", "content": "hi"}], "hi", 0, 1),
-        ([{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}, REASONING, CALL, RESULT], "hi", 1, 5),
-        ([{"role": "user", "content": "hi"}, CALL, RESULT, CALL, CALL, RESULT, RESULT], "hi", 2, 5),
-        ([{"role": "user", "content": "a"}, ANSWER, {"role": "user", "content": "c"}], "c", 0, 1),
+        ("hi", [("hi", 0)], 1),
+        ([{"role": "user", "content": "hi"}], [("hi", 0)], 1),
+        (
+            [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}, REASONING, CALL, RESULT],
+            [("hi", 1)],
+            5,
+        ),
+        ([{"role": "user", "content": "hi"}, CALL, RESULT, CALL, CALL, RESULT, RESULT], [("hi", 2)], 5),
+        ([{"role": "user", "content": "a"}, ANSWER, {"role": "user", "content": "c"}], [("c", 0)], 1),
     ],
 )
-def test_responses_requests_are_understood(items: Any, prompt: str, turns: int, next_call: int) -> None:
+def test_responses_requests_are_understood(items: Any, said: list[tuple[str, int]], next_call: int) -> None:
     request = json.dumps({"model": "m", "input": items, "tools": [{}]}).encode()
-    assert ResponsesApi().read(request) == Ask("m", False, prompt, turns, True, next_call)
+    assert ResponsesApi().read(request) == Ask("m", False, texts(*said), True, next_call)
 
 
 ASSISTANT = {"role": "assistant", "content": None, "tool_calls": [{"id": "call_lab_2"}, {"id": "other"}]}
@@ -372,25 +380,28 @@ TOOL = {"role": "tool", "tool_call_id": "x", "content": "ok"}
 
 
 @pytest.mark.parametrize(
-    ("messages", "prompt", "turns", "next_call"),
+    ("messages", "said", "next_call"),
     [
-        ([{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}], "hi", 0, 1),
-        ([{"role": "user", "content": "hi"}, ASSISTANT, TOOL, TOOL], "hi", 1, 3),
-        ([{"role": "user", "content": "hi"}, ASSISTANT, TOOL, IMAGE], "hi", 1, 3),
-        ([{"role": "user", "content": "hi"}, ASSISTANT, TOOL, {"role": "user", "content": "steer"}], "steer", 0, 3),
+        ([{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}], [("hi", 0)], 1),
+        ([{"role": "user", "content": "hi"}, ASSISTANT, TOOL, TOOL], [("hi", 1)], 3),
+        ([{"role": "user", "content": "hi"}, ASSISTANT, TOOL, IMAGE], [("hi", 1)], 3),
         (
-            [{"role": "user", "content": "hi"}, ASSISTANT, TOOL, {**IMAGE, "content": [*IMAGE["content"], STEER]}],
-            "go",
-            0,
+            [{"role": "user", "content": "hi"}, ASSISTANT, TOOL, {"role": "user", "content": "steer"}],
+            [("steer", 0), ("hi", 1)],
             3,
         ),
-        ([IMAGE], "see", 0, 1),
-        ([], "", 0, 1),
+        (
+            [{"role": "user", "content": "hi"}, ASSISTANT, TOOL, {**IMAGE, "content": [*IMAGE["content"], STEER]}],
+            [("go", 0), ("hi", 1)],
+            3,
+        ),
+        ([IMAGE], [("see", 0)], 1),
+        ([], [("", 0)], 1),
     ],
 )
-def test_chat_requests_are_understood(messages: Any, prompt: str, turns: int, next_call: int) -> None:
+def test_chat_requests_are_understood(messages: Any, said: list[tuple[str, int]], next_call: int) -> None:
     request = json.dumps({"model": "m", "messages": messages, "stream": True}).encode()
-    assert ChatApi().read(request) == Ask("m", True, prompt, turns, False, next_call, wants_usage=False)
+    assert ChatApi().read(request) == Ask("m", True, texts(*said), False, next_call, wants_usage=False)
 
 
 SAID = {
@@ -402,27 +413,25 @@ SHOWN = {"inlineData": {"mimeType": "image/png", "data": ""}}
 
 
 @pytest.mark.parametrize(
-    ("contents", "prompt", "turns", "next_call"),
+    ("contents", "said", "next_call"),
     [
-        ([{"parts": [{"text": "hi"}, SHOWN]}], "hi", 0, 1),
+        ([{"parts": [{"text": "hi"}, SHOWN]}], [("hi", 0)], 1),
         (
             [{"role": "user", "parts": [{"text": "hi"}]}, SAID, {"role": "user", "parts": [TOLD, TOLD, SHOWN]}],
-            "hi",
-            1,
+            [("hi", 1)],
             3,
         ),
         (
             [{"role": "user", "parts": [{"text": "hi"}]}, SAID, {"role": "user", "parts": [TOLD, {"text": "b"}]}],
-            "b",
-            0,
+            [("b", 0), ("hi", 1)],
             3,
         ),
-        ([], "", 0, 1),
+        ([], [("", 0)], 1),
     ],
 )
-def test_gemini_requests_are_understood(contents: Any, prompt: str, turns: int, next_call: int) -> None:
+def test_gemini_requests_are_understood(contents: Any, said: list[tuple[str, int]], next_call: int) -> None:
     request = json.dumps({"contents": contents, "tools": [{}]}).encode()
-    assert GeminiApi("m", stream=True).read(request) == Ask("m", True, prompt, turns, True, next_call)
+    assert GeminiApi("m", stream=True).read(request) == Ask("m", True, texts(*said), True, next_call)
 
 
 @pytest.mark.parametrize(

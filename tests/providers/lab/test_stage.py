@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from zot.providers.base import Deadlines, HttpRequest
 from zot.providers.lab.script import Script
 from zot.providers.lab.transport import LabTransport
 
-from .talk import Clock, body, called, read_all, said, send, user
+from .talk import CHAT, GEMINI, MESSAGES, RESPONSES, Clock, body, called, read_all, said, send, user
 
 PLAY = """
 scene one
@@ -98,6 +99,102 @@ async def test_text_with_tool_results_is_a_prompt_only_behind_them(at: int, hear
     document = json.loads(body("one", *called("t1"), *called("t2")))
     document["messages"][-1]["content"].insert(at, {"type": "text", "text": "two x"})
     assert await answer(playing(PLAY), json.dumps(document).encode()) == heard
+
+
+AGENT = """
+scene !work
+call bash {"command": "a"}
+---
+call bash {"command": "b"}
+---
+say "worked"
+
+scene !other
+say "other"
+
+scene
+call bash {"command": "a"}
+---
+say "shown"
+"""
+REMINDER = "<system-reminder>Keep the list of tasks current.</system-reminder>"
+
+
+def reminded(messages: list[dict[str, Any]], text: str, *, apart: bool = False) -> list[dict[str, Any]]:
+    """The same messages, with a text of the agent after the tool results that end them."""
+    if apart:
+        return [*messages, user(text)]
+    *before, last = messages
+    return [*before, {**last, "content": [*last["content"], {"type": "text", "text": text}]}]
+
+
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize(
+    ("prompt", "answers"), [("!work", ["call a", "call b", "worked"]), ("hello", ["call a", "shown"])]
+)
+async def test_a_reminder_after_tool_results_does_not_restart_a_scene(
+    prompt: str, answers: list[str], *, apart: bool
+) -> None:
+    transport, messages, heard = playing(AGENT), [user(prompt)], []
+    for turn in range(len(answers)):
+        heard.append(await answer(transport, body(*messages)))
+        messages += reminded(called(f"t{turn}"), REMINDER, apart=apart)
+    assert heard == answers
+
+
+async def test_a_text_after_tool_results_that_names_a_scene_starts_it() -> None:
+    steered = reminded(called("t1"), "!other")
+    assert await answer(playing(AGENT), body("!work", *steered)) == "other"
+    again = reminded(called("t1"), "!work")
+    assert await answer(playing(AGENT), body("!work", *again)) == "call a"
+
+
+async def test_a_text_beside_the_prompt_does_not_hide_it() -> None:
+    parts = [{"type": "text", "text": text} for text in (REMINDER, "!work", REMINDER)]
+    request = body({"role": "user", "content": parts}, *called("t1"))
+    assert await answer(playing(AGENT), request) == "call b"
+
+
+async def test_a_new_prompt_that_names_no_scene_does_not_continue_the_last_one() -> None:
+    finished = [user("!other"), {"role": "assistant", "content": "other"}]
+    assert await answer(playing(AGENT), body(*finished, "hello")) == "call a"
+
+
+@pytest.mark.parametrize("apart", [True, False])
+async def test_a_prompt_after_one_that_got_no_answer_is_answered(*, apart: bool) -> None:
+    transport = playing("scene !fail\nstatus 401\nrepeat\n\nscene\nsay hello")
+    messages = [user("!fail")]
+    assert await answer(transport, body(*messages)) == "401"
+    if apart:
+        messages.append(user("hi"))
+    else:
+        messages = [{"role": "user", "content": [{"type": "text", "text": text} for text in ("!fail", "hi")]}]
+    assert await answer(transport, body(*messages)) == "hello"
+
+
+async def test_markup_after_a_prompt_does_not_keep_it_from_failing() -> None:
+    transport = playing("scene !fail\nstatus 401\nrepeat\n\nscene\nsay hello")
+    assert await answer(transport, body("!fail", REMINDER)) == "401"
+
+
+async def test_an_expression_that_matches_everything_is_a_catch_all() -> None:
+    transport = playing('scene \'(.*)\'\ncall bash {"command": "a"}\n---\nsay "$1"')
+    assert await answer(transport, body("hello", *reminded(called("t1"), REMINDER))) == "hello"
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+async def test_only_messages_of_the_user_are_the_prompt(role: str) -> None:
+    aside = {"role": role, "content": "!other"}
+    transport = playing(AGENT)
+    for target, key, message in (
+        (MESSAGES, "messages", user("!work")),
+        (CHAT, "messages", user("!work")),
+        (RESPONSES, "input", user("!work")),
+        (GEMINI, "contents", {"role": "user", "parts": [{"text": "!work"}]}),
+    ):
+        spoken = aside if key != "contents" else {"role": role, "parts": [{"text": "!other"}]}
+        request = json.dumps({"model": "m", "stream": True, key: [spoken, message, spoken]}).encode()
+        assert b"bash" in await read_all(await send(transport, request, target=target)), target
 
 
 async def test_the_last_text_of_a_message_is_the_prompt() -> None:

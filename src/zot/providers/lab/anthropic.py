@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from zot.providers.lab.api import Ask, Block, encode, next_call
+from zot.providers.lab.api import Ask, Block, Run, encode, next_call
 from zot.providers.lab.directives import Usage
 
 _CODES = {
@@ -56,14 +56,15 @@ class AnthropicApi:
 
     def read(self, body: bytes) -> Ask:
         request = _requests.decode(body)
-        prompt, turns = "", 0
+        run, ids = Run(), []
         for message in request.messages:
             if message.role == "assistant":
-                turns += 1
-            elif (text := _prompt(message)) is not None:
-                prompt, turns = text, 0
-        calls = (part.id for message in request.messages for part in message.parts if part.type == "tool_use")
-        return Ask(request.model, request.stream, prompt, turns, bool(request.tools), next_call(calls))
+                calls = [part.id for part in message.parts if part.type == "tool_use"]
+                ids += calls
+                run.reply(calls=bool(calls))
+            elif message.role == "user":
+                run.user(_texts(message))
+        return Ask(request.model, request.stream, run.texts(), bool(request.tools), next_call(ids))
 
     def voice(self, ask: Ask, number: int, usage: Usage) -> AnthropicVoice:
         return AnthropicVoice(ask.model, number, usage)
@@ -155,13 +156,16 @@ class AnthropicVoice:
         }
 
 
-def _prompt(message: _Message) -> str | None:
-    """Return the newest text of a user's message; None if tool results come last."""
-    # A prompt after an aborted turn travels in one message with the results of that turn, behind them.
-    for part in reversed(message.parts):
-        if part.type in ("text", "tool_result"):
-            return part.text if part.type == "text" else None
-    return None
+def _texts(message: _Message) -> list[str]:
+    """Return the texts of a user's message; if it has tool results, those after the last one."""
+    # A prompt after an aborted turn travels in one message with the results of that turn, after them.
+    texts: list[str] = []
+    for part in message.parts:
+        if part.type == "tool_result":
+            texts.clear()
+        elif part.type == "text":
+            texts.append(part.text)
+    return texts
 
 
 def _spoken(block: Block) -> dict[str, Any]:

@@ -29,20 +29,61 @@ STATUSES: Mapping[str, int] = {
 _OUR_CALL = re.compile(r"\w+_lab_(\d+)")
 
 
+class UserText(msgspec.Struct, frozen=True):
+    """One text block of the user. ``turns`` is the number of replies that follow it in the conversation."""
+
+    text: str
+    turns: int
+
+
 class Ask(msgspec.Struct, frozen=True):
     """A request as the script sees it.
 
-    ``prompt`` is the newest text of the user, tool results aside; ``turns`` how many replies came since;
-    ``next_call`` the number of the next made-up call id, new to this conversation.
+    ``texts`` are the user's texts in the current run, newest first, never empty; ``next_call`` is the number of the
+    next made-up call id, new to this conversation.
     """
 
     model: str
     stream: bool
-    prompt: str
-    turns: int
+    texts: tuple[UserText, ...]
     has_tools: bool
     next_call: int
     wants_usage: bool = True
+
+    @property
+    def prompt(self) -> UserText:
+        """The text that started the run: the newest one before the model's first reply."""
+        return next(text for text in self.texts if text.turns == self.texts[-1].turns)
+
+
+class Run:
+    """Reads a conversation from its beginning and keeps the user's texts of the current run.
+
+    A run starts with the user's first text after an answer without tool calls. Texts that come later, between tool
+    results and the next reply, belong to it: agents add reminders there, and users steer.
+    """
+
+    def __init__(self) -> None:
+        self._texts: list[tuple[str, int]] = []
+        self._replies = 0
+        self._answered = False
+
+    def user(self, texts: Iterable[str]) -> None:
+        """Add the texts of one message of the user."""
+        for text in texts:
+            if self._answered:
+                self._texts, self._replies, self._answered = [], 0, False
+            self._texts.append((text, self._replies))
+
+    def reply(self, *, calls: bool) -> None:
+        """Add a reply of the model."""
+        self._replies += 1
+        self._answered = not calls
+
+    def texts(self) -> tuple[UserText, ...]:
+        """Return the user's texts of the current run, newest first; a single empty one if there are none."""
+        found = self._texts or [("", 0)]
+        return tuple(UserText(text, self._replies - before) for text, before in reversed(found))
 
 
 class Block(msgspec.Struct):

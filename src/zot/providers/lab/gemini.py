@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from zot.providers.lab.api import STATUSES, Ask, Block, encode, next_call
+from zot.providers.lab.api import STATUSES, Ask, Block, Run, encode, next_call
 from zot.providers.lab.directives import Usage
 
 _PATH = re.compile(r"/v1(?:beta|alpha)?/models/([^/]+):(generateContent|streamGenerateContent)")
@@ -74,15 +74,15 @@ class GeminiApi:
 
     def read(self, body: bytes) -> Ask:
         request = _requests.decode(body)
-        prompt, turns = "", 0
+        run, ids = Run(), []
         for content in request.contents:
             if content.role == "model":
-                turns += 1
-            elif (text := _prompt(content)) is not None:
-                prompt, turns = text, 0
-        parts = (part for content in request.contents for part in content.parts)
-        calls = (part.function_call.id or "" for part in parts if part.function_call is not None)
-        return Ask(self._model, self._stream, prompt, turns, bool(request.tools), next_call(calls))
+                calls = [part.function_call.id or "" for part in content.parts if part.function_call is not None]
+                ids += calls
+                run.reply(calls=bool(calls))
+            elif content.role in ("user", None):
+                run.user(_texts(content))
+        return Ask(self._model, self._stream, run.texts(), bool(request.tools), next_call(ids))
 
     def voice(self, ask: Ask, number: int, usage: Usage) -> GeminiVoice:
         return GeminiVoice(ask.model, number, usage)
@@ -196,13 +196,16 @@ class GeminiVoice:
         return {"thoughtSignature": seal} if seal else {}
 
 
-def _prompt(content: _Content) -> str | None:
-    """Return the newest text of a user's content; None if tool results come last."""
-    # A prompt after an aborted turn travels with the results of that turn, behind them; and so do their images.
-    for part in reversed(content.parts):
-        if part.text is not None or part.function_response is not None:
-            return part.text
-    return None
+def _texts(content: _Content) -> list[str]:
+    """Return the texts of a user's content; if it has tool results, those after the last one."""
+    # A prompt after an aborted turn travels with the results of that turn, after them; and so do their images.
+    texts: list[str] = []
+    for part in content.parts:
+        if part.function_response is not None:
+            texts.clear()
+        elif part.text is not None:
+            texts.append(part.text)
+    return texts
 
 
 def _sealed(block: Block) -> _Part:

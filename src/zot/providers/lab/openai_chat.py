@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from zot.providers.lab.api import Ask, Block, encode, next_call
+from zot.providers.lab.api import Ask, Block, Run, encode, next_call
 from zot.providers.lab.directives import Usage
 
 _STOPS = {"end_turn": "stop", "tool_use": "tool_calls", "refusal": "content_filter", "pause_turn": "stop"}
@@ -52,16 +52,16 @@ class ChatApi:
 
     def read(self, body: bytes) -> Ask:
         request = _requests.decode(body)
-        prompt, turns, before = "", 0, ""
+        run, ids, before = Run(), [], ""
         for message in request.messages:
             if message.role == "assistant":
-                turns += 1
-            elif message.role == "user" and (text := _prompt(message, before)) is not None:
-                prompt, turns = text, 0
+                ids += [call.id for call in message.tool_calls or ()]
+                run.reply(calls=bool(message.tool_calls))
+            elif message.role == "user":
+                run.user(_texts(message, before))
             before = message.role
-        calls = (call.id for message in request.messages for call in message.tool_calls or ())
         usage = request.stream_options is not None and request.stream_options.include_usage
-        return Ask(request.model, bool(request.stream), prompt, turns, bool(request.tools), next_call(calls), usage)
+        return Ask(request.model, bool(request.stream), run.texts(), bool(request.tools), next_call(ids), usage)
 
     def voice(self, ask: Ask, number: int, usage: Usage) -> ChatVoice:
         return ChatVoice(ask, number, usage)
@@ -151,16 +151,13 @@ def openai_error(status: int, message: str, code: str) -> bytes:
     )
 
 
-def _prompt(message: _Message, before: str) -> str | None:
-    """Return the newest text of a user's message; None if it has none or only shows the images of a tool.
-
-    What the user says to those comes after them.
-    """
+def _texts(message: _Message, before: str) -> list[str]:
+    """Return the texts of a user's message; if it shows the images of a tool, those after the last image."""
     parts = message.parts
     if before == "tool":
         images = [index for index, part in enumerate(parts) if part.type == "image_url"]
         parts = parts[images[-1] :] if images else parts
-    return next((part.text for part in reversed(parts) if part.type == "text"), None)
+    return [part.text for part in parts if part.type == "text"]
 
 
 def _said(blocks: list[Block], kind: str) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 import msgspec
 
-from zot.providers.lab.api import Ask, Block, encode, next_call
+from zot.providers.lab.api import Ask, Block, Run, encode, next_call
 from zot.providers.lab.directives import Usage
 from zot.providers.lab.openai_chat import openai_error
 
@@ -42,15 +43,17 @@ class ResponsesApi:
     def read(self, body: bytes) -> Ask:
         request = _requests.decode(body)
         items = [_Item(role="user", content=request.input)] if isinstance(request.input, str) else request.input
-        prompt, turns, answering = "", 0, False
-        for item in items:
-            spoken = item.role == "assistant" or item.type in ("reasoning", "function_call")
-            turns += spoken and not answering
-            answering = spoken
-            if item.role == "user" and (text := _prompt(item)) is not None:
-                prompt, turns = text, 0
-        calls = (item.call_id for item in items)
-        return Ask(request.model, bool(request.stream), prompt, turns, bool(request.tools), next_call(calls))
+        run = Run()
+        for spoken, group in groupby(items, _is_spoken):
+            if spoken:
+                # Thoughts, text and calls are items of their own: those that follow each other are one reply.
+                run.reply(calls=any(_is_call(item) for item in group))
+                continue
+            for item in group:
+                if item.role == "user":
+                    run.user(_texts(item))
+        ids = (item.call_id for item in items)
+        return Ask(request.model, bool(request.stream), run.texts(), bool(request.tools), next_call(ids))
 
     def voice(self, ask: Ask, number: int, usage: Usage) -> ResponsesVoice:
         return ResponsesVoice(ask.model, number, usage)
@@ -219,7 +222,16 @@ def _seal(sealed: str, *, done: bool) -> str:
     return sealed if done else sealed[: len(sealed) // 2]
 
 
-def _prompt(item: _Item) -> str | None:
+def _is_spoken(item: _Item) -> bool:
+    return item.role == "assistant" or item.type == "reasoning" or _is_call(item)
+
+
+def _is_call(item: _Item) -> bool:
+    """True for function_call, custom_tool_call, local_shell_call and the like."""
+    return item.type.endswith("_call")
+
+
+def _texts(item: _Item) -> list[str]:
     if isinstance(item.content, str):
-        return item.content
-    return next((part.text for part in reversed(item.content or []) if part.type == "input_text"), None)
+        return [item.content]
+    return [part.text for part in item.content or [] if part.type == "input_text"]

@@ -19,6 +19,8 @@ from zot.regular import content
 _ANY = "400"
 _PLACEHOLDERS = {**{str(group): _ANY for group in range(1, 10)}, "chars": _ANY, "model": _ANY}
 _PIPE_SILENCE_S = 5.0
+#: A text that no expression names: one that matches it, such as '(.*)', matches everything.
+_ARBITRARY = "\ue000"
 _CONTENT = {"say", "split", "words", "flood", "help", "think", "redacted", "call", "call-raw"}
 
 
@@ -54,6 +56,13 @@ class Scene(msgspec.Struct, frozen=True):
     pattern: str | None = None
     without_tools: bool = False
     help: str = ""
+
+    @property
+    def specific(self) -> bool:
+        """False for a catch-all: a scene without a word whose expression, if it has one, matches any text."""
+        if self.word is not None:
+            return True
+        return self.pattern is not None and re.search(self.pattern, _ARBITRARY, re.DOTALL) is None
 
     def match(self, prompt: str, *, has_tools: bool) -> dict[str, str] | None:
         """Return the values of the placeholders if this scene answers ``prompt``, else None."""

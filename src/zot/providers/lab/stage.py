@@ -8,7 +8,7 @@ from functools import lru_cache
 from zot.errors import ConfigError
 from zot.providers.lab import directives as d
 from zot.providers.lab.api import Ask
-from zot.providers.lab.script import Reply, Script
+from zot.providers.lab.script import Reply, Scene, Script
 
 _REMEMBERED = 4096
 
@@ -16,10 +16,11 @@ _REMEMBERED = 4096
 class Stage:
     """Plays one script.
 
-    In a script with scenes the conversation itself says where it is: the newest prompt chooses the scene, the
-    replies since then the position. So conversations cannot disturb each other, and a scene goes on after a
-    restart. All that is remembered is how often a request has failed, because the same request comes again.
-    A linear script is a tape: every request takes the next reply.
+    In a script with scenes the conversation itself says where it is: the user's newest text that matches a specific
+    scene chooses it, the replies since then the position; texts that match only a catch-all (reminders that agents
+    add between tool results) leave the scene alone. So conversations cannot disturb each other, and a scene
+    continues after a restart. All that is remembered is how often a request has failed, because the same request
+    comes again. A linear script is a tape: every request takes the next reply.
     """
 
     def __init__(self, script: Script) -> None:
@@ -34,9 +35,9 @@ class Stage:
         """
         if self.script.linear:
             return self._next_on_tape()
-        replies, values = self._scene(ask)
+        replies, values, turns = self._scene(ask)
         failures = self._failures.pop(fingerprint, 0)
-        reply = _pick(replies, values, ask.turns, failures)
+        reply = _pick(replies, values, turns, failures)
         if reply is None:
             raise ConfigError(f"{self.script.name} has no reply left: its scene has {_counted(replies)}")
         if reply.fails:
@@ -54,17 +55,34 @@ class Stage:
             left -= times
         raise ConfigError(f"{self.script.name} has no reply left: it has {_counted(replies)}")
 
-    def _scene(self, ask: Ask) -> tuple[tuple[Reply, ...], dict[str, str]]:
-        """Return the replies of the first scene that matches, and the values of its placeholders."""
-        first, *_ = ask.prompt.split(None, 1) or [""]
+    def _scene(self, ask: Ask) -> tuple[tuple[Reply, ...], dict[str, str], int]:
+        """Return the replies of the scene that plays, the values of its placeholders and the replies since it began."""
+        prompt, general, replaced = ask.prompt, None, -1
+        for said in ask.texts:
+            found = self._match(said.text, ask)
+            # A prompt that got no answer stays in the conversation: its failures are not for the prompt after it.
+            failed = said.turns == replaced and found is not None and found[1][0].fails
+            if found is not None and found[0].specific and not failed:
+                return (*found[1:], said.turns)
+            if said is prompt:
+                general = found
+            if not _is_markup(said.text):
+                replaced = said.turns
+        if general is None:
+            raise ConfigError(f"{self.script.name} has no scene for the prompt {prompt.text[:80]!r}")
+        return (*general[1:], prompt.turns)
+
+    def _match(self, text: str, ask: Ask) -> tuple[Scene, tuple[Reply, ...], dict[str, str]] | None:
+        """Return the first scene that matches, its replies, and the values of its placeholders."""
+        first, *_ = text.split(None, 1) or [""]
         for scene in self.script.scenes:
             if scene.word is not None and scene.word != first:
                 continue  # Most are others.
-            groups = scene.match(ask.prompt, has_tools=ask.has_tools)
+            groups = scene.match(text, has_tools=ask.has_tools)
             if groups is not None:
-                values = {**groups, "chars": str(len(ask.prompt)), "model": ask.model}
-                return _inner(scene.replies, values)
-        raise ConfigError(f"{self.script.name} has no scene for the prompt {ask.prompt[:80]!r}")
+                values = {**groups, "chars": str(len(text)), "model": ask.model}
+                return scene, *_inner(scene.replies, values)
+        return None
 
     def _remember(self, fingerprint: int, failures: int) -> None:
         self._failures[fingerprint] = failures
@@ -103,6 +121,11 @@ def _pick(replies: Iterable[Reply], values: Mapping[str, str], turns: int, failu
         else:
             turns -= times
     return None
+
+
+def _is_markup(text: str) -> bool:
+    """True for what agents add to a prompt: <system-reminder>, <environment_context> and the like."""
+    return text.lstrip().startswith("<")
 
 
 def _counted(replies: tuple[Reply, ...]) -> str:
