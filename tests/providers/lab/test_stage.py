@@ -90,6 +90,52 @@ async def test_requests_with_different_keys_never_share_a_retry() -> None:
     assert statuses == [529, 529, 200, 200]
 
 
+@pytest.mark.parametrize(
+    ("target", "first", "again"),
+    [
+        (
+            RESPONSES,
+            {"model": "m", "input": [{"role": "user", "content": "go"}], "client_metadata": {"a": "1", "b": "2"}},
+            {"client_metadata": {"b": "3", "a": "1"}, "input": [{"content": "go", "role": "user"}], "model": "m"},
+        ),
+        (
+            MESSAGES,
+            {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "go"}]}]},
+            {
+                "model": "m",
+                "metadata": {"user_id": "x"},
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [{"type": "text", "text": "go", "cache_control": {"type": "ephemeral"}}],
+                    }
+                ],
+            },
+        ),
+        (
+            CHAT,
+            {"model": "m", "messages": [{"role": "user", "content": "go"}]},
+            {"messages": [{"role": "user", "content": "go"}], "model": "m", "temperature": 0, "user": "x"},
+        ),
+        (
+            GEMINI,
+            {"contents": [{"role": "user", "parts": [{"text": "go"}]}]},
+            {"generationConfig": {"seed": 1}, "contents": [{"parts": [{"text": "go"}], "role": "user"}]},
+        ),
+    ],
+)
+async def test_a_retry_is_recognised_by_its_conversation(target: str, first: object, again: object) -> None:
+    transport = playing("scene\nstatus 429\n---\nsay ok")
+    requests = (json.dumps(document).encode() for document in (first, again))
+    assert [(await send(transport, request, target=target)).status for request in requests] == [429, 200]
+
+
+async def test_a_request_for_another_model_is_no_retry() -> None:
+    transport = playing("scene\nstatus 429\n---\nsay ok")
+    requests = [json.dumps({"model": model, "messages": [user("go")]}).encode() for model in "abab"]
+    assert [(await send(transport, request)).status for request in requests] == [429, 429, 200, 200]
+
+
 async def test_a_scene_goes_on_where_a_conversation_is_even_after_a_restart() -> None:
     assert await answer(playing(PLAY), body("one", *called("t1"), *called("t2"))) == "end of one"
 

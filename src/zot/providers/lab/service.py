@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -38,7 +39,7 @@ class Service:
             return _failure(api or _default(), 404, message, ids)
         try:
             ask = api.read(body)
-            reply = self._stage.reply(ask, _fingerprint(headers, body))
+            reply = self._stage.reply(ask, lambda: _fingerprint(headers, ask.model, body))
         except ConfigError as exc:
             return _failure(api, 400, str(exc), ids)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as exc:
@@ -125,9 +126,31 @@ def _failure(api: Api, status: int, message: str, ids: Mapping[str, str]) -> Pla
 _KEYS = ("x-api-key", "authorization", "x-goog-api-key")
 
 
-def _fingerprint(headers: Mapping[str, str], body: bytes) -> int:
-    """Tell requests apart. The key counts too, so that clients with different keys never share a retry."""
-    return hash((*(headers.get(name) for name in _KEYS), body))
+#: Where each API has its conversation, and what it continues.
+_CONVERSATION = ("messages", "input", "contents", "previous_response_id")
+#: Not said by anybody, and not always the same when a client tries again.
+_ASIDE = ("metadata", "cache_control")
+
+
+def _fingerprint(headers: Mapping[str, str], model: str, body: bytes) -> int:
+    """Tell requests apart by model and conversation: clients change the rest, and its order, when they try again.
+
+    The key counts too, so that clients with different keys never share a retry.
+    """
+    request = msgspec.json.decode(body)
+    said = msgspec.json.encode([_spoken(request.get(name)) for name in _CONVERSATION], order="sorted")
+    return hash((*(headers.get(name) for name in _KEYS), model, said))
+
+
+def _spoken(value: Any) -> Any:
+    """Return a part of a conversation without what clients note beside it."""
+    match value:
+        case dict():
+            return {name: _spoken(inner) for name, inner in value.items() if not name.endswith(_ASIDE)}
+        case list():
+            return [_spoken(inner) for inner in value]
+        case _:
+            return value
 
 
 def _status(reply: Sequence[d.Directive], api: Api, ask: Ask) -> d.Status | None:

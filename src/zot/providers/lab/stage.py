@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
 from zot.errors import ConfigError
@@ -28,20 +28,21 @@ class Stage:
         self._position = 0
         self._failures: dict[int, int] = {}
 
-    def reply(self, ask: Ask, fingerprint: int) -> list[d.Directive]:
+    def reply(self, ask: Ask, fingerprint: Callable[[], int]) -> list[d.Directive]:
         """Return what answers ``ask``; requests with the same ``fingerprint`` are tries of the same request.
 
-        Raise ConfigError if the script has no answer.
+        The fingerprint is taken only if the scene has failures. Raise ConfigError if the script has no answer.
         """
         if self.script.linear:
             return self._next_on_tape()
         replies, values, turns = self._scene(ask)
-        failures = self._failures.pop(fingerprint, 0)
+        request = fingerprint() if any(reply.fails for reply in replies) else 0
+        failures = self._failures.pop(request, 0)
         reply = _pick(replies, values, turns, failures)
         if reply is None:
             raise ConfigError(f"{self.script.name} has no reply left: its scene has {_counted(replies)}")
         if reply.fails:
-            self._remember(fingerprint, failures + 1)
+            self._remember(request, failures + 1)
         return reply.directives(values)
 
     def _next_on_tape(self) -> list[d.Directive]:
@@ -84,8 +85,8 @@ class Stage:
                 return scene, *_inner(scene.replies, values)
         return None
 
-    def _remember(self, fingerprint: int, failures: int) -> None:
-        self._failures[fingerprint] = failures
+    def _remember(self, request: int, failures: int) -> None:
+        self._failures[request] = failures
         if len(self._failures) > _REMEMBERED:
             del self._failures[next(iter(self._failures))]
 
