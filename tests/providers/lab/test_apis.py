@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from inline_snapshot import snapshot
+from msgspec import Raw
 
 from zot.providers.lab.anthropic import AnthropicApi
-from zot.providers.lab.api import Api, Ask
+from zot.providers.lab.api import Api, Ask, Tool, UserText
 from zot.providers.lab.gemini import GeminiApi
 from zot.providers.lab.openai_chat import ChatApi
 from zot.providers.lab.openai_responses import ResponsesApi
@@ -341,6 +343,10 @@ def test_nothing_said_is_still_a_message() -> None:
     assert answer.endswith('event: message_stop\ndata: {"type":"message_stop"}\n\n')
 
 
+def texts(*said: tuple[str, int]) -> tuple[UserText, ...]:
+    return tuple(UserText(*each) for each in said)
+
+
 REASONING = {"type": "reasoning", "summary": []}
 ANSWER = {"role": "assistant", "content": [{"type": "output_text", "text": "b"}]}
 CALL = {"type": "function_call", "call_id": "call_lab_4", "name": "x", "arguments": "{}"}
@@ -348,18 +354,24 @@ RESULT = {"type": "function_call_output", "call_id": "call_lab_4", "output": "ok
 
 
 @pytest.mark.parametrize(
-    ("items", "prompt", "turns", "next_call"),
+    ("items", "said", "next_call"),
     [
-        ("hi", "hi", 0, 1),
-        ([{"role": "user", "content": "hi"}], "hi", 0, 1),
-        ([{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}, REASONING, CALL, RESULT], "hi", 1, 5),
-        ([{"role": "user", "content": "hi"}, CALL, RESULT, CALL, CALL, RESULT, RESULT], "hi", 2, 5),
-        ([{"role": "user", "content": "a"}, ANSWER, {"role": "user", "content": "c"}], "c", 0, 1),
+        ("hi", [("hi", 0)], 1),
+        ([{"role": "user", "content": "hi"}], [("hi", 0)], 1),
+        (
+            [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}, REASONING, CALL, RESULT],
+            [("hi", 1)],
+            5,
+        ),
+        ([{"role": "user", "content": "hi"}, CALL, RESULT, CALL, CALL, RESULT, RESULT], [("hi", 2)], 5),
+        ([{"role": "user", "content": "a"}, ANSWER, {"role": "user", "content": "c"}], [("c", 0)], 1),
     ],
 )
-def test_responses_requests_are_understood(items: Any, prompt: str, turns: int, next_call: int) -> None:
-    request = json.dumps({"model": "m", "input": items, "tools": [{}]}).encode()
-    assert ResponsesApi().read(request) == Ask("m", False, prompt, turns, True, next_call)
+def test_responses_requests_are_understood(items: Any, said: list[tuple[str, int]], next_call: int) -> None:
+    request = json.dumps(
+        {"model": "m", "input": items, "tools": [{"type": "web_search"}, {"type": "function", "name": "run"}]}
+    ).encode()
+    assert ResponsesApi().read(request) == Ask("m", False, texts(*said), (Tool("run", Raw(b"{}")),), next_call)
 
 
 ASSISTANT = {"role": "assistant", "content": None, "tool_calls": [{"id": "call_lab_2"}, {"id": "other"}]}
@@ -372,25 +384,28 @@ TOOL = {"role": "tool", "tool_call_id": "x", "content": "ok"}
 
 
 @pytest.mark.parametrize(
-    ("messages", "prompt", "turns", "next_call"),
+    ("messages", "said", "next_call"),
     [
-        ([{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}], "hi", 0, 1),
-        ([{"role": "user", "content": "hi"}, ASSISTANT, TOOL, TOOL], "hi", 1, 3),
-        ([{"role": "user", "content": "hi"}, ASSISTANT, TOOL, IMAGE], "hi", 1, 3),
-        ([{"role": "user", "content": "hi"}, ASSISTANT, TOOL, {"role": "user", "content": "steer"}], "steer", 0, 3),
+        ([{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}], [("hi", 0)], 1),
+        ([{"role": "user", "content": "hi"}, ASSISTANT, TOOL, TOOL], [("hi", 1)], 3),
+        ([{"role": "user", "content": "hi"}, ASSISTANT, TOOL, IMAGE], [("hi", 1)], 3),
         (
-            [{"role": "user", "content": "hi"}, ASSISTANT, TOOL, {**IMAGE, "content": [*IMAGE["content"], STEER]}],
-            "go",
-            0,
+            [{"role": "user", "content": "hi"}, ASSISTANT, TOOL, {"role": "user", "content": "steer"}],
+            [("steer", 0), ("hi", 1)],
             3,
         ),
-        ([IMAGE], "see", 0, 1),
-        ([], "", 0, 1),
+        (
+            [{"role": "user", "content": "hi"}, ASSISTANT, TOOL, {**IMAGE, "content": [*IMAGE["content"], STEER]}],
+            [("go", 0), ("hi", 1)],
+            3,
+        ),
+        ([IMAGE], [("see", 0)], 1),
+        ([], [("", 0)], 1),
     ],
 )
-def test_chat_requests_are_understood(messages: Any, prompt: str, turns: int, next_call: int) -> None:
+def test_chat_requests_are_understood(messages: Any, said: list[tuple[str, int]], next_call: int) -> None:
     request = json.dumps({"model": "m", "messages": messages, "stream": True}).encode()
-    assert ChatApi().read(request) == Ask("m", True, prompt, turns, False, next_call, wants_usage=False)
+    assert ChatApi().read(request) == Ask("m", True, texts(*said), (), next_call, wants_usage=False)
 
 
 SAID = {
@@ -402,27 +417,29 @@ SHOWN = {"inlineData": {"mimeType": "image/png", "data": ""}}
 
 
 @pytest.mark.parametrize(
-    ("contents", "prompt", "turns", "next_call"),
+    ("contents", "said", "next_call"),
     [
-        ([{"parts": [{"text": "hi"}, SHOWN]}], "hi", 0, 1),
+        ([{"parts": [{"text": "hi"}, SHOWN]}], [("hi", 0)], 1),
         (
             [{"role": "user", "parts": [{"text": "hi"}]}, SAID, {"role": "user", "parts": [TOLD, TOLD, SHOWN]}],
-            "hi",
-            1,
+            [("hi", 1)],
             3,
         ),
         (
             [{"role": "user", "parts": [{"text": "hi"}]}, SAID, {"role": "user", "parts": [TOLD, {"text": "b"}]}],
-            "b",
-            0,
+            [("b", 0), ("hi", 1)],
             3,
         ),
-        ([], "", 0, 1),
+        ([], [("", 0)], 1),
     ],
 )
-def test_gemini_requests_are_understood(contents: Any, prompt: str, turns: int, next_call: int) -> None:
-    request = json.dumps({"contents": contents, "tools": [{}]}).encode()
-    assert GeminiApi("m", stream=True).read(request) == Ask("m", True, prompt, turns, True, next_call)
+def test_gemini_requests_are_understood(contents: Any, said: list[tuple[str, int]], next_call: int) -> None:
+    request = json.dumps(
+        {"contents": contents, "tools": [{"googleSearch": {}}, {"functionDeclarations": [{"name": "run"}]}]}
+    ).encode()
+    assert GeminiApi("m", stream=True).read(request) == Ask(
+        "m", True, texts(*said), (Tool("run", Raw(b"{}")),), next_call
+    )
 
 
 @pytest.mark.parametrize(
@@ -431,7 +448,7 @@ def test_gemini_requests_are_understood(contents: Any, prompt: str, turns: int, 
         ("/v1beta/models/m:streamGenerateContent", ("m", True)),
         ("/v1/models/a%2Fb:generateContent", ("a/b", False)),
         ("/v1alpha/models/m:generateContent", ("m", False)),
-        ("/v1beta/models/m:countTokens", None),
+        ("/v1beta/models/m:embedContent", None),
         ("/v2/models/m:generateContent", None),
         ("/v1beta/models/m", None),
     ],
@@ -462,10 +479,151 @@ def test_a_missing_end_leaves_a_body_whole() -> None:
     assert whole("say half\nno-end") == whole("say half")
 
 
+ANTHROPIC_CLIENT = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
+OPENAI_CLIENT = {"authorization": "Bearer k"}
+GEMINI_CLIENT = {"x-goog-api-key": "k"}
+
+
+def got(path: str, headers: dict[str, str], method: str = "GET", data: bytes = b"") -> tuple[int, Any]:
+    """The status of an answer, and its body."""
+    plan = Service(demo()).answer(method, path, headers, data)
+    [body_] = plan.steps
+    assert isinstance(body_, bytes)
+    return plan.status, json.loads(body_)
+
+
+CLAUDE = snapshot(
+    {
+        "type": "model",
+        "id": "lab-1",
+        "display_name": "lab-1",
+        "created_at": "1970-01-01T00:00:00Z",
+        "lifecycle": "active",
+    }
+)
+GPT = snapshot({"id": "lab-1", "object": "model", "created": 0, "owned_by": "zot"})
+GOOGLE = snapshot(
+    {
+        "name": "models/lab-1",
+        "version": "1",
+        "displayName": "lab-1",
+        "supportedGenerationMethods": ["generateContent", "countTokens"],
+        "inputTokenLimit": 200000,
+        "outputTokenLimit": 64000,
+    }
+)
+CLAUDES = {"data": [CLAUDE], "has_more": False, "first_id": "lab-1", "last_id": "lab-1"}
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "listed"),
+    [
+        ("/v1/models", ANTHROPIC_CLIENT, CLAUDES),
+        ("/v1/models?limit=1000", {**OPENAI_CLIENT, "anthropic-version": "2023-06-01"}, CLAUDES),
+        ("/v1/models/lab-1", ANTHROPIC_CLIENT, CLAUDE),
+        ("/v1/models", OPENAI_CLIENT, {"object": "list", "data": [GPT]}),
+        ("/models", {}, {"object": "list", "data": [GPT]}),
+        ("/v1/models/lab-1", {}, GPT),
+        ("/v1/models/a%2Fb", OPENAI_CLIENT, {**GPT, "id": "a/b"}),
+        ("/v1beta/models?pageSize=5", {}, {"models": [GOOGLE]}),
+        ("/v1beta/models/lab-1", GEMINI_CLIENT, GOOGLE),
+        ("/v1/models/lab-1", GEMINI_CLIENT, GOOGLE),
+        ("/v1/models?key=k", {}, {"models": [GOOGLE]}),
+    ],
+)
+def test_each_api_lists_models_in_its_own_shape(path: str, headers: dict[str, str], listed: Any) -> None:
+    assert got(path, headers) == (200, listed)
+
+
 def test_the_model_is_listed_under_the_name_that_zot_gives_it() -> None:
-    [listed] = Service(demo()).answer("GET", "/v1/models", {}, b"").steps
-    assert isinstance(listed, bytes)
-    listing = json.loads(listed)
+    _, listing = got("/v1/models", {})
     assert [model["id"] for model in listing["data"]] == [model.id for model in catalogue("lab").models]
-    assert (listing["first_id"], listing["last_id"]) == ("lab-1", "lab-1")
-    assert [model["name"] for model in listing["models"]] == ["models/lab-1"]
+
+
+@pytest.mark.parametrize(
+    ("path", "data", "counted"),
+    [
+        ("/v1/messages/count_tokens", b'{"model":"m","messages":[{"role":"user","content":"hi"}]}',
+         {"input_tokens": 15}),
+        ("/v1/responses/input_tokens", b'{"model":"m","input":"hi"}',
+         {"object": "response.input_tokens", "input_tokens": 7}),
+        ("/v1beta/models/m:countTokens", b'{"contents":[{"parts":[{"text":"hi"}]}]}', {"totalTokens": 10}),
+        ("/v1beta/models/m:countTokens", b'{"generateContentRequest":{"contents":[]}}', {"totalTokens": 11}),
+    ],
+)  # fmt: skip
+def test_each_api_counts_tokens_in_its_own_shape(path: str, data: bytes, counted: Any) -> None:
+    assert got(path, {}, "POST", data) == (200, counted)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status", "kind"),
+    [
+        ("POST", "/v1/nope", ANTHROPIC_CLIENT, 404, AnthropicApi),
+        ("POST", "/v1/nope", OPENAI_CLIENT, 404, ChatApi),
+        ("POST", "/v1/nope", {}, 404, ChatApi),
+        ("POST", "/v1/messages/batches", {}, 404, AnthropicApi),
+        ("POST", "/v1beta/models/m:embedContent", {}, 404, GeminiApi),
+        ("GET", "/v1beta/models/m:generateContent", {}, 404, GeminiApi),
+        ("POST", "/v1/messages/count_tokens", {}, 400, AnthropicApi),
+        ("POST", "/v1/responses/input_tokens", {}, 400, ChatApi),
+        ("POST", "/v1beta/models/m:countTokens", {}, 400, GeminiApi),
+    ],
+)
+def test_each_api_phrases_its_own_errors(
+    method: str, path: str, headers: dict[str, str], status: int, kind: type[Api]
+) -> None:
+    found, error = got(path, headers, method, b"[")
+    assert found == status
+    if kind is AnthropicApi:
+        assert error == {"type": "error", "error": {"type": ANY, "message": ANY}}
+    elif kind is ChatApi:
+        assert error == {"error": {"message": ANY, "type": ANY, "param": None, "code": ANY}}
+    else:
+        assert error == {"error": {"code": status, "message": ANY, "status": ANY}}
+
+
+def test_each_api_has_its_own_status_for_too_much() -> None:
+    requests = ((body("!retry 1"), MESSAGES), (chat(), CHAT), (responses(), RESPONSES), (gemini(), GEMINI))
+    script = Script.parse("status overloaded")
+    assert [Service(script).answer("POST", target, {}, request).status for request, target in requests] == [
+        529,
+        503,
+        503,
+        503,
+    ]
+
+
+def test_gemini_says_in_the_body_when_to_come_again() -> None:
+    error = json.loads(stream("status 429 retry-after=7", gemini(), GEMINI))["error"]
+    assert error["details"] == [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "7s"}]
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["http://localhost", "http://localhost:3000", "https://127.0.0.1:8443", "http://[::1]:80", "http://a.localhost"],
+)
+def test_a_page_of_this_machine_may_ask(origin: str) -> None:
+    asked = {"origin": origin, "access-control-request-method": "POST", "access-control-request-headers": "x-api-key"}
+    plan = Service(demo()).answer("OPTIONS", MESSAGES, asked, b"")
+    assert (plan.status, list(plan.steps)) == (204, [])
+    assert plan.headers["access-control-allow-origin"] == origin
+    assert plan.headers["access-control-allow-headers"] == "x-api-key"
+    assert "POST" in plan.headers["access-control-allow-methods"]
+    answer = Service(demo()).answer("POST", MESSAGES, {"origin": origin}, body("!echo x"))
+    assert answer.headers["access-control-allow-origin"] == origin
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://example.com", "http://localhost.example.com", "null", "http://127.0.0.1.example.com", "file://"]
+)
+def test_a_page_from_elsewhere_may_not(origin: str) -> None:
+    asked = {"origin": origin, "access-control-request-method": "POST"}
+    plan = Service(demo()).answer("OPTIONS", MESSAGES, asked, b"")
+    assert plan.status == 403
+    answer = Service(demo()).answer("POST", MESSAGES, {"origin": origin}, body("!echo x"))
+    assert [name for plan in (plan, answer) for name in plan.headers if name.startswith("access-control")] == []
+
+
+def test_options_can_be_asked_for_without_a_page() -> None:
+    plan = Service(demo()).answer("OPTIONS", "/", {}, b"")
+    assert (plan.status, plan.headers["allow"]) == (204, "GET, HEAD, POST, OPTIONS")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from zot.providers.base import Deadlines, HttpRequest
 from zot.providers.lab.script import Script
 from zot.providers.lab.transport import LabTransport
 
-from .talk import Clock, body, called, read_all, said, send, user
+from .talk import CHAT, GEMINI, MESSAGES, RESPONSES, Clock, body, called, read_all, said, send, user
 
 PLAY = """
 scene one
@@ -89,6 +90,52 @@ async def test_requests_with_different_keys_never_share_a_retry() -> None:
     assert statuses == [529, 529, 200, 200]
 
 
+@pytest.mark.parametrize(
+    ("target", "first", "again"),
+    [
+        (
+            RESPONSES,
+            {"model": "m", "input": [{"role": "user", "content": "go"}], "client_metadata": {"a": "1", "b": "2"}},
+            {"client_metadata": {"b": "3", "a": "1"}, "input": [{"content": "go", "role": "user"}], "model": "m"},
+        ),
+        (
+            MESSAGES,
+            {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "go"}]}]},
+            {
+                "model": "m",
+                "metadata": {"user_id": "x"},
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [{"type": "text", "text": "go", "cache_control": {"type": "ephemeral"}}],
+                    }
+                ],
+            },
+        ),
+        (
+            CHAT,
+            {"model": "m", "messages": [{"role": "user", "content": "go"}]},
+            {"messages": [{"role": "user", "content": "go"}], "model": "m", "temperature": 0, "user": "x"},
+        ),
+        (
+            GEMINI,
+            {"contents": [{"role": "user", "parts": [{"text": "go"}]}]},
+            {"generationConfig": {"seed": 1}, "contents": [{"parts": [{"text": "go"}], "role": "user"}]},
+        ),
+    ],
+)
+async def test_a_retry_is_recognised_by_its_conversation(target: str, first: object, again: object) -> None:
+    transport = playing("scene\nstatus 429\n---\nsay ok")
+    requests = (json.dumps(document).encode() for document in (first, again))
+    assert [(await send(transport, request, target=target)).status for request in requests] == [429, 200]
+
+
+async def test_a_request_for_another_model_is_no_retry() -> None:
+    transport = playing("scene\nstatus 429\n---\nsay ok")
+    requests = [json.dumps({"model": model, "messages": [user("go")]}).encode() for model in "abab"]
+    assert [(await send(transport, request)).status for request in requests] == [429, 429, 200, 200]
+
+
 async def test_a_scene_goes_on_where_a_conversation_is_even_after_a_restart() -> None:
     assert await answer(playing(PLAY), body("one", *called("t1"), *called("t2"))) == "end of one"
 
@@ -98,6 +145,191 @@ async def test_text_with_tool_results_is_a_prompt_only_behind_them(at: int, hear
     document = json.loads(body("one", *called("t1"), *called("t2")))
     document["messages"][-1]["content"].insert(at, {"type": "text", "text": "two x"})
     assert await answer(playing(PLAY), json.dumps(document).encode()) == heard
+
+
+AGENT = """
+scene !work
+call bash {"command": "a"}
+---
+call bash {"command": "b"}
+---
+say "worked"
+
+scene !other
+say "other"
+
+scene
+call bash {"command": "a"}
+---
+say "shown"
+"""
+REMINDER = "<system-reminder>Keep the list of tasks current.</system-reminder>"
+
+
+def reminded(messages: list[dict[str, Any]], text: str, *, apart: bool = False) -> list[dict[str, Any]]:
+    """The same messages, with a text of the agent after the tool results that end them."""
+    if apart:
+        return [*messages, user(text)]
+    *before, last = messages
+    return [*before, {**last, "content": [*last["content"], {"type": "text", "text": text}]}]
+
+
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize(
+    ("prompt", "answers"), [("!work", ["call a", "call b", "worked"]), ("hello", ["call a", "shown"])]
+)
+async def test_a_reminder_after_tool_results_does_not_restart_a_scene(
+    prompt: str, answers: list[str], *, apart: bool
+) -> None:
+    transport, messages, heard = playing(AGENT), [user(prompt)], []
+    for turn in range(len(answers)):
+        heard.append(await answer(transport, body(*messages)))
+        messages += reminded(called(f"t{turn}"), REMINDER, apart=apart)
+    assert heard == answers
+
+
+async def test_a_text_after_tool_results_that_names_a_scene_starts_it() -> None:
+    steered = reminded(called("t1"), "!other")
+    assert await answer(playing(AGENT), body("!work", *steered)) == "other"
+    again = reminded(called("t1"), "!work")
+    assert await answer(playing(AGENT), body("!work", *again)) == "call a"
+
+
+async def test_a_text_beside_the_prompt_does_not_hide_it() -> None:
+    parts = [{"type": "text", "text": text} for text in (REMINDER, "!work", REMINDER)]
+    request = body({"role": "user", "content": parts}, *called("t1"))
+    assert await answer(playing(AGENT), request) == "call b"
+
+
+async def test_a_new_prompt_that_names_no_scene_does_not_continue_the_last_one() -> None:
+    finished = [user("!other"), {"role": "assistant", "content": "other"}]
+    assert await answer(playing(AGENT), body(*finished, "hello")) == "call a"
+
+
+@pytest.mark.parametrize("apart", [True, False])
+async def test_a_prompt_after_one_that_got_no_answer_is_answered(*, apart: bool) -> None:
+    transport = playing("scene !fail\nstatus 401\nrepeat\n\nscene\nsay hello")
+    messages = [user("!fail")]
+    assert await answer(transport, body(*messages)) == "401"
+    if apart:
+        messages.append(user("hi"))
+    else:
+        messages = [{"role": "user", "content": [{"type": "text", "text": text} for text in ("!fail", "hi")]}]
+    assert await answer(transport, body(*messages)) == "hello"
+
+
+async def test_markup_after_a_prompt_does_not_keep_it_from_failing() -> None:
+    transport = playing("scene !fail\nstatus 401\nrepeat\n\nscene\nsay hello")
+    assert await answer(transport, body("!fail", REMINDER)) == "401"
+
+
+async def test_an_expression_that_matches_everything_is_a_catch_all() -> None:
+    transport = playing('scene \'(.*)\'\ncall bash {"command": "a"}\n---\nsay "$1"')
+    assert await answer(transport, body("hello", *reminded(called("t1"), REMINDER))) == "hello"
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+async def test_only_messages_of_the_user_are_the_prompt(role: str) -> None:
+    aside = {"role": role, "content": "!other"}
+    transport = playing(AGENT)
+    for target, key, message in (
+        (MESSAGES, "messages", user("!work")),
+        (CHAT, "messages", user("!work")),
+        (RESPONSES, "input", user("!work")),
+        (GEMINI, "contents", {"role": "user", "parts": [{"text": "!work"}]}),
+    ):
+        spoken = aside if key != "contents" else {"role": role, "parts": [{"text": "!other"}]}
+        request = json.dumps({"model": "m", "stream": True, key: [spoken, message, spoken]}).encode()
+        assert b"bash" in await read_all(await send(transport, request, target=target)), target
+
+
+class Continued:
+    """A client of the Responses API that sends only what is new."""
+
+    def __init__(self, lines: str) -> None:
+        self.transport = playing(lines)
+        self.id: str | None = None
+
+    async def ask(self, new: object, *, previous: str | None = None, **more: object) -> Any:
+        document = {"model": "m", "input": new, "previous_response_id": previous or self.id, **more}
+        response = await send(self.transport, json.dumps(document).encode(), target=RESPONSES)
+        answered = json.loads(await read_all(response))
+        self.id = answered.get("id", self.id)
+        return answered
+
+    async def said(self, new: object, **more: Any) -> str:
+        [item] = (await self.ask(new, **more))["output"]
+        return str(json.loads(item["arguments"])["command"] if "arguments" in item else item["content"][0]["text"])
+
+
+def result(id_: str) -> list[dict[str, str]]:
+    return [{"type": "function_call_output", "call_id": id_, "output": "ok"}]
+
+
+async def test_a_response_continues_the_one_before_it() -> None:
+    client = Continued(AGENT)
+    first = await client.ask("!work")
+    assert [await client.said(result("call_lab_1")), await client.said(result("call_lab_2"))] == ["b", "worked"]
+    assert [await client.said("!other"), await client.said("hello")] == ["other", "a"]
+    assert await client.said(result("call_lab_1"), previous=first["id"]) == "b"
+
+
+async def test_call_ids_are_new_to_a_conversation_that_is_continued() -> None:
+    client = Continued(AGENT)
+    answers = [await client.ask("!work"), await client.ask(result("call_lab_1"))]
+    assert [answer["output"][0]["call_id"] for answer in answers] == ["call_lab_1", "call_lab_2"]
+
+
+async def test_a_streamed_response_can_be_continued() -> None:
+    client = Continued(AGENT)
+    request = json.dumps({"model": "m", "input": "!work", "stream": True}).encode()
+    await read_all(await send(client.transport, request, target=RESPONSES))
+    assert await client.said(result("call_lab_1"), previous="resp_lab_1") == "b"
+
+
+async def test_a_retry_of_a_continued_response_is_recognised() -> None:
+    client = Continued('scene\ncall bash {"command": "a"}\n---\nstatus 529\n---\nsay end')
+    await client.ask("go")
+    assert "error" in await client.ask(result("call_lab_1"))
+    assert await client.said(result("call_lab_1")) == "end"
+
+
+@pytest.mark.parametrize(
+    ("more", "param", "code"),
+    [
+        ({"previous": "resp_lab_9"}, "previous_response_id", "previous_response_not_found"),
+        ({"conversation": "conv_1"}, "conversation", "conversation_not_found"),
+        ({"conversation": {"id": "conv_1"}}, "conversation", "conversation_not_found"),
+    ],
+)
+async def test_a_conversation_that_lab_does_not_have_is_refused(more: dict[str, Any], param: str, code: str) -> None:
+    error = (await Continued(AGENT).ask("!work", **more))["error"]
+    assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", param, code)
+
+
+async def test_a_response_that_is_not_to_be_stored_is_not() -> None:
+    client = Continued(AGENT)
+    await client.ask("!work", store=False)
+    assert "store=false" in (await client.ask(result("call_lab_1")))["error"]["message"]
+
+
+async def test_a_response_that_broke_off_is_not_remembered() -> None:
+    client = Continued("scene\nsay half\nno-end")
+    request = json.dumps({"model": "m", "input": "go", "stream": True}).encode()
+    await read_all(await send(client.transport, request, target=RESPONSES))
+    assert "not found" in (await client.ask("more", previous="resp_lab_1"))["error"]["message"]
+
+
+@pytest.mark.parametrize(("limit", "most"), [("_MOST_RESPONSES", 2), ("_MOST_CHARS", 1000)])
+async def test_remembered_responses_are_bounded(monkeypatch: pytest.MonkeyPatch, limit: str, most: int) -> None:
+    monkeypatch.setattr(f"zot.providers.lab.openai_responses.{limit}", most)
+    client = Continued("scene\nsay ok")
+    ids = []
+    for number in range(3):
+        client.id = None
+        ids.append((await client.ask(f"{number}" * 300))["id"])
+    assert "error" in await client.ask("more", previous=ids[0])
+    assert await client.said("more", previous=ids[2]) == "ok"
 
 
 async def test_the_last_text_of_a_message_is_the_prompt() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from zot.providers.lab.api import Ask, Block, encode, next_call
+from zot.providers.lab.api import Ask, Block, Run, Tool, encode, next_call, tokens_in
 from zot.providers.lab.directives import Usage
 
 _CODES = {
@@ -41,11 +41,16 @@ class _Message(msgspec.Struct):
         return [_Part("text", self.content)] if isinstance(self.content, str) else self.content
 
 
+class _Tool(msgspec.Struct):
+    name: str = ""
+    input_schema: msgspec.Raw = msgspec.Raw(b"{}")
+
+
 class _Request(msgspec.Struct):
     model: str
     messages: list[_Message]
     stream: bool = False
-    tools: list[msgspec.Raw] | None = None
+    tools: list[_Tool] | None = None
 
 
 _requests = msgspec.json.Decoder(_Request)
@@ -54,23 +59,37 @@ _requests = msgspec.json.Decoder(_Request)
 class AnthropicApi:
     """Requests to, and errors of, ``POST /v1/messages``."""
 
+    overloaded = 529
+
     def read(self, body: bytes) -> Ask:
         request = _requests.decode(body)
-        prompt, turns = "", 0
+        run, ids = Run(), []
         for message in request.messages:
             if message.role == "assistant":
-                turns += 1
-            elif (text := _prompt(message)) is not None:
-                prompt, turns = text, 0
-        calls = (part.id for message in request.messages for part in message.parts if part.type == "tool_use")
-        return Ask(request.model, request.stream, prompt, turns, bool(request.tools), next_call(calls))
+                calls = [part.id for part in message.parts if part.type == "tool_use"]
+                ids += calls
+                run.reply(calls=bool(calls))
+            elif message.role == "user":
+                run.user(_texts(message))
+        tools = tuple(Tool(tool.name, tool.input_schema) for tool in request.tools or ())
+        return Ask(request.model, request.stream, run.texts(), tools, next_call(ids))
 
     def voice(self, ask: Ask, number: int, usage: Usage) -> AnthropicVoice:
         return AnthropicVoice(ask.model, number, usage)
 
-    def failure(self, status: int, message: str, code: str = "") -> bytes:
+    def failure(self, status: int, message: str, code: str = "", *, retry_after: str = "") -> bytes:
         fallback = "api_error" if status >= 500 else "invalid_request_error"
         return _error(code or _CODES.get(status, fallback), message)
+
+    def count(self, body: bytes) -> bytes:
+        self.read(body)
+        return encode({"input_tokens": tokens_in(body)})
+
+    def models(self, name: str) -> bytes:
+        return encode({"data": [_model(name)], "has_more": False, "first_id": name, "last_id": name})
+
+    def model(self, name: str) -> bytes:
+        return encode(_model(name))
 
 
 class AnthropicVoice:
@@ -155,13 +174,16 @@ class AnthropicVoice:
         }
 
 
-def _prompt(message: _Message) -> str | None:
-    """Return the newest text of a user's message; None if tool results come last."""
-    # A prompt after an aborted turn travels in one message with the results of that turn, behind them.
-    for part in reversed(message.parts):
-        if part.type in ("text", "tool_result"):
-            return part.text if part.type == "text" else None
-    return None
+def _texts(message: _Message) -> list[str]:
+    """Return the texts of a user's message; if it has tool results, those after the last one."""
+    # A prompt after an aborted turn travels in one message with the results of that turn, after them.
+    texts: list[str] = []
+    for part in message.parts:
+        if part.type == "tool_result":
+            texts.clear()
+        elif part.type == "text":
+            texts.append(part.text)
+    return texts
 
 
 def _spoken(block: Block) -> dict[str, Any]:
@@ -182,6 +204,11 @@ def _input(arguments: str) -> Any:
         return msgspec.json.decode(arguments)
     except msgspec.DecodeError:
         return arguments
+
+
+def _model(name: str) -> dict[str, Any]:
+    created = "1970-01-01T00:00:00Z"
+    return {"type": "model", "id": name, "display_name": name, "created_at": created, "lifecycle": "active"}
 
 
 def _signature(block: Block) -> str:

@@ -29,20 +29,77 @@ STATUSES: Mapping[str, int] = {
 _OUR_CALL = re.compile(r"\w+_lab_(\d+)")
 
 
+class Refusal(Exception):
+    """A request that reads, but cannot be answered. ``code`` and ``param`` are OpenAI's."""
+
+    def __init__(self, message: str, *, code: str, param: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.param = param
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """A tool that a request offers. ``schema`` is the JSON schema of its arguments."""
+
+    name: str
+    schema: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class UserText(msgspec.Struct, frozen=True):
+    """One text block of the user. ``turns`` is the number of replies that follow it in the conversation."""
+
+    text: str
+    turns: int
+
+
 class Ask(msgspec.Struct, frozen=True):
     """A request as the script sees it.
 
-    ``prompt`` is the newest text of the user, tool results aside; ``turns`` how many replies came since;
-    ``next_call`` the number of the next made-up call id, new to this conversation.
+    ``texts`` are the user's texts in the current run, newest first, never empty; ``next_call`` is the number of the
+    next made-up call id, new to this conversation.
     """
 
     model: str
     stream: bool
-    prompt: str
-    turns: int
-    has_tools: bool
+    texts: tuple[UserText, ...]
+    tools: tuple[Tool, ...]
     next_call: int
     wants_usage: bool = True
+
+    @property
+    def prompt(self) -> UserText:
+        """The text that started the run: the newest one before the model's first reply."""
+        return next(text for text in self.texts if text.turns == self.texts[-1].turns)
+
+
+class Run:
+    """Reads a conversation from its beginning and keeps the user's texts of the current run.
+
+    A run starts with the user's first text after an answer without tool calls. Texts that come later, between tool
+    results and the next reply, belong to it: agents add reminders there, and users steer.
+    """
+
+    def __init__(self) -> None:
+        self._texts: list[tuple[str, int]] = []
+        self._replies = 0
+        self._answered = False
+
+    def user(self, texts: Iterable[str]) -> None:
+        """Add the texts of one message of the user."""
+        for text in texts:
+            if self._answered:
+                self._texts, self._replies, self._answered = [], 0, False
+            self._texts.append((text, self._replies))
+
+    def reply(self, *, calls: bool) -> None:
+        """Add a reply of the model."""
+        self._replies += 1
+        self._answered = not calls
+
+    def texts(self) -> tuple[UserText, ...]:
+        """Return the user's texts of the current run, newest first; a single empty one if there are none."""
+        found = self._texts or [("", 0)]
+        return tuple(UserText(text, self._replies - before) for text, before in reversed(found))
 
 
 class Block(msgspec.Struct):
@@ -91,14 +148,32 @@ class Voice(Protocol):
 class Api(Protocol):
     """One model API."""
 
+    @property
+    def overloaded(self) -> int:
+        """The status with which it says that it has too much to do: one that its clients retry."""
+
     def read(self, body: bytes) -> Ask:
         """Read a request. Raise msgspec.MsgspecError, UnicodeError or RecursionError if it is none."""
 
     def voice(self, ask: Ask, number: int, usage: Usage) -> Voice:
         """Return what phrases the answer to the request with this number."""
 
-    def failure(self, status: int, message: str, code: str = "") -> bytes:
-        """Return the body of an error."""
+    def failure(self, status: int, message: str, code: str = "", *, retry_after: str = "") -> bytes:
+        """Return the body of an error. ``retry_after`` is the header of that name, for APIs that say it in the body."""
+
+    def count(self, body: bytes) -> bytes:
+        """Return how many tokens a request has. Raise as ``read`` does."""
+
+    def models(self, name: str) -> bytes:
+        """Return the list of models, with this one in it."""
+
+    def model(self, name: str) -> bytes:
+        """Return one model. Every name is one: lab answers to all of them."""
+
+
+def tokens_in(body: bytes) -> int:
+    """Return about how many tokens a request has: one for every four bytes."""
+    return -(-len(body) // 4)
 
 
 def status_of(code: str) -> int:

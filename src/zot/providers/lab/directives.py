@@ -58,6 +58,14 @@ class Call(msgspec.Struct, frozen=True):
     chunks: int = 1
 
 
+class Shell(msgspec.Struct, frozen=True):
+    """A call of the shell tool that the request offers, whatever it is called; text if it offers none."""
+
+    command: str
+    id: str | None = None
+    chunks: int = 1
+
+
 class Usage(msgspec.Struct, frozen=True):
     """What the reply is said to have cost, in tokens."""
 
@@ -114,9 +122,12 @@ class Repeat(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """An HTTP status instead of a reply. Without ``body`` the error body of the API is made."""
+    """An HTTP status instead of a reply; None is the one with which the API says that it is overloaded.
 
-    code: int
+    Without ``body`` the error body of the API is made.
+    """
+
+    code: int | None
     headers: Mapping[str, str] = {}
     body: str | None = None
 
@@ -154,7 +165,7 @@ class Play(msgspec.Struct, frozen=True):
     source: str
 
 
-Content: TypeAlias = Say | Split | Words | Flood | Help | Think | Redacted | Call
+Content: TypeAlias = Say | Split | Words | Flood | Help | Think | Redacted | Call | Shell
 Ending: TypeAlias = Status | Refuse | Stall | Cut | NoEnd | Error | Play
 Tempo: TypeAlias = Pace | Wait | Chunk | Ping | Raw
 Remark: TypeAlias = Usage | UsageTwice | Stop | Repeat

@@ -11,10 +11,10 @@ from urllib.parse import unquote
 
 import msgspec
 
-from zot.providers.lab.api import STATUSES, Ask, Block, encode, next_call
+from zot.providers.lab.api import STATUSES, Ask, Block, Run, Tool, encode, next_call, tokens_in
 from zot.providers.lab.directives import Usage
 
-_PATH = re.compile(r"/v1(?:beta|alpha)?/models/([^/]+):(generateContent|streamGenerateContent)")
+_PATH = re.compile(r"/v1(?:beta|alpha)?/models/([^/]+):(generateContent|streamGenerateContent|countTokens)")
 _STOPS = {"end_turn": "STOP", "tool_use": "STOP", "pause_turn": "STOP", "length": "MAX_TOKENS", "refusal": "SAFETY"}
 _STATUSES: Mapping[int, str] = {
     400: "INVALID_ARGUMENT",
@@ -51,9 +51,19 @@ class _Content(msgspec.Struct):
     role: str | None = None
 
 
+class _Function(msgspec.Struct, rename="camel"):
+    name: str = ""
+    parameters: msgspec.Raw = msgspec.Raw(b"{}")
+    parameters_json_schema: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Tool(msgspec.Struct, rename="camel"):
+    function_declarations: list[_Function] = []
+
+
 class _Request(msgspec.Struct):
     contents: list[_Content]
-    tools: list[Any] | None = None
+    tools: list[_Tool] | None = None
 
 
 _requests = msgspec.json.Decoder(_Request)
@@ -62,33 +72,46 @@ _requests = msgspec.json.Decoder(_Request)
 class GeminiApi:
     """Requests to, and errors of, ``POST /v1beta/models/MODEL:streamGenerateContent``, and the same without stream."""
 
+    overloaded = 503
+
     def __init__(self, model: str, *, stream: bool) -> None:
         self._model = model
         self._stream = stream
 
     @classmethod
     def at(cls, path: str) -> GeminiApi | None:
-        """Return the API behind a path; None if it is not one of this API's. Model and manner are named in it."""
+        """Return the API for a path that names a model and a method; None if it does not."""
         found = _PATH.fullmatch(path)
         return cls(unquote(found[1]), stream=found[2] == "streamGenerateContent") if found else None
 
     def read(self, body: bytes) -> Ask:
         request = _requests.decode(body)
-        prompt, turns = "", 0
+        run, ids = Run(), []
         for content in request.contents:
             if content.role == "model":
-                turns += 1
-            elif (text := _prompt(content)) is not None:
-                prompt, turns = text, 0
-        parts = (part for content in request.contents for part in content.parts)
-        calls = (part.function_call.id or "" for part in parts if part.function_call is not None)
-        return Ask(self._model, self._stream, prompt, turns, bool(request.tools), next_call(calls))
+                calls = [part.function_call.id or "" for part in content.parts if part.function_call is not None]
+                ids += calls
+                run.reply(calls=bool(calls))
+            elif content.role in ("user", None):
+                run.user(_texts(content))
+        declared = [function for tool in request.tools or () for function in tool.function_declarations]
+        return Ask(self._model, self._stream, run.texts(), tuple(map(_tool, declared)), next_call(ids))
 
     def voice(self, ask: Ask, number: int, usage: Usage) -> GeminiVoice:
         return GeminiVoice(ask.model, number, usage)
 
-    def failure(self, status: int, message: str, code: str = "") -> bytes:
-        return _error(status, message, code)
+    def failure(self, status: int, message: str, code: str = "", *, retry_after: str = "") -> bytes:
+        return _error(status, message, code, retry_after)
+
+    def count(self, body: bytes) -> bytes:
+        msgspec.json.decode(body, type=dict[str, Any])
+        return encode({"totalTokens": tokens_in(body)})
+
+    def models(self, name: str) -> bytes:
+        return encode({"models": [_model(name)]})
+
+    def model(self, name: str) -> bytes:
+        return encode(_model(name))
 
 
 class GeminiVoice:
@@ -196,13 +219,21 @@ class GeminiVoice:
         return {"thoughtSignature": seal} if seal else {}
 
 
-def _prompt(content: _Content) -> str | None:
-    """Return the newest text of a user's content; None if tool results come last."""
-    # A prompt after an aborted turn travels with the results of that turn, behind them; and so do their images.
-    for part in reversed(content.parts):
-        if part.text is not None or part.function_response is not None:
-            return part.text
-    return None
+def _tool(declared: _Function) -> Tool:
+    schema = declared.parameters_json_schema
+    return Tool(declared.name, declared.parameters if isinstance(schema, msgspec.UnsetType) else schema)
+
+
+def _texts(content: _Content) -> list[str]:
+    """Return the texts of a user's content; if it has tool results, those after the last one."""
+    # A prompt after an aborted turn travels with the results of that turn, after them; and so do their images.
+    texts: list[str] = []
+    for part in content.parts:
+        if part.function_response is not None:
+            texts.clear()
+        elif part.text is not None:
+            texts.append(part.text)
+    return texts
 
 
 def _sealed(block: Block) -> _Part:
@@ -213,10 +244,20 @@ def _signature(text: str) -> str:
     return b64encode(f"lab-{binascii.crc32(text.encode(errors='replace')):08x}".encode()).decode()
 
 
-def _error(status: int, message: str, code: str) -> bytes:
+def _model(name: str) -> dict[str, Any]:
+    methods = ["generateContent", "countTokens"]
+    about = {"version": "1", "displayName": name, "supportedGenerationMethods": methods}
+    return {"name": f"models/{name}", **about, "inputTokenLimit": 200_000, "outputTokenLimit": 64_000}
+
+
+def _error(status: int, message: str, code: str, retry_after: str = "") -> bytes:
     fallback = "INTERNAL" if status >= 500 else "INVALID_ARGUMENT"
     named = _STATUSES.get(_CODES.get(code, status), fallback) if code in _CODES or not code else code
-    return encode({"error": {"code": status, "message": message, "status": named}})
+    error: dict[str, Any] = {"code": status, "message": message, "status": named}
+    if retry_after.isdigit():
+        # Where others send a header, Google's API has a detail in the body.
+        error["details"] = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{retry_after}s"}]
+    return encode({"error": error})
 
 
 def _event(chunk: dict[str, Any]) -> bytes:

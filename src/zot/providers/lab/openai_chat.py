@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from zot.providers.lab.api import Ask, Block, encode, next_call
+from zot.providers.lab.api import Ask, Block, Refusal, Run, Tool, encode, next_call, tokens_in
 from zot.providers.lab.directives import Usage
 
 _STOPS = {"end_turn": "stop", "tool_use": "tool_calls", "refusal": "content_filter", "pause_turn": "stop"}
@@ -36,38 +36,64 @@ class _StreamOptions(msgspec.Struct):
     include_usage: bool = False
 
 
+class _Function(msgspec.Struct, frozen=True):
+    name: str = ""
+    parameters: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _Tool(msgspec.Struct):
+    function: _Function = _Function()
+
+
 class _Request(msgspec.Struct):
     model: str
     messages: list[_Message]
     stream: bool | None = False
     stream_options: _StreamOptions | None = None
-    tools: list[Any] | None = None
+    tools: list[_Tool] | None = None
 
 
 _requests = msgspec.json.Decoder(_Request)
 
 
-class ChatApi:
+class OpenAiApi:
+    """What both of OpenAI's APIs have in common."""
+
+    overloaded = 503
+
+    def failure(self, status: int, message: str, code: str = "", *, retry_after: str = "") -> bytes:
+        return openai_error(status, message, code)
+
+    def count(self, body: bytes) -> bytes:
+        msgspec.json.decode(body, type=dict[str, Any])
+        return encode({"object": "response.input_tokens", "input_tokens": tokens_in(body)})
+
+    def models(self, name: str) -> bytes:
+        return encode({"object": "list", "data": [_model(name)]})
+
+    def model(self, name: str) -> bytes:
+        return encode(_model(name))
+
+
+class ChatApi(OpenAiApi):
     """Requests to, and errors of, ``POST /v1/chat/completions``."""
 
     def read(self, body: bytes) -> Ask:
         request = _requests.decode(body)
-        prompt, turns, before = "", 0, ""
+        run, ids, before = Run(), [], ""
         for message in request.messages:
             if message.role == "assistant":
-                turns += 1
-            elif message.role == "user" and (text := _prompt(message, before)) is not None:
-                prompt, turns = text, 0
+                ids += [call.id for call in message.tool_calls or ()]
+                run.reply(calls=bool(message.tool_calls))
+            elif message.role == "user":
+                run.user(_texts(message, before))
             before = message.role
-        calls = (call.id for message in request.messages for call in message.tool_calls or ())
         usage = request.stream_options is not None and request.stream_options.include_usage
-        return Ask(request.model, bool(request.stream), prompt, turns, bool(request.tools), next_call(calls), usage)
+        tools = tuple(Tool(tool.function.name, tool.function.parameters) for tool in request.tools or ())
+        return Ask(request.model, bool(request.stream), run.texts(), tools, next_call(ids), usage)
 
     def voice(self, ask: Ask, number: int, usage: Usage) -> ChatVoice:
         return ChatVoice(ask, number, usage)
-
-    def failure(self, status: int, message: str, code: str = "") -> bytes:
-        return openai_error(status, message, code)
 
 
 class ChatVoice:
@@ -143,24 +169,31 @@ class ChatVoice:
         return _event(encode({"object": "chat.completion.chunk", **self._about, "choices": [choice]}))
 
 
+def openai_refusal(refusal: Refusal) -> bytes:
+    """Return the body of an error for a request that names something which is not there."""
+    error = {"message": str(refusal), "type": "invalid_request_error", "param": refusal.param, "code": refusal.code}
+    return encode({"error": error})
+
+
 def openai_error(status: int, message: str, code: str) -> bytes:
     """Return the body of an error as OpenAI's APIs phrase it."""
-    kind = "server_error" if status >= 500 else "invalid_request_error"
+    kind = "server_error" if status >= 500 else "requests" if status == 429 else "invalid_request_error"
     return encode(
         {"error": {"message": message, "type": code or kind, "param": None, "code": code or _CODES.get(status)}}
     )
 
 
-def _prompt(message: _Message, before: str) -> str | None:
-    """Return the newest text of a user's message; None if it has none or only shows the images of a tool.
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "zot"}
 
-    What the user says to those comes after them.
-    """
+
+def _texts(message: _Message, before: str) -> list[str]:
+    """Return the texts of a user's message; if it shows the images of a tool, those after the last image."""
     parts = message.parts
     if before == "tool":
         images = [index for index, part in enumerate(parts) if part.type == "image_url"]
         parts = parts[images[-1] :] if images else parts
-    return next((part.text for part in reversed(parts) if part.type == "text"), None)
+    return [part.text for part in parts if part.type == "text"]
 
 
 def _said(blocks: list[Block], kind: str) -> str:
