@@ -539,7 +539,7 @@ async def test_a_script_is_played(tmp_path: Path) -> None:
 
 async def test_a_runtime_without_tools_offers_none(tmp_path: Path) -> None:
     async with zot.Runtime(provider="lab", cwd=str(tmp_path), tools=()) as runtime:
-        await runtime.run("!bash echo hi")
+        await runtime.run('!script call bash {"command": "echo hi"} ;; --- ;; say ok')
         result = runtime.messages[2].content[0]
         assert "there is no tool named 'bash'; there are: none" in repr(result)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -47,10 +47,20 @@ def called(*ids: str) -> list[dict[str, Any]]:
     return [{"role": "assistant", "content": uses}, {"role": "user", "content": results}]
 
 
-def body(*messages: dict[str, Any] | str, tools: bool = True, stream: bool = True) -> bytes:
-    """An Anthropic request."""
+def tool(name: str, *arguments: str) -> dict[str, Any]:
+    """A tool as Anthropic's API has it, which takes texts."""
+    schema = {"type": "object", "properties": {argument: {"type": "string"} for argument in arguments}}
+    return {"name": name, "input_schema": schema}
+
+
+#: As zot offers them.
+OWN_TOOLS = (tool("write", "path", "content"), tool("read", "path"), tool("edit", "path", "edits"), TOOL)
+
+
+def body(*messages: dict[str, Any] | str, tools: Sequence[dict[str, Any]] | bool = True, stream: bool = True) -> bytes:
+    """An Anthropic request. It offers these tools; True stands for bash alone."""
     listed = [user(message) if isinstance(message, str) else message for message in messages]
-    offered = [TOOL] if tools else []
+    offered = ([TOOL] if tools else []) if isinstance(tools, bool) else [*tools]
     return json.dumps({"model": "lab", "stream": stream, "tools": offered, "messages": listed}).encode()
 
 

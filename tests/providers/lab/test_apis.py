@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
+from msgspec import Raw
 
 from zot.providers.lab.anthropic import AnthropicApi
-from zot.providers.lab.api import Api, Ask, UserText
+from zot.providers.lab.api import Api, Ask, Tool, UserText
 from zot.providers.lab.gemini import GeminiApi
 from zot.providers.lab.openai_chat import ChatApi
 from zot.providers.lab.openai_responses import ResponsesApi
@@ -366,8 +367,10 @@ RESULT = {"type": "function_call_output", "call_id": "call_lab_4", "output": "ok
     ],
 )
 def test_responses_requests_are_understood(items: Any, said: list[tuple[str, int]], next_call: int) -> None:
-    request = json.dumps({"model": "m", "input": items, "tools": [{}]}).encode()
-    assert ResponsesApi().read(request) == Ask("m", False, texts(*said), True, next_call)
+    request = json.dumps(
+        {"model": "m", "input": items, "tools": [{"type": "web_search"}, {"type": "function", "name": "run"}]}
+    ).encode()
+    assert ResponsesApi().read(request) == Ask("m", False, texts(*said), (Tool("run", Raw(b"{}")),), next_call)
 
 
 ASSISTANT = {"role": "assistant", "content": None, "tool_calls": [{"id": "call_lab_2"}, {"id": "other"}]}
@@ -401,7 +404,7 @@ TOOL = {"role": "tool", "tool_call_id": "x", "content": "ok"}
 )
 def test_chat_requests_are_understood(messages: Any, said: list[tuple[str, int]], next_call: int) -> None:
     request = json.dumps({"model": "m", "messages": messages, "stream": True}).encode()
-    assert ChatApi().read(request) == Ask("m", True, texts(*said), False, next_call, wants_usage=False)
+    assert ChatApi().read(request) == Ask("m", True, texts(*said), (), next_call, wants_usage=False)
 
 
 SAID = {
@@ -430,8 +433,12 @@ SHOWN = {"inlineData": {"mimeType": "image/png", "data": ""}}
     ],
 )
 def test_gemini_requests_are_understood(contents: Any, said: list[tuple[str, int]], next_call: int) -> None:
-    request = json.dumps({"contents": contents, "tools": [{}]}).encode()
-    assert GeminiApi("m", stream=True).read(request) == Ask("m", True, texts(*said), True, next_call)
+    request = json.dumps(
+        {"contents": contents, "tools": [{"googleSearch": {}}, {"functionDeclarations": [{"name": "run"}]}]}
+    ).encode()
+    assert GeminiApi("m", stream=True).read(request) == Ask(
+        "m", True, texts(*said), (Tool("run", Raw(b"{}")),), next_call
+    )
 
 
 @pytest.mark.parametrize(

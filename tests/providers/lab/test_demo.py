@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +12,26 @@ import pytest
 from zot.providers.lab.script import Script, demo
 from zot.providers.lab.transport import LabTransport
 
-from .talk import Clock, body, read_all, said, send, user
+from .talk import CHAT, GEMINI_WHOLE, OWN_TOOLS, RESPONSES, Clock, body, read_all, said, send, tool, user
 
 
 def playing() -> LabTransport:
     return LabTransport(demo(), sleep=Clock())
 
 
-async def turn(transport: LabTransport, messages: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+async def turn(
+    transport: LabTransport, messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]] = OWN_TOOLS
+) -> tuple[str, list[dict[str, Any]]]:
     """Ask once without streaming; return the stop reason and the content."""
-    reply = json.loads(await read_all(await send(transport, body(*messages, stream=False))))
+    reply = json.loads(await read_all(await send(transport, body(*messages, tools=tools, stream=False))))
     return reply["stop_reason"], reply["content"]
 
 
-async def run(prompt: str, cwd: Path) -> tuple[list[str], str]:
+async def run(prompt: str, cwd: Path, tools: Sequence[dict[str, Any]] = OWN_TOOLS) -> tuple[list[str], str]:
     """Be an agent: run the calls until there are none. Return the names of the tools and the last text."""
     transport, messages, names = playing(), [user(prompt)], []
     for _ in range(10):
-        stop, content = await turn(transport, messages)
+        stop, content = await turn(transport, messages, tools)
         calls = [block for block in content if block["type"] == "tool_use"]
         names += [call["name"] for call in calls]
         if stop != "tool_use":
@@ -54,6 +57,9 @@ def use(call: dict[str, Any], cwd: Path) -> str:
             assert before.count(edit["oldText"]) == 1
             path.write_text(before.replace(edit["oldText"], edit["newText"]))
             return "edited"
+        case "Bash":
+            assert arguments.keys() == {"command", "description"}
+            return use({"name": "bash", "input": arguments}, cwd)
         case "bash":
             command = ["/bin/sh", "-c", arguments["command"]]
             return subprocess.run(command, cwd=cwd, check=True, capture_output=True, text=True).stdout
@@ -72,6 +78,104 @@ async def test_any_prompt_gets_a_demonstration_that_leaves_nothing_behind(tmp_pa
     assert names == ["write", "read", "edit", "bash", "bash"]
     assert text.startswith("Done: ")
     assert list(tmp_path.iterdir()) == []
+
+
+SHELL = {
+    "name": "Bash",
+    "input_schema": {
+        "type": "object",
+        "properties": {"command": {"type": "string"}, "description": {"type": "string"}, "timeout": {"type": "number"}},
+        "required": ["command", "description"],
+    },
+}
+
+
+async def test_the_demonstration_uses_the_shell_of_another_agent(tmp_path: Path) -> None:
+    # The same names as zot's, but other arguments.
+    others = [tool("write", "filePath", "content"), tool("read", "filePath"), tool("edit", "filePath")]
+    names, text = await run("hello", tmp_path, [*others, SHELL])
+    assert names == ["Bash"] * 4
+    assert text.startswith("Done: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_command_runs_in_the_shell_of_another_agent(tmp_path: Path) -> None:
+    assert await run("!bash touch a b", tmp_path, [tool("KillShell", "id"), SHELL]) == (["Bash"], "finished.")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+@pytest.mark.parametrize("prompt", ["!bash ls", "!loop ls", "hello"])
+async def test_a_request_without_a_shell_tool_is_told_so(tmp_path: Path, prompt: str) -> None:
+    names, text = await run(prompt, tmp_path, [tool("Read", "file"), tool("BashOutput", "id")])
+    assert names == []
+    assert text.endswith("I cannot run a command: the request offers no shell tool; it offers only Read, BashOutput.")
+
+
+async def test_a_malformed_call_is_one_of_the_shell_that_is_offered() -> None:
+    _, content = await turn(playing(), [user("!bad-args")], [SHELL])
+    assert [(block["name"], block["input"]) for block in content] == [("Bash", '{"command": "echo hi')]
+
+
+def offered(name: str, required: str, **properties: object) -> dict[str, Any]:
+    return {"name": name, "parameters": {"type": "object", "properties": properties, "required": required.split()}}
+
+
+TEXT, FLAG, COUNT = {"type": "string"}, {"type": "boolean"}, {"type": "integer"}
+
+#: The shell tools of agents, and what a call of each must look like.
+SHELLS: list[tuple[dict[str, Any], Any]] = [
+    (offered("shell", "command", command={"type": "array"}), {"command": ["sh", "-c", "ls"]}),
+    (offered("exec_command", "cmd", cmd=TEXT, tty=FLAG, workdir=TEXT), {"cmd": "ls"}),
+    (
+        offered("run_shell_command", "command bg", command={"type": "STRING"}, bg={"type": "BOOLEAN"}),
+        {"command": "ls", "bg": False},
+    ),
+    (
+        offered(
+            "my-terminal",
+            "script mode cwd timeout_ms n env list d",
+            script={"type": ["string", "null"]},
+            mode={"enum": ["once"]},
+            cwd=TEXT,
+            timeout_ms=COUNT,
+            n={"type": "integer", "minimum": 3},
+            env={"type": "object"},
+            list={"type": "array"},
+            d={"default": 7},
+        ),
+        {"script": "ls", "mode": "once", "cwd": ".", "timeout_ms": 60000, "n": 3, "env": {}, "list": [], "d": 7},
+    ),
+    ({"name": "bash"}, {"command": "ls"}),
+    ({"name": "Bash", "parameters": None}, {"command": "ls"}),
+]
+
+
+@pytest.mark.parametrize(("function", "arguments"), SHELLS, ids=[function["name"] for function, _ in SHELLS])
+@pytest.mark.parametrize("api", ["responses", "chat", "gemini"])
+async def test_a_call_fits_the_schema_of_the_shell_tool(api: str, function: dict[str, Any], arguments: Any) -> None:
+    others = {"type": "function", "name": "shell_history", "parameters": {}}
+    declared = {"type": "function", **function}
+    request: dict[str, Any]
+    match api:
+        case "responses":
+            target, request = RESPONSES, {"model": "m", "input": "!bash ls", "tools": [others, declared]}
+        case "chat":
+            tools = [{"type": "function", "function": {"name": "x"}}, {"type": "function", "function": function}]
+            target, request = CHAT, {"model": "m", "messages": [user("!bash ls")], "tools": tools}
+        case _:
+            said_ = [{"role": "user", "parts": [{"text": "!bash ls"}]}]
+            target, request = GEMINI_WHOLE, {"contents": said_, "tools": [{"functionDeclarations": [function]}]}
+    answer = json.loads(await read_all(await send(playing(), json.dumps(request).encode(), target=target)))
+    assert (function["name"], arguments) == call_in(answer)
+
+
+def call_in(answer: dict[str, Any]) -> tuple[str, Any]:
+    """The name and the arguments of the call in the answer of any API."""
+    if "candidates" in answer:
+        call = answer["candidates"][0]["content"]["parts"][-1]["functionCall"]
+        return call["name"], call["args"]
+    found = answer["output"][-1] if "output" in answer else answer["choices"][0]["message"]["tool_calls"][0]["function"]
+    return found["name"], json.loads(found["arguments"])
 
 
 async def test_the_edit_scene_takes_words_or_quotes(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ VALUES = {"1": "say x", "2": "", "chars": "3", "model": "lab"}
 
 def play(reply: Reply) -> int:
     """How many steps a reply has, up to a hundred."""
-    voice = AnthropicApi().voice(Ask("lab", True, (UserText("", 0),), True, 1), 1, Usage())
+    voice = AnthropicApi().voice(Ask("lab", True, (UserText("", 0),), (), 1), 1, Usage())
     return len(list(islice(Performance(reply.directives(VALUES), voice, 1, str).steps(), 100)))
 
 

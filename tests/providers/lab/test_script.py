@@ -7,6 +7,7 @@ import pytest
 
 from zot.errors import ConfigError
 from zot.providers.lab import directives as d
+from zot.providers.lab.api import Tool
 from zot.providers.lab.script import Script
 
 
@@ -22,6 +23,7 @@ def only(lines: str) -> list[d.Directive]:
         ('split 3 "abc"', d.Split(3, "abc")),
         ("words 2", d.Words(2)),
         ("flood 9", d.Flood(9)),
+        ('shell "ls -l" id=c1 chunks=2', d.Shell("ls -l", "c1", 2)),
         ("help", d.Help()),
         ('think "hm"', d.Think(("hm",))),
         ("redacted xyz", d.Redacted("xyz")),
@@ -96,9 +98,9 @@ def test_each_directive_reads(line: str, directive: d.Directive) -> None:
         ("scene a", "x.lab:1: no reply follows"),
         ("say x\nscene a\nsay y", "x.lab:1: say before the first scene"),
         ("scene 'x' y\nsay z", "x.lab:1: found arguments in another order; expected: "
-         "scene [WORD] ['regular expression'] [tools=none] [help=\"text\"]"),
+         "scene [WORD] ['regular expression'] [tools=none|offered] [help=\"text\"]"),
         ("scene tools=some\nsay z", "x.lab:1: found tools=some; expected: "
-         "scene [WORD] ['regular expression'] [tools=none] [help=\"text\"]"),
+         "scene [WORD] ['regular expression'] [tools=none|offered] [help=\"text\"]"),
         ('say "x', "x.lab:1: '\"x': a string or bracket that does not close or open"),
     ],
 )  # fmt: skip
@@ -161,9 +163,9 @@ def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path, content: b
 )
 def test_a_scene_matches_by_first_word_or_expression(head: str, prompt: str, found: dict[str, str] | None) -> None:
     scene = Script.parse(f"{head}\nsay x").scenes[0]
-    assert scene.match(prompt, has_tools=True) == found
+    assert scene.match(prompt, tools=[Tool("x")]) == found
 
 
 def test_a_scene_for_requests_without_tools_sees_only_those() -> None:
     scene = Script.parse("scene tools=none\nsay x").scenes[0]
-    assert (scene.match("x", has_tools=True), scene.match("x", has_tools=False)) == (None, {})
+    assert (scene.match("x", tools=[Tool("x")]), scene.match("x", tools=[])) == (None, {})

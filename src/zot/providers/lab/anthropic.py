@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from zot.providers.lab.api import Ask, Block, Run, encode, next_call
+from zot.providers.lab.api import Ask, Block, Run, Tool, encode, next_call
 from zot.providers.lab.directives import Usage
 
 _CODES = {
@@ -41,11 +41,16 @@ class _Message(msgspec.Struct):
         return [_Part("text", self.content)] if isinstance(self.content, str) else self.content
 
 
+class _Tool(msgspec.Struct):
+    name: str = ""
+    input_schema: msgspec.Raw = msgspec.Raw(b"{}")
+
+
 class _Request(msgspec.Struct):
     model: str
     messages: list[_Message]
     stream: bool = False
-    tools: list[msgspec.Raw] | None = None
+    tools: list[_Tool] | None = None
 
 
 _requests = msgspec.json.Decoder(_Request)
@@ -64,7 +69,8 @@ class AnthropicApi:
                 run.reply(calls=bool(calls))
             elif message.role == "user":
                 run.user(_texts(message))
-        return Ask(request.model, request.stream, run.texts(), bool(request.tools), next_call(ids))
+        tools = tuple(Tool(tool.name, tool.input_schema) for tool in request.tools or ())
+        return Ask(request.model, request.stream, run.texts(), tools, next_call(ids))
 
     def voice(self, ask: Ask, number: int, usage: Usage) -> AnthropicVoice:
         return AnthropicVoice(ask.model, number, usage)

@@ -29,6 +29,13 @@ STATUSES: Mapping[str, int] = {
 _OUR_CALL = re.compile(r"\w+_lab_(\d+)")
 
 
+class Tool(msgspec.Struct, frozen=True):
+    """A tool that a request offers. ``schema`` is the JSON schema of its arguments."""
+
+    name: str
+    schema: msgspec.Raw = msgspec.Raw(b"{}")
+
+
 class UserText(msgspec.Struct, frozen=True):
     """One text block of the user. ``turns`` is the number of replies that follow it in the conversation."""
 
@@ -46,7 +53,7 @@ class Ask(msgspec.Struct, frozen=True):
     model: str
     stream: bool
     texts: tuple[UserText, ...]
-    has_tools: bool
+    tools: tuple[Tool, ...]
     next_call: int
     wants_usage: bool = True
 

@@ -58,6 +58,14 @@ class Call(msgspec.Struct, frozen=True):
     chunks: int = 1
 
 
+class Shell(msgspec.Struct, frozen=True):
+    """A call of the shell tool that the request offers, whatever it is called; text if it offers none."""
+
+    command: str
+    id: str | None = None
+    chunks: int = 1
+
+
 class Usage(msgspec.Struct, frozen=True):
     """What the reply is said to have cost, in tokens."""
 
@@ -154,7 +162,7 @@ class Play(msgspec.Struct, frozen=True):
     source: str
 
 
-Content: TypeAlias = Say | Split | Words | Flood | Help | Think | Redacted | Call
+Content: TypeAlias = Say | Split | Words | Flood | Help | Think | Redacted | Call | Shell
 Ending: TypeAlias = Status | Refuse | Stall | Cut | NoEnd | Error | Play
 Tempo: TypeAlias = Pace | Wait | Chunk | Ping | Raw
 Remark: TypeAlias = Usage | UsageTwice | Stop | Repeat

@@ -71,9 +71,19 @@ def _call_raw(line: Line) -> d.Call:
 
 
 def _called(line: Line, arguments: str) -> d.Call:
+    return d.Call(line.text(0), arguments, *_manner(line))
+
+
+def _shell(line: Line) -> d.Shell:
+    line.count(1, 1)
+    return d.Shell(line.text(0), *_manner(line))
+
+
+def _manner(line: Line) -> tuple[str | None, int]:
+    """Return the id of a call, and in how many deltas its arguments travel."""
     line.allow("id", "chunks")
     id_ = line.option_text("id", "") if "id" in line.options else None
-    return d.Call(line.text(0), arguments, id_, line.option_positive("chunks", 1))
+    return id_, line.option_positive("chunks", 1)
 
 
 def _usage(line: Line) -> d.Usage:
@@ -152,6 +162,7 @@ FORMS: Mapping[str, tuple[str, Callable[[Line], d.Directive]]] = {
     "redacted": ('redacted "sealed"', _one(d.Redacted, Line.text)),
     "call": ('call TOOL {"argument": "value"} [id=ID] [chunks=COUNT]', _call),
     "call-raw": ('call-raw TOOL "text" [id=ID] [chunks=COUNT]', _call_raw),
+    "shell": ('shell "command" [id=ID] [chunks=COUNT]', _shell),
     "usage": ("usage [input=N] [output=N] [cache_read=N] [cache_write=N]", _usage),
     "usage-twice": ("usage-twice", _plain(d.UsageTwice)),
     "stop": ("stop end_turn|tool_use|length|refusal|pause_turn", _one(d.Stop, Line.text)),

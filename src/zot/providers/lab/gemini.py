@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from zot.providers.lab.api import STATUSES, Ask, Block, Run, encode, next_call
+from zot.providers.lab.api import STATUSES, Ask, Block, Run, Tool, encode, next_call
 from zot.providers.lab.directives import Usage
 
 _PATH = re.compile(r"/v1(?:beta|alpha)?/models/([^/]+):(generateContent|streamGenerateContent)")
@@ -51,9 +51,19 @@ class _Content(msgspec.Struct):
     role: str | None = None
 
 
+class _Function(msgspec.Struct, rename="camel"):
+    name: str = ""
+    parameters: msgspec.Raw = msgspec.Raw(b"{}")
+    parameters_json_schema: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Tool(msgspec.Struct, rename="camel"):
+    function_declarations: list[_Function] = []
+
+
 class _Request(msgspec.Struct):
     contents: list[_Content]
-    tools: list[Any] | None = None
+    tools: list[_Tool] | None = None
 
 
 _requests = msgspec.json.Decoder(_Request)
@@ -82,7 +92,8 @@ class GeminiApi:
                 run.reply(calls=bool(calls))
             elif content.role in ("user", None):
                 run.user(_texts(content))
-        return Ask(self._model, self._stream, run.texts(), bool(request.tools), next_call(ids))
+        declared = [function for tool in request.tools or () for function in tool.function_declarations]
+        return Ask(self._model, self._stream, run.texts(), tuple(map(_tool, declared)), next_call(ids))
 
     def voice(self, ask: Ask, number: int, usage: Usage) -> GeminiVoice:
         return GeminiVoice(ask.model, number, usage)
@@ -194,6 +205,11 @@ class GeminiVoice:
     def _signed(self) -> dict[str, str]:
         seal, self._seal = self._seal, ""
         return {"thoughtSignature": seal} if seal else {}
+
+
+def _tool(declared: _Function) -> Tool:
+    schema = declared.parameters_json_schema
+    return Tool(declared.name, declared.parameters if isinstance(schema, msgspec.UnsetType) else schema)
 
 
 def _texts(content: _Content) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from zot.providers.lab.api import Ask, Block, Run, encode, next_call
+from zot.providers.lab.api import Ask, Block, Run, Tool, encode, next_call
 from zot.providers.lab.directives import Usage
 
 _STOPS = {"end_turn": "stop", "tool_use": "tool_calls", "refusal": "content_filter", "pause_turn": "stop"}
@@ -36,12 +36,21 @@ class _StreamOptions(msgspec.Struct):
     include_usage: bool = False
 
 
+class _Function(msgspec.Struct, frozen=True):
+    name: str = ""
+    parameters: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _Tool(msgspec.Struct):
+    function: _Function = _Function()
+
+
 class _Request(msgspec.Struct):
     model: str
     messages: list[_Message]
     stream: bool | None = False
     stream_options: _StreamOptions | None = None
-    tools: list[Any] | None = None
+    tools: list[_Tool] | None = None
 
 
 _requests = msgspec.json.Decoder(_Request)
@@ -61,7 +70,8 @@ class ChatApi:
                 run.user(_texts(message, before))
             before = message.role
         usage = request.stream_options is not None and request.stream_options.include_usage
-        return Ask(request.model, bool(request.stream), run.texts(), bool(request.tools), next_call(ids), usage)
+        tools = tuple(Tool(tool.function.name, tool.function.parameters) for tool in request.tools or ())
+        return Ask(request.model, bool(request.stream), run.texts(), tools, next_call(ids), usage)
 
     def voice(self, ask: Ask, number: int, usage: Usage) -> ChatVoice:
         return ChatVoice(ask, number, usage)

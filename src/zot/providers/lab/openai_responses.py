@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from zot.providers.lab.api import Ask, Block, Run, encode, next_call
+from zot.providers.lab.api import Ask, Block, Run, Tool, encode, next_call
 from zot.providers.lab.directives import Usage
 from zot.providers.lab.openai_chat import openai_error
 
@@ -27,11 +27,17 @@ class _Item(msgspec.Struct):
     call_id: str = ""
 
 
+class _Tool(msgspec.Struct):
+    type: str = "function"
+    name: str = ""
+    parameters: msgspec.Raw = msgspec.Raw(b"{}")
+
+
 class _Request(msgspec.Struct):
     model: str
     input: str | list[_Item]
     stream: bool | None = False
-    tools: list[Any] | None = None
+    tools: list[_Tool] | None = None
 
 
 _requests = msgspec.json.Decoder(_Request)
@@ -53,7 +59,9 @@ class ResponsesApi:
                 if item.role == "user":
                     run.user(_texts(item))
         ids = (item.call_id for item in items)
-        return Ask(request.model, bool(request.stream), run.texts(), bool(request.tools), next_call(ids))
+        # The service itself would run the others, or they take no JSON.
+        tools = tuple(Tool(tool.name, tool.parameters) for tool in request.tools or () if tool.type == "function")
+        return Ask(request.model, bool(request.stream), run.texts(), tools, next_call(ids))
 
     def voice(self, ask: Ask, number: int, usage: Usage) -> ResponsesVoice:
         return ResponsesVoice(ask.model, number, usage)

@@ -101,7 +101,7 @@ class Performance:
                 yield from self._cut(where)
             case d.Error(code=code, message=message):
                 yield self._voice.error(code, message)
-            case d.Usage() | d.UsageTwice() | d.Stop() | d.Repeat() | d.NoEnd() | d.Status() | d.Play():
+            case d.Usage() | d.UsageTwice() | d.Stop() | d.Repeat() | d.NoEnd() | d.Status() | d.Play() | d.Shell():
                 pass
 
     def _speak(self, kind: Literal["text", "thinking"], deltas: Iterable[str]) -> Iterator[Step]:

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from typing import Literal
 
 import msgspec
 
 from zot.errors import ConfigError
 from zot.providers.lab import directives as d
+from zot.providers.lab.api import Tool
 from zot.providers.lab.forms import build
 from zot.providers.lab.line import BadLine, Line, Word, parse_line
+from zot.providers.lab.shell import offers, shell_of
 from zot.regular import content
 
 #: Stands for any placeholder when a line is checked before it plays: it reads as text, number, duration and status.
 _ANY = "400"
-_PLACEHOLDERS = {**{str(group): _ANY for group in range(1, 10)}, "chars": _ANY, "model": _ANY}
+_PLACEHOLDERS = {**{str(group): _ANY for group in range(1, 10)}, "chars": _ANY, "model": _ANY, "shell": _ANY}
 _PIPE_SILENCE_S = 5.0
 #: A text that no expression names: one that matches it, such as '(.*)', matches everything.
 _ARBITRARY = "\ue000"
-_CONTENT = {"say", "split", "words", "flood", "help", "think", "redacted", "call", "call-raw"}
+_CONTENT = {"say", "split", "words", "flood", "help", "think", "redacted", "call", "call-raw", "shell"}
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -45,7 +48,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Scene(msgspec.Struct, frozen=True):
-    """Replies for the prompts that match: by first word, by regular expression, by having no tools.
+    """Replies for the prompts that match: by first word, by regular expression, by the tools of the request.
 
     ``number`` is the line it begins on.
     """
@@ -54,7 +57,7 @@ class Scene(msgspec.Struct, frozen=True):
     number: int = 0
     word: str | None = None
     pattern: str | None = None
-    without_tools: bool = False
+    tools: Literal["any", "none", "offered"] = "any"
     help: str = ""
 
     @property
@@ -64,14 +67,22 @@ class Scene(msgspec.Struct, frozen=True):
             return True
         return self.pattern is not None and re.search(self.pattern, _ARBITRARY, re.DOTALL) is None
 
-    def match(self, prompt: str, *, has_tools: bool) -> dict[str, str] | None:
+    def match(self, prompt: str, *, tools: Sequence[Tool]) -> dict[str, str] | None:
         """Return the values of the placeholders if this scene answers ``prompt``, else None."""
-        if self.without_tools and has_tools:
+        if (self.tools == "none" and tools) or (self.tools == "offered" and not self._offered(tools)):
             return None
         found = self._groups(prompt)
         if found is None:
             return None
         return {str(number): group or "" for number, group in enumerate(found, 1)}
+
+    def _offered(self, tools: Sequence[Tool]) -> bool:
+        """True if the request offers every tool that this scene calls, with the arguments that it gives."""
+        lines = [line for reply in self.replies for line in reply.lines]
+        calls = [line for line in lines if line.word in ("call", "call-raw")]
+        if any(line.word == "shell" for line in lines) and shell_of(tools) is None:
+            return False
+        return all(offers(tools, str(line.args[0]), _names(line.args[1:])) for line in calls)
 
     def _groups(self, prompt: str) -> tuple[str | None, ...] | None:
         if self.word is None:
@@ -164,7 +175,7 @@ def _scene(name: str, head: Line | None, replies: list[list[Line]]) -> Scene:
     try:
         return _titled(head, played)
     except BadLine as exc:
-        form = "scene [WORD] ['regular expression'] [tools=none] [help=\"text\"]"
+        form = "scene [WORD] ['regular expression'] [tools=none|offered] [help=\"text\"]"
         raise _error(name, head, f"found {exc}; expected: {form}") from exc
 
 
@@ -181,9 +192,15 @@ def _titled(head: Line, replies: tuple[Reply, ...]) -> Scene:
             word, pattern = str(first), expression
         case _:
             raise BadLine("arguments in another order")
-    if head.option_text("tools", "none") != "none":
-        raise BadLine(f"tools={head.option_text('tools', '')}")
-    return Scene(replies, head.number, word, pattern, "tools" in head.options, head.option_text("help", ""))
+    match head.option_text("tools", "any"):
+        case "any" | "none" | "offered" as tools:
+            return Scene(replies, head.number, word, pattern, tools, head.option_text("help", ""))
+        case other:
+            raise BadLine(f"tools={other}")
+
+
+def _names(arguments: Sequence[object]) -> list[str]:
+    return [name for values in arguments if isinstance(values, dict) for name in values]
 
 
 def _fails(lines: list[Line]) -> bool:

@@ -13,6 +13,7 @@ from zot.providers.lab.api import Api, Ask, encode, status_of
 from zot.providers.lab.performance import Performance
 from zot.providers.lab.plan import Pause, Plan, Step
 from zot.providers.lab.script import Script
+from zot.providers.lab.shell import call_shell
 from zot.providers.lab.stage import Stage
 
 _JSON = {"content-type": "application/json"}
@@ -56,6 +57,7 @@ class Service:
             made = api.failure(status.code, f"status {status.code}, as scripted")
             body = made if status.body is None else status.body.encode(errors="replace")
             return Plan(status.code, {**ids, **_JSON, **status.headers}, iter([*_waits(reply), body]))
+        reply = [call_shell(part, ask.tools) if isinstance(part, d.Shell) else part for part in reply]
         usage = next((part for part in reply if isinstance(part, d.Usage)), d.Usage())
         voice = api.voice(ask, self._number, usage)
         performance = Performance(reply, voice, ask.next_call, self._stage.script.help)

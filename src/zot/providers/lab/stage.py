@@ -9,6 +9,7 @@ from zot.errors import ConfigError
 from zot.providers.lab import directives as d
 from zot.providers.lab.api import Ask
 from zot.providers.lab.script import Reply, Scene, Script
+from zot.providers.lab.shell import shell_of
 
 _REMEMBERED = 4096
 
@@ -79,9 +80,11 @@ class Stage:
         for scene in self.script.scenes:
             if scene.word is not None and scene.word != first:
                 continue  # Most are others.
-            groups = scene.match(text, has_tools=ask.has_tools)
+            groups = scene.match(text, tools=ask.tools)
             if groups is not None:
-                values = {**groups, "chars": str(len(text)), "model": ask.model}
+                shell = shell_of(ask.tools)
+                about = {"chars": str(len(text)), "model": ask.model, "shell": shell.name if shell else "bash"}
+                values = {**groups, **about}
                 return scene, *_inner(scene.replies, values)
         return None
 
