@@ -132,8 +132,9 @@ SCENES = (
         ['!script shell "echo one >> steps" ;; --- ;; shell "echo two >> steps" ;; --- ;; say "pome" "granate"'],
         _steps_ran,
     ),
+    Scene("demo", ["Show me what you can do."], _says("Done:", "Every byte of this came from a script")),
     Scene("429", ["!limit 1"], _says("Answered after the limit.")),
-    Scene("529", ["!retry 2"], _says("Answered after 2 failures.")),
+    Scene("overloaded", ["!retry 2"], _says("Answered after 2 failures.")),
     Scene("401", ["!status 401"], _reports_401),
     Scene(
         "next prompt",
@@ -308,10 +309,14 @@ if API == "anthropic":
 
     model = AnthropicModel(MODEL, provider=AnthropicProvider(api_key=KEY, base_url=URL))
 elif API == "gemini":
+    from google.genai import Client
+    from google.genai.types import HttpOptions, HttpRetryOptions
     from pydantic_ai.models.google import GoogleModel
     from pydantic_ai.providers.google import GoogleProvider
 
-    model = GoogleModel(MODEL, provider=GoogleProvider(api_key=KEY, base_url=URL))
+    # Without these options the vendor's client never retries.
+    options = HttpOptions(base_url=URL, retry_options=HttpRetryOptions(attempts=5))
+    model = GoogleModel(MODEL, provider=GoogleProvider(client=Client(api_key=KEY, http_options=options)))
 else:
     from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
     from pydantic_ai.providers.openai import OpenAIProvider
@@ -444,7 +449,7 @@ AGENTS = (
         _aider,
         _aider_env,
         _aider_files,
-        lacks=["shell", "steps"],
+        lacks=["shell", "steps", "demo"],
     ),
 )
 
