@@ -458,16 +458,11 @@ AGENTS = (
 
 
 def install(agent: Agent, cache: Path) -> str:
-    """Install an agent unless it is there; return what went wrong, or ""."""
-    if agent.source == "npm" and agent.name != "node":
-        problem = install(_NODE, cache)
-        if problem:
-            return problem
-    home = agent.home(cache)
-    mark = home / "installed.json"
-    if mark.exists() and json.loads(mark.read_text()) == list(agent.packages):
+    """Install an agent unless it is there; return the reason if that fails, else ""."""
+    if installed(agent, cache):
         return ""
     print(f"installing {', '.join(agent.packages)}", file=sys.stderr, flush=True)
+    home = agent.home(cache)
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
     env = {**os.environ, "PATH": f"{_NODE.path(cache)}:{os.environ['PATH']}"}
@@ -477,9 +472,19 @@ def install(agent: Agent, cache: Path) -> str:
         except (OSError, subprocess.TimeoutExpired) as problem:
             return f"{command[0]}: {problem}"
         if done.returncode:
-            return (done.stderr.strip().splitlines() or [f"{command[0]} ended with {done.returncode}"])[-1]
-    mark.write_text(json.dumps(list(agent.packages)))
+            return done.stderr.strip() or f"{command[0]} ended with {done.returncode}"
+    _mark(agent, cache).write_text(json.dumps(list(agent.packages)))
     return ""
+
+
+def installed(agent: Agent, cache: Path) -> bool:
+    """Whether exactly the pinned packages are there."""
+    mark = _mark(agent, cache)
+    return mark.exists() and json.loads(mark.read_text()) == list(agent.packages)
+
+
+def _mark(agent: Agent, cache: Path) -> Path:
+    return agent.home(cache) / "installed.json"
 
 
 _NODE = Agent("node", "npm", ["node@24.21.0"], [], lambda *_: [], scripts=True)
@@ -563,6 +568,17 @@ class Runner:
     cache: Path
     timeout_s: float
 
+    def result(self, agent: Agent, api: str, scene: Scene) -> str:
+        """Return the table's cell for a scene, and print it as soon as it is known."""
+        if not installed(agent, self.cache):
+            word = "not installed"
+        elif scene.name in agent.lacks:
+            word = "–"
+        else:
+            word = "yes" if self.play(agent, api, scene) else "**no**"
+        print(f"{agent.name} ({api}): {scene.name}: {word}", file=sys.stderr, flush=True)
+        return word
+
     def play(self, agent: Agent, api: str, scene: Scene) -> bool:
         """Run one scene; return whether it went as it should. Its output stays in the cache."""
         logs = self.cache / "logs" / f"{agent.name}-{api}-{scene.name.replace(' ', '-')}"
@@ -604,8 +620,10 @@ class Runner:
         try:
             return process.wait(self.timeout_s)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
             return None
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
 
     def _environment(self, agent: Agent, home: Path) -> dict[str, str]:
         proxies = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "http://127.0.0.1:9")
@@ -654,31 +672,27 @@ def main(argv: Sequence[str]) -> int:
     if settings.isolated:
         raise_loopback()
     else:
-        for agent in agents:
+        for agent in _with_node(agents):
             problem = install(agent, cache)
             if problem:
-                raise SystemExit(f"cannot install {agent.name} {agent.version}: {problem}")
+                print(f"cannot install {agent.name} {agent.version}: {problem}", file=sys.stderr)
         isolate(argv)
         print("no network namespace: only proxy settings keep the agents off the network", file=sys.stderr)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     adopt_orphans()
     scenes = [scene for scene in SCENES if scene.name in (settings.scene or [s.name for s in SCENES])]
     runner = Runner(cache, settings.timeout)
     rows: dict[tuple[Agent, str], dict[str, str]] = {}
     for agent in agents:
         for api in agent.apis:
-            if settings.api and api not in settings.api:
-                continue
-            results = rows[agent, api] = {}
-            for scene in scenes:
-                print(f"{agent.name} ({api}): {scene.name} ", end="", file=sys.stderr, flush=True)
-                if scene.name in agent.lacks:
-                    results[scene.name] = "–"
-                else:
-                    good = runner.play(agent, api, scene)
-                    results[scene.name] = "yes" if good else "**no**"
-                print(results[scene.name], file=sys.stderr, flush=True)
+            if not settings.api or api in settings.api:
+                rows[agent, api] = {scene.name: runner.result(agent, api, scene) for scene in scenes}
     print(table(rows, scenes), end="")
-    return any("no" in result for results in rows.values() for result in results.values())
+    return any(result not in ("yes", "–") for results in rows.values() for result in results.values())
+
+
+def _with_node(agents: Sequence[Agent]) -> list[Agent]:
+    return [*([_NODE] if any(agent.source == "npm" for agent in agents) else []), *agents]
 
 
 if __name__ == "__main__":
