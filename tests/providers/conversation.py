@@ -126,13 +126,15 @@ def shape(events: Iterable[AgentEvent]) -> str:
 def told(events: Iterable[AgentEvent]) -> list[dict[str, Any]]:
     """What happened, in the words of the wire, without what APIs make up.
 
-    That is the ids of calls, where deltas are cut, and whether a call ends before the next or with all others.
+    That is the ids of calls, where deltas are cut, whether a call ends before the next or with all others, and the
+    status of an overloaded service.
     """
     joined: list[dict[str, Any]] = []
     for event in events:
         if isinstance(event, ToolUseEnd):
             continue
-        plain = msgspec.json.decode(re.sub(rb'"(?:toolu|call)_lab_', b'"', encode(event)))
+        same = re.sub(rb'"(?:toolu|call)_lab_', b'"', encode(event))
+        plain = msgspec.json.decode(re.sub(rb"\b(http|status) (?:503|529)\b", rb"\1 overloaded", same))
         last = joined[-1] if joined else {}
         if "delta" in plain and {**last, "delta": ""} == {**plain, "delta": ""}:
             last["delta"] += plain["delta"]

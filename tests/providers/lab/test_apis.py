@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from inline_snapshot import snapshot
@@ -447,7 +448,7 @@ def test_gemini_requests_are_understood(contents: Any, said: list[tuple[str, int
         ("/v1beta/models/m:streamGenerateContent", ("m", True)),
         ("/v1/models/a%2Fb:generateContent", ("a/b", False)),
         ("/v1alpha/models/m:generateContent", ("m", False)),
-        ("/v1beta/models/m:countTokens", None),
+        ("/v1beta/models/m:embedContent", None),
         ("/v2/models/m:generateContent", None),
         ("/v1beta/models/m", None),
     ],
@@ -478,10 +479,151 @@ def test_a_missing_end_leaves_a_body_whole() -> None:
     assert whole("say half\nno-end") == whole("say half")
 
 
+ANTHROPIC_CLIENT = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
+OPENAI_CLIENT = {"authorization": "Bearer k"}
+GEMINI_CLIENT = {"x-goog-api-key": "k"}
+
+
+def got(path: str, headers: dict[str, str], method: str = "GET", data: bytes = b"") -> tuple[int, Any]:
+    """The status of an answer, and its body."""
+    plan = Service(demo()).answer(method, path, headers, data)
+    [body_] = plan.steps
+    assert isinstance(body_, bytes)
+    return plan.status, json.loads(body_)
+
+
+CLAUDE = snapshot(
+    {
+        "type": "model",
+        "id": "lab-1",
+        "display_name": "lab-1",
+        "created_at": "1970-01-01T00:00:00Z",
+        "lifecycle": "active",
+    }
+)
+GPT = snapshot({"id": "lab-1", "object": "model", "created": 0, "owned_by": "zot"})
+GOOGLE = snapshot(
+    {
+        "name": "models/lab-1",
+        "version": "1",
+        "displayName": "lab-1",
+        "supportedGenerationMethods": ["generateContent", "countTokens"],
+        "inputTokenLimit": 200000,
+        "outputTokenLimit": 64000,
+    }
+)
+CLAUDES = {"data": [CLAUDE], "has_more": False, "first_id": "lab-1", "last_id": "lab-1"}
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "listed"),
+    [
+        ("/v1/models", ANTHROPIC_CLIENT, CLAUDES),
+        ("/v1/models?limit=1000", {**OPENAI_CLIENT, "anthropic-version": "2023-06-01"}, CLAUDES),
+        ("/v1/models/lab-1", ANTHROPIC_CLIENT, CLAUDE),
+        ("/v1/models", OPENAI_CLIENT, {"object": "list", "data": [GPT]}),
+        ("/models", {}, {"object": "list", "data": [GPT]}),
+        ("/v1/models/lab-1", {}, GPT),
+        ("/v1/models/a%2Fb", OPENAI_CLIENT, {**GPT, "id": "a/b"}),
+        ("/v1beta/models?pageSize=5", {}, {"models": [GOOGLE]}),
+        ("/v1beta/models/lab-1", GEMINI_CLIENT, GOOGLE),
+        ("/v1/models/lab-1", GEMINI_CLIENT, GOOGLE),
+        ("/v1/models?key=k", {}, {"models": [GOOGLE]}),
+    ],
+)
+def test_each_api_lists_models_in_its_own_shape(path: str, headers: dict[str, str], listed: Any) -> None:
+    assert got(path, headers) == (200, listed)
+
+
 def test_the_model_is_listed_under_the_name_that_zot_gives_it() -> None:
-    [listed] = Service(demo()).answer("GET", "/v1/models", {}, b"").steps
-    assert isinstance(listed, bytes)
-    listing = json.loads(listed)
+    _, listing = got("/v1/models", {})
     assert [model["id"] for model in listing["data"]] == [model.id for model in catalogue("lab").models]
-    assert (listing["first_id"], listing["last_id"]) == ("lab-1", "lab-1")
-    assert [model["name"] for model in listing["models"]] == ["models/lab-1"]
+
+
+@pytest.mark.parametrize(
+    ("path", "data", "counted"),
+    [
+        ("/v1/messages/count_tokens", b'{"model":"m","messages":[{"role":"user","content":"hi"}]}',
+         {"input_tokens": 15}),
+        ("/v1/responses/input_tokens", b'{"model":"m","input":"hi"}',
+         {"object": "response.input_tokens", "input_tokens": 7}),
+        ("/v1beta/models/m:countTokens", b'{"contents":[{"parts":[{"text":"hi"}]}]}', {"totalTokens": 10}),
+        ("/v1beta/models/m:countTokens", b'{"generateContentRequest":{"contents":[]}}', {"totalTokens": 11}),
+    ],
+)  # fmt: skip
+def test_each_api_counts_tokens_in_its_own_shape(path: str, data: bytes, counted: Any) -> None:
+    assert got(path, {}, "POST", data) == (200, counted)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status", "kind"),
+    [
+        ("POST", "/v1/nope", ANTHROPIC_CLIENT, 404, AnthropicApi),
+        ("POST", "/v1/nope", OPENAI_CLIENT, 404, ChatApi),
+        ("POST", "/v1/nope", {}, 404, ChatApi),
+        ("POST", "/v1/messages/batches", {}, 404, AnthropicApi),
+        ("POST", "/v1beta/models/m:embedContent", {}, 404, GeminiApi),
+        ("GET", "/v1beta/models/m:generateContent", {}, 404, GeminiApi),
+        ("POST", "/v1/messages/count_tokens", {}, 400, AnthropicApi),
+        ("POST", "/v1/responses/input_tokens", {}, 400, ChatApi),
+        ("POST", "/v1beta/models/m:countTokens", {}, 400, GeminiApi),
+    ],
+)
+def test_each_api_phrases_its_own_errors(
+    method: str, path: str, headers: dict[str, str], status: int, kind: type[Api]
+) -> None:
+    found, error = got(path, headers, method, b"[")
+    assert found == status
+    if kind is AnthropicApi:
+        assert error == {"type": "error", "error": {"type": ANY, "message": ANY}}
+    elif kind is ChatApi:
+        assert error == {"error": {"message": ANY, "type": ANY, "param": None, "code": ANY}}
+    else:
+        assert error == {"error": {"code": status, "message": ANY, "status": ANY}}
+
+
+def test_each_api_has_its_own_status_for_too_much() -> None:
+    requests = ((body("!retry 1"), MESSAGES), (chat(), CHAT), (responses(), RESPONSES), (gemini(), GEMINI))
+    script = Script.parse("status overloaded")
+    assert [Service(script).answer("POST", target, {}, request).status for request, target in requests] == [
+        529,
+        503,
+        503,
+        503,
+    ]
+
+
+def test_gemini_says_in_the_body_when_to_come_again() -> None:
+    error = json.loads(stream("status 429 retry-after=7", gemini(), GEMINI))["error"]
+    assert error["details"] == [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "7s"}]
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["http://localhost", "http://localhost:3000", "https://127.0.0.1:8443", "http://[::1]:80", "http://a.localhost"],
+)
+def test_a_page_of_this_machine_may_ask(origin: str) -> None:
+    asked = {"origin": origin, "access-control-request-method": "POST", "access-control-request-headers": "x-api-key"}
+    plan = Service(demo()).answer("OPTIONS", MESSAGES, asked, b"")
+    assert (plan.status, list(plan.steps)) == (204, [])
+    assert plan.headers["access-control-allow-origin"] == origin
+    assert plan.headers["access-control-allow-headers"] == "x-api-key"
+    assert "POST" in plan.headers["access-control-allow-methods"]
+    answer = Service(demo()).answer("POST", MESSAGES, {"origin": origin}, body("!echo x"))
+    assert answer.headers["access-control-allow-origin"] == origin
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://example.com", "http://localhost.example.com", "null", "http://127.0.0.1.example.com", "file://"]
+)
+def test_a_page_from_elsewhere_may_not(origin: str) -> None:
+    asked = {"origin": origin, "access-control-request-method": "POST"}
+    plan = Service(demo()).answer("OPTIONS", MESSAGES, asked, b"")
+    assert plan.status == 403
+    answer = Service(demo()).answer("POST", MESSAGES, {"origin": origin}, body("!echo x"))
+    assert [name for plan in (plan, answer) for name in plan.headers if name.startswith("access-control")] == []
+
+
+def test_options_can_be_asked_for_without_a_page() -> None:
+    plan = Service(demo()).answer("OPTIONS", "/", {}, b"")
+    assert (plan.status, plan.headers["allow"]) == (204, "GET, HEAD, POST, OPTIONS")

@@ -23,6 +23,7 @@ def only(lines: str) -> list[d.Directive]:
         ('split 3 "abc"', d.Split(3, "abc")),
         ("words 2", d.Words(2)),
         ("flood 9", d.Flood(9)),
+        ("status overloaded retry-after=1", d.Status(None, {"retry-after": "1"})),
         ('shell "ls -l" id=c1 chunks=2', d.Shell("ls -l", "c1", 2)),
         ("help", d.Help()),
         ('think "hm"', d.Think(("hm",))),
@@ -73,7 +74,7 @@ def test_each_directive_reads(line: str, directive: d.Directive) -> None:
         ("call read nope", "x.lab:1: found 'nope' where a JSON object should be; expected: "
          'call TOOL {"argument": "value"} [id=ID] [chunks=COUNT]'),
         ("status 200", "x.lab:1: found status 200, which is no failure; expected: "
-         "status 300..599 [header=value ...] [BODY]"),
+         "status 300..599|overloaded [header=value ...] [BODY]"),
         ("cut here", "x.lab:1: found 'here'; expected: cut [utf8|json]"),
         ("stall for ever", "x.lab:1: found 2 arguments; expected: stall [pings [every=DURATION]]"),
         ("say x\ncut\nsay y", "x.lab:3: say cannot follow cut, which ends the reply"),

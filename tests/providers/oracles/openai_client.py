@@ -24,13 +24,15 @@ ERRORS = {
 
 
 @contextmanager
-def connected(url: str, bodies: list[bytes] | None = None) -> Iterator[openai.OpenAI]:
+def connected(url: str, bodies: list[bytes] | None = None, retries: int = 0) -> Iterator[openai.OpenAI]:
     """A client of lab that keeps what it sends."""
     kept = bodies if bodies is not None else []
     hooks = {"request": [lambda request: kept.append(request.read())]}
     # Lab speaks plain HTTP here: to load all certificates for each client would take longer than the rest.
     http = openai.DefaultHttpxClient(event_hooks=hooks, verify=False)
-    with openai.OpenAI(api_key="key", base_url=f"{url}/v1", http_client=http, max_retries=0, timeout=15.0) as client:
+    with openai.OpenAI(
+        api_key="key", base_url=f"{url}/v1", http_client=http, max_retries=retries, timeout=15.0
+    ) as client:
         yield client
 
 

@@ -54,6 +54,10 @@ SCENES: Mapping[str, Heard] = {
 #: The status of a refusal, and the kind of error behind it where the vendors agree on one.
 STATUSES = (400, 401, 403, 404, 413, 422, 429, 500, 503, 529)
 
+#: What a service answers that wants to be asked again, at once where the client can be told so.
+RETRIED = (408, 409, 429, 500, 502, 503, 504, 529)
+AGAIN = "retry-after-ms=1 ;; repeat 2 ;; --- ;; say ok"
+
 TOOL = ToolSpec("read", "Read a file.", {"type": "object", "properties": {"path": {"type": "string"}}})
 
 #: A conversation with everything in it, after which the model is to speak.

@@ -12,7 +12,7 @@ import validator
 from zot.providers.anthropic import AnthropicMessages
 
 from .late import Late
-from .scenes import PICTURE, SCENES, STATUSES, TOOL, Call, Heard, sent, told
+from .scenes import AGAIN, PICTURE, RETRIED, SCENES, STATUSES, TOOL, Call, Heard, sent, told
 from .typed import misfits
 
 if TYPE_CHECKING:
@@ -94,6 +94,28 @@ def test_the_client_raises_an_error_inside_the_stream(client: anthropic.Anthropi
         with client.messages.stream(**ASK, messages=[{"role": "user", "content": told(lines)}]) as stream:
             stream.until_done()
     assert raised.value.body == {"type": "error", "error": {"type": "overloaded_error", "message": "Too much"}}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("status", [*RETRIED, "overloaded"])
+def test_the_client_tries_again(lab_url: str, status: int | str, *, stream: bool) -> None:
+    asked = told(f"status {status} {AGAIN}")
+    with anthropic.Anthropic(api_key="key", base_url=lab_url, max_retries=2, timeout=15.0) as client:
+        if stream:
+            with client.messages.stream(**ASK, messages=[{"role": "user", "content": asked}]) as answer:
+                message = answer.get_final_message()
+        else:
+            message = client.messages.create(**ASK, messages=[{"role": "user", "content": asked}])
+    assert heard(message).text == "ok"
+
+
+def test_the_client_counts_tokens_and_finds_models(client: anthropic.Anthropic) -> None:
+    counted = client.messages.count_tokens(model="lab-1", messages=[{"role": "user", "content": "hi"}])
+    assert counted.input_tokens > 0
+    listed = client.models.list()
+    assert ([model.id for model in listed], listed.has_more) == (["lab-1"], False)
+    model = client.models.retrieve("claude-x")
+    assert (model.id, model.type, model.lifecycle, model.created_at.year) == ("claude-x", "model", "active", 1970)
 
 
 def test_what_the_client_sends_is_accepted(lab_url: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 from zot.providers.gemini import GeminiGenerateContent
 
 from .late import Late
-from .scenes import PICTURE, SCENES, STATUSES, TOOL, Call, Heard, sent, told
+from .scenes import AGAIN, PICTURE, SCENES, STATUSES, TOOL, Call, Heard, sent, told
 
 if TYPE_CHECKING:
     from google import genai
@@ -30,7 +30,9 @@ _STOPS = {"STOP": "end_turn", "MAX_TOKENS": "length", "SAFETY": "refusal"}
 
 
 @contextmanager
-def connected(url: str, bodies: list[bytes] | None = None) -> Iterator[genai.Client]:
+def connected(
+    url: str, bodies: list[bytes] | None = None, retry_options: types.HttpRetryOptions | None = None
+) -> Iterator[genai.Client]:
     """A client of lab that keeps what it sends."""
     kept = bodies if bodies is not None else []
     hooks = {"request": [lambda request: kept.append(request.read())]}
@@ -38,6 +40,7 @@ def connected(url: str, bodies: list[bytes] | None = None) -> Iterator[genai.Cli
     options = types.HttpOptions(
         base_url=url,
         timeout=15_000,
+        retry_options=retry_options,
         client_args={"event_hooks": hooks, "verify": False},
         async_client_args={"verify": False},
     )
@@ -106,6 +109,25 @@ def test_the_client_raises_an_error_inside_the_stream(lab_url: str) -> None:
     with connected(lab_url) as client, pytest.raises(errors.APIError, match="Too much") as raised:
         list(client.models.generate_content_stream(model="lab-1", contents=told(lines)))
     assert (raised.value.code, raised.value.status) == (503, "UNAVAILABLE")
+
+
+#: The client has a list of its own, without 409 and 529.
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504, "overloaded"])
+def test_the_client_tries_again(lab_url: str, status: int | str) -> None:
+    options = types.HttpRetryOptions(attempts=3, initial_delay=0.001, max_delay=0.002, jitter=0.0)
+    with connected(lab_url, retry_options=options) as client:
+        asked = told(f"status {status} {AGAIN}")
+        assert heard([client.models.generate_content(model="lab-1", contents=asked)]).text == "ok"
+        assert heard(client.models.generate_content_stream(model="lab-1", contents=asked)).text == "ok"
+
+
+def test_the_client_counts_tokens_and_finds_models(lab_url: str) -> None:
+    with connected(lab_url) as client:
+        assert (client.models.count_tokens(model="lab-1", contents="hi").total_tokens or 0) > 0
+        assert [model.name for model in client.models.list()] == ["models/lab-1"]
+        model = client.models.get(model="gemini-x")
+    assert (model.name, model.display_name) == ("models/gemini-x", "gemini-x")
+    assert model.supported_actions == ["generateContent", "countTokens"]
 
 
 def test_what_the_client_sends_is_accepted(lab_url: str) -> None:

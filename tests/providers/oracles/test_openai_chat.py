@@ -14,7 +14,7 @@ from zot.providers.vendors import VENDORS
 
 from .late import Late
 from .openai_client import ERRORS, connected, picture
-from .scenes import SCENES, STATUSES, TOOL, Heard, sent, told
+from .scenes import AGAIN, RETRIED, SCENES, STATUSES, TOOL, Heard, sent, told
 from .typed import misfits
 
 if TYPE_CHECKING:
@@ -97,6 +97,26 @@ def test_the_client_raises_an_error_inside_the_stream(lab_url: str) -> None:
         with pytest.raises(openai.APIError, match="Too much") as raised:
             list(stream)
     assert (raised.value.code, raised.value.type) == ("server_error", "server_error")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("status", [*RETRIED, "overloaded"])
+def test_the_client_tries_again(lab_url: str, status: int | str, *, stream: bool) -> None:
+    asked = told(f"status {status} {AGAIN}")
+    with connected(lab_url, retries=2) as client:
+        if stream:
+            chunks = client.chat.completions.create(**asking(asked), stream=True)
+            text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        else:
+            text = client.chat.completions.create(**asking(asked)).choices[0].message.content or ""
+    assert text == "ok"
+
+
+def test_the_client_finds_models(lab_url: str) -> None:
+    with connected(lab_url) as client:
+        assert [model.id for model in client.models.list()] == ["lab-1"]
+        model = client.models.retrieve("gpt-x")
+    assert (model.id, model.object) == ("gpt-x", "model")
 
 
 def test_what_the_client_sends_is_accepted(lab_url: str) -> None:

@@ -12,7 +12,7 @@ from zot.providers.openai_responses import OpenAIResponses
 
 from .late import Late
 from .openai_client import ERRORS, connected, picture
-from .scenes import SCENES, STATUSES, TOOL, Call, Heard, sent, told
+from .scenes import AGAIN, RETRIED, SCENES, STATUSES, TOOL, Call, Heard, sent, told
 from .typed import misfits
 
 if TYPE_CHECKING:
@@ -102,6 +102,24 @@ def test_the_client_hears_an_error_inside_the_stream(lab_url: str) -> None:
         last = [*stream][-1]
     assert isinstance(last, responses.ResponseErrorEvent)
     assert (last.code, last.message) == ("rate_limit_exceeded", "Too much")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("status", [*RETRIED, "overloaded"])
+def test_the_client_tries_again(lab_url: str, status: int | str, *, stream: bool) -> None:
+    asked = told(f"status {status} {AGAIN}")
+    with connected(lab_url, retries=2) as client:
+        if stream:
+            with client.responses.stream(model="lab-1", input=asked) as answer:
+                text = answer.get_final_response().output_text
+        else:
+            text = client.responses.create(model="lab-1", input=asked).output_text
+    assert text == "ok"
+
+
+def test_the_client_counts_tokens(lab_url: str) -> None:
+    with connected(lab_url) as client:
+        assert client.responses.input_tokens.count(model="lab-1", input="hi").input_tokens > 0
 
 
 def test_what_the_client_sends_is_accepted(lab_url: str) -> None:

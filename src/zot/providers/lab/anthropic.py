@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from zot.providers.lab.api import Ask, Block, Run, Tool, encode, next_call
+from zot.providers.lab.api import Ask, Block, Run, Tool, encode, next_call, tokens_in
 from zot.providers.lab.directives import Usage
 
 _CODES = {
@@ -59,6 +59,8 @@ _requests = msgspec.json.Decoder(_Request)
 class AnthropicApi:
     """Requests to, and errors of, ``POST /v1/messages``."""
 
+    overloaded = 529
+
     def read(self, body: bytes) -> Ask:
         request = _requests.decode(body)
         run, ids = Run(), []
@@ -75,9 +77,19 @@ class AnthropicApi:
     def voice(self, ask: Ask, number: int, usage: Usage) -> AnthropicVoice:
         return AnthropicVoice(ask.model, number, usage)
 
-    def failure(self, status: int, message: str, code: str = "") -> bytes:
+    def failure(self, status: int, message: str, code: str = "", *, retry_after: str = "") -> bytes:
         fallback = "api_error" if status >= 500 else "invalid_request_error"
         return _error(code or _CODES.get(status, fallback), message)
+
+    def count(self, body: bytes) -> bytes:
+        self.read(body)
+        return encode({"input_tokens": tokens_in(body)})
+
+    def models(self, name: str) -> bytes:
+        return encode({"data": [_model(name)], "has_more": False, "first_id": name, "last_id": name})
+
+    def model(self, name: str) -> bytes:
+        return encode(_model(name))
 
 
 class AnthropicVoice:
@@ -192,6 +204,11 @@ def _input(arguments: str) -> Any:
         return msgspec.json.decode(arguments)
     except msgspec.DecodeError:
         return arguments
+
+
+def _model(name: str) -> dict[str, Any]:
+    created = "1970-01-01T00:00:00Z"
+    return {"type": "model", "id": name, "display_name": name, "created_at": created, "lifecycle": "active"}
 
 
 def _signature(block: Block) -> str:

@@ -139,14 +139,32 @@ class Voice(Protocol):
 class Api(Protocol):
     """One model API."""
 
+    @property
+    def overloaded(self) -> int:
+        """The status with which it says that it has too much to do: one that its clients retry."""
+
     def read(self, body: bytes) -> Ask:
         """Read a request. Raise msgspec.MsgspecError, UnicodeError or RecursionError if it is none."""
 
     def voice(self, ask: Ask, number: int, usage: Usage) -> Voice:
         """Return what phrases the answer to the request with this number."""
 
-    def failure(self, status: int, message: str, code: str = "") -> bytes:
-        """Return the body of an error."""
+    def failure(self, status: int, message: str, code: str = "", *, retry_after: str = "") -> bytes:
+        """Return the body of an error. ``retry_after`` is the header of that name, for APIs that say it in the body."""
+
+    def count(self, body: bytes) -> bytes:
+        """Return how many tokens a request has. Raise as ``read`` does."""
+
+    def models(self, name: str) -> bytes:
+        """Return the list of models, with this one in it."""
+
+    def model(self, name: str) -> bytes:
+        """Return one model. Every name is one: lab answers to all of them."""
+
+
+def tokens_in(body: bytes) -> int:
+    """Return about how many tokens a request has: one for every four bytes."""
+    return -(-len(body) // 4)
 
 
 def status_of(code: str) -> int:

@@ -122,9 +122,12 @@ class Repeat(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """An HTTP status instead of a reply. Without ``body`` the error body of the API is made."""
+    """An HTTP status instead of a reply; None is the one with which the API says that it is overloaded.
 
-    code: int
+    Without ``body`` the error body of the API is made.
+    """
+
+    code: int | None
     headers: Mapping[str, str] = {}
     body: str | None = None
 

@@ -107,8 +107,8 @@ def _repeat(line: Line) -> d.Repeat:
 
 def _status(line: Line) -> d.Status:
     line.count(1, 2)
-    code = line.integer(0)
-    if not 300 <= code <= 599:
+    code = None if line.args[0] == "overloaded" else line.integer(0)
+    if code is not None and not 300 <= code <= 599:
         raise BadLine(f"status {code}, which is no failure")
     headers = {name.lower(): line.option_text(name, "") for name in line.options}
     if len(line.args) == 1:
@@ -172,7 +172,7 @@ FORMS: Mapping[str, tuple[str, Callable[[Line], d.Directive]]] = {
     "ping": ("ping [COUNT]", _ping),
     "raw": ('raw "bytes"', _one(d.Raw, Line.text)),
     "repeat": ("repeat [TIMES]", _repeat),
-    "status": ("status 300..599 [header=value ...] [BODY]", _status),
+    "status": ("status 300..599|overloaded [header=value ...] [BODY]", _status),
     "refuse": ("refuse", _plain(d.Refuse)),
     "stall": ("stall [pings [every=DURATION]]", _stall),
     "cut": ("cut [utf8|json]", _cut),

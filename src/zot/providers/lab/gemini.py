@@ -11,10 +11,10 @@ from urllib.parse import unquote
 
 import msgspec
 
-from zot.providers.lab.api import STATUSES, Ask, Block, Run, Tool, encode, next_call
+from zot.providers.lab.api import STATUSES, Ask, Block, Run, Tool, encode, next_call, tokens_in
 from zot.providers.lab.directives import Usage
 
-_PATH = re.compile(r"/v1(?:beta|alpha)?/models/([^/]+):(generateContent|streamGenerateContent)")
+_PATH = re.compile(r"/v1(?:beta|alpha)?/models/([^/]+):(generateContent|streamGenerateContent|countTokens)")
 _STOPS = {"end_turn": "STOP", "tool_use": "STOP", "pause_turn": "STOP", "length": "MAX_TOKENS", "refusal": "SAFETY"}
 _STATUSES: Mapping[int, str] = {
     400: "INVALID_ARGUMENT",
@@ -72,13 +72,15 @@ _requests = msgspec.json.Decoder(_Request)
 class GeminiApi:
     """Requests to, and errors of, ``POST /v1beta/models/MODEL:streamGenerateContent``, and the same without stream."""
 
+    overloaded = 503
+
     def __init__(self, model: str, *, stream: bool) -> None:
         self._model = model
         self._stream = stream
 
     @classmethod
     def at(cls, path: str) -> GeminiApi | None:
-        """Return the API behind a path; None if it is not one of this API's. Model and manner are named in it."""
+        """Return the API for a path that names a model and a method; None if it does not."""
         found = _PATH.fullmatch(path)
         return cls(unquote(found[1]), stream=found[2] == "streamGenerateContent") if found else None
 
@@ -98,8 +100,18 @@ class GeminiApi:
     def voice(self, ask: Ask, number: int, usage: Usage) -> GeminiVoice:
         return GeminiVoice(ask.model, number, usage)
 
-    def failure(self, status: int, message: str, code: str = "") -> bytes:
-        return _error(status, message, code)
+    def failure(self, status: int, message: str, code: str = "", *, retry_after: str = "") -> bytes:
+        return _error(status, message, code, retry_after)
+
+    def count(self, body: bytes) -> bytes:
+        msgspec.json.decode(body, type=dict[str, Any])
+        return encode({"totalTokens": tokens_in(body)})
+
+    def models(self, name: str) -> bytes:
+        return encode({"models": [_model(name)]})
+
+    def model(self, name: str) -> bytes:
+        return encode(_model(name))
 
 
 class GeminiVoice:
@@ -232,10 +244,20 @@ def _signature(text: str) -> str:
     return b64encode(f"lab-{binascii.crc32(text.encode(errors='replace')):08x}".encode()).decode()
 
 
-def _error(status: int, message: str, code: str) -> bytes:
+def _model(name: str) -> dict[str, Any]:
+    methods = ["generateContent", "countTokens"]
+    about = {"version": "1", "displayName": name, "supportedGenerationMethods": methods}
+    return {"name": f"models/{name}", **about, "inputTokenLimit": 200_000, "outputTokenLimit": 64_000}
+
+
+def _error(status: int, message: str, code: str, retry_after: str = "") -> bytes:
     fallback = "INTERNAL" if status >= 500 else "INVALID_ARGUMENT"
     named = _STATUSES.get(_CODES.get(code, status), fallback) if code in _CODES or not code else code
-    return encode({"error": {"code": status, "message": message, "status": named}})
+    error: dict[str, Any] = {"code": status, "message": message, "status": named}
+    if retry_after.isdigit():
+        # Where others send a header, Google's API has a detail in the body.
+        error["details"] = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{retry_after}s"}]
+    return encode({"error": error})
 
 
 def _event(chunk: dict[str, Any]) -> bytes:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from zot.providers.lab.api import Ask, Block, Run, Tool, encode, next_call
+from zot.providers.lab.api import Ask, Block, Run, Tool, encode, next_call, tokens_in
 from zot.providers.lab.directives import Usage
 
 _STOPS = {"end_turn": "stop", "tool_use": "tool_calls", "refusal": "content_filter", "pause_turn": "stop"}
@@ -56,7 +56,26 @@ class _Request(msgspec.Struct):
 _requests = msgspec.json.Decoder(_Request)
 
 
-class ChatApi:
+class OpenAiApi:
+    """What both of OpenAI's APIs have in common."""
+
+    overloaded = 503
+
+    def failure(self, status: int, message: str, code: str = "", *, retry_after: str = "") -> bytes:
+        return openai_error(status, message, code)
+
+    def count(self, body: bytes) -> bytes:
+        msgspec.json.decode(body, type=dict[str, Any])
+        return encode({"object": "response.input_tokens", "input_tokens": tokens_in(body)})
+
+    def models(self, name: str) -> bytes:
+        return encode({"object": "list", "data": [_model(name)]})
+
+    def model(self, name: str) -> bytes:
+        return encode(_model(name))
+
+
+class ChatApi(OpenAiApi):
     """Requests to, and errors of, ``POST /v1/chat/completions``."""
 
     def read(self, body: bytes) -> Ask:
@@ -75,9 +94,6 @@ class ChatApi:
 
     def voice(self, ask: Ask, number: int, usage: Usage) -> ChatVoice:
         return ChatVoice(ask, number, usage)
-
-    def failure(self, status: int, message: str, code: str = "") -> bytes:
-        return openai_error(status, message, code)
 
 
 class ChatVoice:
@@ -155,10 +171,14 @@ class ChatVoice:
 
 def openai_error(status: int, message: str, code: str) -> bytes:
     """Return the body of an error as OpenAI's APIs phrase it."""
-    kind = "server_error" if status >= 500 else "invalid_request_error"
+    kind = "server_error" if status >= 500 else "requests" if status == 429 else "invalid_request_error"
     return encode(
         {"error": {"message": message, "type": code or kind, "param": None, "code": code or _CODES.get(status)}}
     )
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "zot"}
 
 
 def _texts(message: _Message, before: str) -> list[str]:

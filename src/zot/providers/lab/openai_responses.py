@@ -9,7 +9,7 @@ import msgspec
 
 from zot.providers.lab.api import Ask, Block, Run, Tool, encode, next_call
 from zot.providers.lab.directives import Usage
-from zot.providers.lab.openai_chat import openai_error
+from zot.providers.lab.openai_chat import OpenAiApi
 
 _INCOMPLETE = {"length": "max_output_tokens", "refusal": "content_filter"}
 _ITEM_PREFIX = {"text": "msg", "thinking": "rs", "redacted": "rs", "call": "fc"}
@@ -43,7 +43,7 @@ class _Request(msgspec.Struct):
 _requests = msgspec.json.Decoder(_Request)
 
 
-class ResponsesApi:
+class ResponsesApi(OpenAiApi):
     """Requests to, and errors of, ``POST /v1/responses``."""
 
     def read(self, body: bytes) -> Ask:
@@ -65,9 +65,6 @@ class ResponsesApi:
 
     def voice(self, ask: Ask, number: int, usage: Usage) -> ResponsesVoice:
         return ResponsesVoice(ask.model, number, usage)
-
-    def failure(self, status: int, message: str, code: str = "") -> bytes:
-        return openai_error(status, message, code)
 
 
 class ResponsesVoice:

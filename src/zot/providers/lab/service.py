@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from zot.errors import ConfigError
 from zot.providers.lab import directives as d
-from zot.providers.lab.api import Api, Ask, encode, status_of
+from zot.providers.lab.api import Api, Ask, status_of
 from zot.providers.lab.performance import Performance
 from zot.providers.lab.plan import Pause, Plan, Step
 from zot.providers.lab.script import Script
@@ -18,6 +19,12 @@ from zot.providers.lab.stage import Stage
 
 _JSON = {"content-type": "application/json"}
 _STREAM = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+
+
+_GET = ("GET", "HEAD")
+_LOOPBACK = re.compile(
+    r"https?://(?:localhost|[\w-]+\.localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::\d{1,5})?", re.IGNORECASE
+)
 
 
 class Service:
@@ -31,98 +38,153 @@ class Service:
         """Plan the answer to a request. Header names are lower case. Whatever is wrong becomes an HTTP error."""
         self._number += 1
         ids = {"request-id": f"req_lab_{self._number}", "x-request-id": f"req_lab_{self._number}"}
-        path = target.partition("?")[0]
-        if method in ("GET", "HEAD") and path in ("/v1/models", "/models", "/v1beta/models"):
-            return Plan(200, {**ids, **_JSON}, iter([encode(_MODELS)]))
-        api = _api(path)
-        if api is None or method != "POST":
-            message = f"lab has no {method} {target}; it has GET /v1/models and POST {', '.join(_PATHS)}"
-            return _failure(api or _default(), 404, message, ids)
+        common = {**ids, **_origin_headers(headers)}
+        route = _route(target, headers)
+        if method == "OPTIONS":
+            return _preflight(route.api, headers, common)
         try:
-            ask = api.read(body)
-            reply = self._stage.reply(ask, lambda: _fingerprint(headers, ask.model, body))
+            match route.what:
+                case "reply" if method == "POST":
+                    return self._reply(route.api, headers, body, common)
+                case "count" if method == "POST":
+                    return _whole(route.api.count(body), common)
+                case "models" if method in _GET:
+                    return _whole(route.api.models(_MODEL), common)
+                case "model" if method in _GET:
+                    return _whole(route.api.model(route.model), common)
+                case _:
+                    return _failure(route.api, 404, f"lab has no {method} {target}; it has {_PATHS}", common)
         except ConfigError as exc:
-            return _failure(api, 400, str(exc), ids)
+            return _failure(route.api, 400, str(exc), common)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as exc:
-            return _failure(api, 400, f"not a request: {exc}", ids)
-        return self._perform(reply, api, ask, ids)
+            return _failure(route.api, 400, f"not a request: {exc}", common)
 
     def refuse(self, status: int, message: str) -> Plan:
         """Plan the answer to what is no HTTP request."""
-        return _failure(_default(), status, message, {})
+        return _failure(_anthropic(), status, message, {})
 
-    def _perform(self, reply: Sequence[d.Directive], api: Api, ask: Ask, ids: Mapping[str, str]) -> Plan:
+    def _reply(self, api: Api, headers: Mapping[str, str], body: bytes, common: Mapping[str, str]) -> Plan:
+        ask = api.read(body)
+        reply = self._stage.reply(ask, lambda: _fingerprint(headers, ask.model, body))
         status = _status(reply, api, ask)
         if status is not None:
-            made = api.failure(status.code, f"status {status.code}, as scripted")
-            body = made if status.body is None else status.body.encode(errors="replace")
-            return Plan(status.code, {**ids, **_JSON, **status.headers}, iter([*_waits(reply), body]))
+            code = status.code or api.overloaded
+            made = api.failure(code, f"status {code}, as scripted", retry_after=status.headers.get("retry-after", ""))
+            scripted = made if status.body is None else status.body.encode(errors="replace")
+            return Plan(code, {**common, **_JSON, **status.headers}, iter([*_waits(reply), scripted]))
         reply = [call_shell(part, ask.tools) if isinstance(part, d.Shell) else part for part in reply]
         usage = next((part for part in reply if isinstance(part, d.Usage)), d.Usage())
         voice = api.voice(ask, self._number, usage)
         performance = Performance(reply, voice, ask.next_call, self._stage.script.help)
         if ask.stream:
-            return Plan(200, {**ids, **_STREAM}, performance.steps())
-        return Plan(200, {**ids, **_JSON}, performance.whole())
+            return Plan(200, {**common, **_STREAM}, performance.steps())
+        return Plan(200, {**common, **_JSON}, performance.whole())
 
 
-_PATHS = (
-    "/v1/messages",
-    "/v1/chat/completions",
-    "/v1/responses",
-    "/v1beta/models/MODEL:streamGenerateContent",
-)
-
-#: One list that the clients of every vendor can read.
-_MODELS = {
-    "object": "list",
-    "data": [
-        {
-            "id": "lab-1",
-            "object": "model",
-            "type": "model",
-            "display_name": "lab-1",
-            "owned_by": "zot",
-            "created": 0,
-            "created_at": "1970-01-01T00:00:00Z",
-        }
-    ],
-    "has_more": False,
-    "first_id": "lab-1",
-    "last_id": "lab-1",
-    "models": [{"name": "models/lab-1", "version": "1", "displayName": "lab-1"}],
-}
+_MODEL = "lab-1"
+_PATHS = """\
+POST /v1/messages, /v1/messages/count_tokens, /v1/chat/completions, /v1/responses, /v1/responses/input_tokens, \
+/v1beta/models/MODEL:generateContent, :streamGenerateContent and :countTokens, \
+GET /v1/models, /v1/models/MODEL, /v1beta/models and /v1beta/models/MODEL"""
 
 
-def _api(path: str) -> Api | None:
-    """Return the API behind a path. Each is imported when it is first asked for."""
-    if "/models/" in path:
+class _Route(msgspec.Struct, frozen=True):
+    """Where a request goes. ``what`` is "nothing" for paths that lab does not have: then the API phrases the error."""
+
+    api: Api
+    what: Literal["reply", "count", "models", "model", "nothing"]
+    model: str = ""
+
+
+def _route(target: str, headers: Mapping[str, str]) -> _Route:
+    """Return what a path asks for. Each API is imported when it is first asked for."""
+    path, _, query = target.partition("?")
+    if ":" in path:
         from zot.providers.lab.gemini import GeminiApi
 
-        return GeminiApi.at(path)
+        api = GeminiApi.at(path)
+        if api is not None:
+            return _Route(api, "count" if path.endswith(":countTokens") else "reply")
     match path.removeprefix("/v1"):
         case "/messages":
-            return _default()
+            return _Route(_anthropic(), "reply")
+        case "/messages/count_tokens":
+            return _Route(_anthropic(), "count")
         case "/chat/completions":
-            from zot.providers.lab.openai_chat import ChatApi
-
-            return ChatApi()
-        case "/responses":
+            return _Route(_chat(), "reply")
+        case "/responses" | "/responses/input_tokens" as rest:
             from zot.providers.lab.openai_responses import ResponsesApi
 
-            return ResponsesApi()
+            return _Route(ResponsesApi(), "reply" if rest == "/responses" else "count")
         case _:
-            return None
+            pass
+    vendor = _vendor(path, query, headers)
+    found = _MODELS.fullmatch(path)
+    if found is None:
+        return _Route(vendor, "nothing")
+    if found[1] is None:
+        return _Route(vendor, "models")
+    from urllib.parse import unquote
+
+    return _Route(vendor, "model", unquote(found[1]))
 
 
-def _default() -> Api:
+_MODELS = re.compile(r"(?:/v1(?:beta|alpha)?)?/models(?:/([^:]+))?/?")
+
+
+def _vendor(path: str, query: str, headers: Mapping[str, str]) -> Api:
+    """Return the API in whose words to answer where several vendors have the same path."""
+    if path.startswith(("/v1beta", "/v1alpha")) or "x-goog-api-key" in headers or "&key=" in f"&{query}":
+        from zot.providers.lab.gemini import GeminiApi
+
+        return GeminiApi("", stream=False)
+    if "anthropic-version" in headers or "x-api-key" in headers or path.startswith("/v1/messages"):
+        return _anthropic()
+    return _chat()
+
+
+def _anthropic() -> Api:
     from zot.providers.lab.anthropic import AnthropicApi
 
     return AnthropicApi()
 
 
-def _failure(api: Api, status: int, message: str, ids: Mapping[str, str]) -> Plan:
-    return Plan(status, {**ids, **_JSON}, iter([api.failure(status, message)]))
+def _chat() -> Api:
+    from zot.providers.lab.openai_chat import ChatApi
+
+    return ChatApi()
+
+
+def _whole(body: bytes, common: Mapping[str, str]) -> Plan:
+    return Plan(200, {**common, **_JSON}, iter([body]))
+
+
+def _failure(api: Api, status: int, message: str, common: Mapping[str, str]) -> Plan:
+    return Plan(status, {**common, **_JSON}, iter([api.failure(status, message)]))
+
+
+def _origin_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Let pages from this machine read the answer. Pages from elsewhere must not: their browser keeps it from them."""
+    origin = headers.get("origin", "")
+    if not _LOOPBACK.fullmatch(origin):
+        return {}
+    exposed = "request-id, x-request-id, retry-after"
+    return {"access-control-allow-origin": origin, "access-control-expose-headers": exposed, "vary": "origin"}
+
+
+def _preflight(api: Api, headers: Mapping[str, str], common: Mapping[str, str]) -> Plan:
+    """Answer OPTIONS, with which browsers ask whether a page may send a request."""
+    methods = "GET, HEAD, POST, OPTIONS"
+    if "origin" not in headers:
+        return Plan(204, {**common, "allow": methods}, iter(()))
+    if "access-control-allow-origin" not in common:
+        return _failure(api, 403, "lab answers only pages of this machine: localhost, 127.0.0.1 or [::1]", common)
+    allowed = {
+        "access-control-allow-methods": methods,
+        "access-control-allow-headers": headers.get("access-control-request-headers", "*"),
+        "access-control-max-age": "600",
+    }
+    return Plan(204, {**common, **allowed}, iter(()))
 
 
 _KEYS = ("x-api-key", "authorization", "x-goog-api-key")
@@ -162,7 +224,7 @@ def _status(reply: Sequence[d.Directive], api: Api, ask: Ask) -> d.Status | None
             case d.Status():
                 return part
             case d.Error(code=code, message=message) if not ask.stream:
-                status = status_of(code)
+                status = api.overloaded if code == "overloaded_error" else status_of(code)
                 return d.Status(status, {}, api.failure(status, message, code).decode())
             case _:
                 pass
