@@ -210,9 +210,9 @@ def _pi_files(target: Target) -> dict[str, str]:
 
 
 def _opencode(target: Target, prompt: str, again: bool) -> list[str]:
-    resume = ["--continue"] if again else []
-    # An argument with spaces would arrive in quotation marks.
-    return ["opencode", "run", *resume, "--auto", "--model", f"lab/{MODEL}", "--", *prompt.split(" ")]
+    # From standard input: arguments with spaces arrive in quotation marks, and numbers not at all.
+    run = f"opencode run {'--continue' if again else ''} --auto --model lab/{MODEL}"
+    return ["sh", "-c", f'printf %s "$1" | {run}', "sh", prompt]
 
 
 _OPENCODE_APIS = {
