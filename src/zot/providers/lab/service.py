@@ -71,7 +71,8 @@ class Service:
             code = status.code or api.overloaded
             made = api.failure(code, f"status {code}, as scripted", retry_after=status.headers.get("retry-after", ""))
             scripted = made if status.body is None else status.body.encode(errors="replace")
-            return Plan(code, {**common, **_JSON, **status.headers}, iter([*_waits(reply), scripted]))
+            sent = {**common, **_JSON, **api.failure_headers(code), **status.headers}
+            return Plan(code, sent, iter([*_waits(reply), scripted]))
         reply = [call_shell(part, ask.tools) if isinstance(part, d.Shell) else part for part in reply]
         usage = next((part for part in reply if isinstance(part, d.Usage)), d.Usage())
         voice = api.voice(ask, self._number, usage)
@@ -160,7 +161,7 @@ def _whole(body: bytes, common: Mapping[str, str]) -> Plan:
 
 
 def _failure(api: Api, status: int, message: str, common: Mapping[str, str]) -> Plan:
-    return Plan(status, {**common, **_JSON}, iter([api.failure(status, message)]))
+    return Plan(status, {**common, **_JSON, **api.failure_headers(status)}, iter([api.failure(status, message)]))
 
 
 def _origin_headers(headers: Mapping[str, str]) -> dict[str, str]:
