@@ -243,6 +243,95 @@ async def test_only_messages_of_the_user_are_the_prompt(role: str) -> None:
         assert b"bash" in await read_all(await send(transport, request, target=target)), target
 
 
+class Continued:
+    """A client of the Responses API that sends only what is new."""
+
+    def __init__(self, lines: str) -> None:
+        self.transport = playing(lines)
+        self.id: str | None = None
+
+    async def ask(self, new: object, *, previous: str | None = None, **more: object) -> Any:
+        document = {"model": "m", "input": new, "previous_response_id": previous or self.id, **more}
+        response = await send(self.transport, json.dumps(document).encode(), target=RESPONSES)
+        answered = json.loads(await read_all(response))
+        self.id = answered.get("id", self.id)
+        return answered
+
+    async def said(self, new: object, **more: Any) -> str:
+        [item] = (await self.ask(new, **more))["output"]
+        return str(json.loads(item["arguments"])["command"] if "arguments" in item else item["content"][0]["text"])
+
+
+def result(id_: str) -> list[dict[str, str]]:
+    return [{"type": "function_call_output", "call_id": id_, "output": "ok"}]
+
+
+async def test_a_response_continues_the_one_before_it() -> None:
+    client = Continued(AGENT)
+    first = await client.ask("!work")
+    assert [await client.said(result("call_lab_1")), await client.said(result("call_lab_2"))] == ["b", "worked"]
+    assert [await client.said("!other"), await client.said("hello")] == ["other", "a"]
+    assert await client.said(result("call_lab_1"), previous=first["id"]) == "b"
+
+
+async def test_call_ids_are_new_to_a_conversation_that_is_continued() -> None:
+    client = Continued(AGENT)
+    answers = [await client.ask("!work"), await client.ask(result("call_lab_1"))]
+    assert [answer["output"][0]["call_id"] for answer in answers] == ["call_lab_1", "call_lab_2"]
+
+
+async def test_a_streamed_response_can_be_continued() -> None:
+    client = Continued(AGENT)
+    request = json.dumps({"model": "m", "input": "!work", "stream": True}).encode()
+    await read_all(await send(client.transport, request, target=RESPONSES))
+    assert await client.said(result("call_lab_1"), previous="resp_lab_1") == "b"
+
+
+async def test_a_retry_of_a_continued_response_is_recognised() -> None:
+    client = Continued('scene\ncall bash {"command": "a"}\n---\nstatus 529\n---\nsay end')
+    await client.ask("go")
+    assert "error" in await client.ask(result("call_lab_1"))
+    assert await client.said(result("call_lab_1")) == "end"
+
+
+@pytest.mark.parametrize(
+    ("more", "param", "code"),
+    [
+        ({"previous": "resp_lab_9"}, "previous_response_id", "previous_response_not_found"),
+        ({"conversation": "conv_1"}, "conversation", "conversation_not_found"),
+        ({"conversation": {"id": "conv_1"}}, "conversation", "conversation_not_found"),
+    ],
+)
+async def test_a_conversation_that_lab_does_not_have_is_refused(more: dict[str, Any], param: str, code: str) -> None:
+    error = (await Continued(AGENT).ask("!work", **more))["error"]
+    assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", param, code)
+
+
+async def test_a_response_that_is_not_to_be_stored_is_not() -> None:
+    client = Continued(AGENT)
+    await client.ask("!work", store=False)
+    assert "store=false" in (await client.ask(result("call_lab_1")))["error"]["message"]
+
+
+async def test_a_response_that_broke_off_is_not_remembered() -> None:
+    client = Continued("scene\nsay half\nno-end")
+    request = json.dumps({"model": "m", "input": "go", "stream": True}).encode()
+    await read_all(await send(client.transport, request, target=RESPONSES))
+    assert "not found" in (await client.ask("more", previous="resp_lab_1"))["error"]["message"]
+
+
+@pytest.mark.parametrize(("limit", "most"), [("_MOST_RESPONSES", 2), ("_MOST_CHARS", 1000)])
+async def test_remembered_responses_are_bounded(monkeypatch: pytest.MonkeyPatch, limit: str, most: int) -> None:
+    monkeypatch.setattr(f"zot.providers.lab.openai_responses.{limit}", most)
+    client = Continued("scene\nsay ok")
+    ids = []
+    for number in range(3):
+        client.id = None
+        ids.append((await client.ask(f"{number}" * 300))["id"])
+    assert "error" in await client.ask("more", previous=ids[0])
+    assert await client.said("more", previous=ids[2]) == "ok"
+
+
 async def test_the_last_text_of_a_message_is_the_prompt() -> None:
     parts = [{"type": "text", "text": "some context"}, {"type": "text", "text": "two x"}]
     assert await said(playing(PLAY), body({"role": "user", "content": parts})) == "two: x"

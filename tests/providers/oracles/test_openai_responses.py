@@ -117,6 +117,18 @@ def test_the_client_tries_again(lab_url: str, status: int | str, *, stream: bool
     assert text == "ok"
 
 
+def test_the_client_continues_a_response(lab_url: str) -> None:
+    asked = told("call read {} id=c1 ;; --- ;; say ok")
+    with connected(lab_url) as client:
+        first = client.responses.create(model="lab-1", input=asked)
+        results: Any = [{"type": "function_call_output", "call_id": "c1", "output": "x"}]
+        second = client.responses.create(model="lab-1", input=results, previous_response_id=first.id)
+        with pytest.raises(openai.BadRequestError, match="not found") as raised:
+            client.responses.create(model="lab-1", input="x", previous_response_id="resp_nowhere")
+    assert second.output_text == "ok"
+    assert raised.value.code == "previous_response_not_found"
+
+
 def test_the_client_counts_tokens(lab_url: str) -> None:
     with connected(lab_url) as client:
         assert client.responses.input_tokens.count(model="lab-1", input="hi").input_tokens > 0

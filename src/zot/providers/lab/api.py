@@ -29,6 +29,15 @@ STATUSES: Mapping[str, int] = {
 _OUR_CALL = re.compile(r"\w+_lab_(\d+)")
 
 
+class Refusal(Exception):
+    """A request that reads, but cannot be answered. ``code`` and ``param`` are OpenAI's."""
+
+    def __init__(self, message: str, *, code: str, param: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.param = param
+
+
 class Tool(msgspec.Struct, frozen=True):
     """A tool that a request offers. ``schema`` is the JSON schema of its arguments."""
 

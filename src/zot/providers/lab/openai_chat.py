@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from zot.providers.lab.api import Ask, Block, Run, Tool, encode, next_call, tokens_in
+from zot.providers.lab.api import Ask, Block, Refusal, Run, Tool, encode, next_call, tokens_in
 from zot.providers.lab.directives import Usage
 
 _STOPS = {"end_turn": "stop", "tool_use": "tool_calls", "refusal": "content_filter", "pause_turn": "stop"}
@@ -171,6 +171,12 @@ class ChatVoice:
     def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
         return _event(encode({"object": "chat.completion.chunk", **self._about, "choices": [choice]}))
+
+
+def openai_refusal(refusal: Refusal) -> bytes:
+    """Return the body of an error for a request that names something which is not there."""
+    error = {"message": str(refusal), "type": "invalid_request_error", "param": refusal.param, "code": refusal.code}
+    return encode({"error": error})
 
 
 def openai_error(status: int, message: str, code: str) -> bytes:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import groupby
 from typing import Any
 
 import msgspec
 
-from zot.providers.lab.api import Ask, Block, Run, Tool, encode, next_call
+from zot.providers.lab.api import Ask, Block, Refusal, Run, Tool, encode, next_call
 from zot.providers.lab.directives import Usage
 from zot.providers.lab.openai_chat import OpenAiApi
 
 _INCOMPLETE = {"length": "max_output_tokens", "refusal": "content_filter"}
+_MOST_RESPONSES = 256
+_MOST_CHARS = 16 * 1024 * 1024
+#: An item takes room even if it says nothing.
+_ITEM_CHARS = 100
 _ITEM_PREFIX = {"text": "msg", "thinking": "rs", "redacted": "rs", "call": "fc"}
 
 
@@ -35,7 +40,10 @@ class _Tool(msgspec.Struct):
 
 class _Request(msgspec.Struct):
     model: str
-    input: str | list[_Item]
+    input: str | list[_Item] = ""
+    previous_response_id: str | None = None
+    conversation: Any = None
+    store: bool | None = None
     stream: bool | None = False
     tools: list[_Tool] | None = None
 
@@ -43,12 +51,57 @@ class _Request(msgspec.Struct):
 _requests = msgspec.json.Decoder(_Request)
 
 
+class Responses:
+    """The conversations that earlier responses ended, by their ids. Bounded: the oldest are forgotten.
+
+    Kept is only what chooses a scene: the user's texts, and that there were replies and calls.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, list[_Item]] = {}
+        self._sizes: dict[str, int] = {}
+
+    def find(self, id_: str) -> list[_Item]:
+        """Return the conversation up to the response with this id. Raise Refusal if it is not known."""
+        if id_ not in self._known:
+            raise Refusal(
+                f"Previous response with id '{id_}' not found: lab remembers the last {_MOST_RESPONSES} responses, "
+                "except those with store=false",
+                code="previous_response_not_found",
+                param="previous_response_id",
+            )
+        return self._known[id_]
+
+    def remember(self, id_: str, items: list[_Item]) -> None:
+        """Keep a conversation, and forget the oldest ones if they are too many or too long."""
+        kept = [_Item(item.type, item.role, _kept(item), item.call_id) for item in items]
+        self._known[id_] = kept
+        self._sizes[id_] = sum(_ITEM_CHARS + sum(map(len, _texts(item))) for item in kept)
+        while len(self._known) > _MOST_RESPONSES or (len(self._known) > 1 and sum(self._sizes.values()) > _MOST_CHARS):
+            oldest = next(iter(self._known))
+            del self._known[oldest], self._sizes[oldest]
+
+
 class ResponsesApi(OpenAiApi):
-    """Requests to, and errors of, ``POST /v1/responses``."""
+    """One request to, and the errors of, ``POST /v1/responses``."""
+
+    def __init__(self, responses: Responses | None = None) -> None:
+        self._responses = responses or Responses()
+        self._items: list[_Item] = []
+        self._store = True
 
     def read(self, body: bytes) -> Ask:
         request = _requests.decode(body)
+        if request.conversation is not None:
+            raise Refusal(
+                "lab keeps no conversations: continue with previous_response_id, or send the whole input",
+                code="conversation_not_found",
+                param="conversation",
+            )
         items = [_Item(role="user", content=request.input)] if isinstance(request.input, str) else request.input
+        if request.previous_response_id is not None:
+            items = [*self._responses.find(request.previous_response_id), *items]
+        self._items, self._store = items, request.store is not False
         run = Run()
         for spoken, group in groupby(items, _is_spoken):
             if spoken:
@@ -64,7 +117,11 @@ class ResponsesApi(OpenAiApi):
         return Ask(request.model, bool(request.stream), run.texts(), tools, next_call(ids))
 
     def voice(self, ask: Ask, number: int, usage: Usage) -> ResponsesVoice:
-        return ResponsesVoice(ask.model, number, usage)
+        return ResponsesVoice(ask.model, number, usage, self._remember if self._store else None)
+
+    def _remember(self, id_: str, blocks: list[Block]) -> None:
+        calls = [_Item("function_call", call_id=block.id) for block in blocks if block.kind == "call"]
+        self._responses.remember(id_, [*self._items, *(calls or [_Item(role="assistant")])])
 
 
 class ResponsesVoice:
@@ -72,9 +129,12 @@ class ResponsesVoice:
 
     call_prefix = "call_lab_"
 
-    def __init__(self, model: str, number: int, usage: Usage) -> None:
+    def __init__(
+        self, model: str, number: int, usage: Usage, remember: Callable[[str, list[Block]], None] | None = None
+    ) -> None:
         self._model = model
         self._number = number
+        self._remember = remember
         self._sequence = 0
         self._usage = {
             "input_tokens": usage.input + usage.cache_read + usage.cache_write,
@@ -136,6 +196,8 @@ class ResponsesVoice:
 
     def end(self, blocks: list[Block], stop: str, *, twice: bool) -> list[bytes]:
         response = self._ended(blocks, stop)
+        if self._remember is not None:
+            self._remember(response["id"], blocks)
         return [self._event(f"response.{response['status']}", {"response": response})]
 
     def whole(self, blocks: list[Block], stop: str) -> bytes:
@@ -234,6 +296,10 @@ def _is_spoken(item: _Item) -> bool:
 def _is_call(item: _Item) -> bool:
     """True for function_call, custom_tool_call, local_shell_call and the like."""
     return item.type.endswith("_call")
+
+
+def _kept(item: _Item) -> list[_Part]:
+    return [_Part("input_text", text) for text in _texts(item)] if item.role == "user" else []
 
 
 def _texts(item: _Item) -> list[str]:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from zot.errors import ConfigError
 from zot.providers.lab import directives as d
-from zot.providers.lab.api import Api, Ask, status_of
+from zot.providers.lab.api import Api, Ask, Refusal, status_of
 from zot.providers.lab.performance import Performance
 from zot.providers.lab.plan import Pause, Plan, Step
 from zot.providers.lab.script import Script
 from zot.providers.lab.shell import call_shell
 from zot.providers.lab.stage import Stage
+
+if TYPE_CHECKING:
+    from zot.providers.lab.openai_responses import Responses
 
 _JSON = {"content-type": "application/json"}
 _STREAM = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
@@ -33,13 +36,14 @@ class Service:
     def __init__(self, script: Script) -> None:
         self._stage = Stage(script)
         self._number = 0
+        self._responses: Responses | None = None
 
     def answer(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Plan:
         """Plan the answer to a request. Header names are lower case. Whatever is wrong becomes an HTTP error."""
         self._number += 1
         ids = {"request-id": f"req_lab_{self._number}", "x-request-id": f"req_lab_{self._number}"}
         common = {**ids, **_origin_headers(headers)}
-        route = _route(target, headers)
+        route = self._route(target, headers)
         if method == "OPTIONS":
             return _preflight(route.api, headers, common)
         try:
@@ -54,6 +58,10 @@ class Service:
                     return _whole(route.api.model(route.model), common)
                 case _:
                     return _failure(route.api, 404, f"lab has no {method} {target}; it has {_PATHS}", common)
+        except Refusal as refusal:
+            from zot.providers.lab.openai_chat import openai_refusal
+
+            return Plan(400, {**common, **_JSON}, iter([openai_refusal(refusal)]))
         except ConfigError as exc:
             return _failure(route.api, 400, str(exc), common)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as exc:
@@ -62,6 +70,39 @@ class Service:
     def refuse(self, status: int, message: str) -> Plan:
         """Plan the answer to what is no HTTP request."""
         return _failure(_anthropic(), status, message, {})
+
+    def _route(self, target: str, headers: Mapping[str, str]) -> _Route:
+        """Return what a path asks for. Each API is imported when it is first asked for."""
+        path, _, query = target.partition("?")
+        if ":" in path:
+            from zot.providers.lab.gemini import GeminiApi
+
+            api = GeminiApi.at(path)
+            if api is not None:
+                return _Route(api, "count" if path.endswith(":countTokens") else "reply")
+        match path.removeprefix("/v1"):
+            case "/messages":
+                return _Route(_anthropic(), "reply")
+            case "/messages/count_tokens":
+                return _Route(_anthropic(), "count")
+            case "/chat/completions":
+                return _Route(_chat(), "reply")
+            case "/responses" | "/responses/input_tokens" as rest:
+                from zot.providers.lab.openai_responses import Responses, ResponsesApi
+
+                self._responses = self._responses or Responses()
+                return _Route(ResponsesApi(self._responses), "reply" if rest == "/responses" else "count")
+            case _:
+                pass
+        vendor = _vendor(path, query, headers)
+        found = _MODELS.fullmatch(path)
+        if found is None:
+            return _Route(vendor, "nothing")
+        if found[1] is None:
+            return _Route(vendor, "models")
+        from urllib.parse import unquote
+
+        return _Route(vendor, "model", unquote(found[1]))
 
     def _reply(self, api: Api, headers: Mapping[str, str], body: bytes, common: Mapping[str, str]) -> Plan:
         ask = api.read(body)
@@ -95,39 +136,6 @@ class _Route(msgspec.Struct, frozen=True):
     api: Api
     what: Literal["reply", "count", "models", "model", "nothing"]
     model: str = ""
-
-
-def _route(target: str, headers: Mapping[str, str]) -> _Route:
-    """Return what a path asks for. Each API is imported when it is first asked for."""
-    path, _, query = target.partition("?")
-    if ":" in path:
-        from zot.providers.lab.gemini import GeminiApi
-
-        api = GeminiApi.at(path)
-        if api is not None:
-            return _Route(api, "count" if path.endswith(":countTokens") else "reply")
-    match path.removeprefix("/v1"):
-        case "/messages":
-            return _Route(_anthropic(), "reply")
-        case "/messages/count_tokens":
-            return _Route(_anthropic(), "count")
-        case "/chat/completions":
-            return _Route(_chat(), "reply")
-        case "/responses" | "/responses/input_tokens" as rest:
-            from zot.providers.lab.openai_responses import ResponsesApi
-
-            return _Route(ResponsesApi(), "reply" if rest == "/responses" else "count")
-        case _:
-            pass
-    vendor = _vendor(path, query, headers)
-    found = _MODELS.fullmatch(path)
-    if found is None:
-        return _Route(vendor, "nothing")
-    if found[1] is None:
-        return _Route(vendor, "models")
-    from urllib.parse import unquote
-
-    return _Route(vendor, "model", unquote(found[1]))
 
 
 _MODELS = re.compile(r"(?:/v1(?:beta|alpha)?)?/models(?:/([^:]+))?/?")
