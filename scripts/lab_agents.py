@@ -661,7 +661,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--scene", action="append", choices=[scene.name for scene in SCENES], help="which scenes (all)")
     parser.add_argument("--api", action="append", choices=["anthropic", "responses", "chat", "gemini"])
     parser.add_argument("--cache", type=Path, default=ROOT / ".lab-agents", help="where agents are installed")
-    parser.add_argument("--timeout", type=float, default=120, metavar="SECONDS", help="for one prompt (120)")
+    parser.add_argument("--timeout", type=float, default=180, metavar="SECONDS", help="for one prompt (180)")
     parser.add_argument("--isolated", action="store_true", help=argparse.SUPPRESS)
     settings = parser.parse_args(argv)
     unknown = sorted(set(settings.agents) - set(names))
