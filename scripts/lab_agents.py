@@ -548,7 +548,7 @@ def _children() -> list[int]:
 @contextmanager
 def lab(log: Path) -> Iterator[str]:
     """Serve the built-in script on a free port of the loopback interface; yield its base URL."""
-    command = [sys.executable, "-m", "zot", "lab", "serve"]
+    command = [sys.executable, "-m", "zot", "lab", "serve", "--log"]
     with log.open("wb") as errors, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as server:
         try:
             assert server.stdout is not None

@@ -26,6 +26,7 @@ _FLAGS = (
     flags.Flag("--script", "what to play; without it, the built-in demonstration", value="FILE"),
     flags.Flag("--host", "where to listen (127.0.0.1)", value="ADDRESS"),
     flags.Flag("--port", "which port; 0, the default, takes a free one", value="N", parse=_port),
+    flags.Flag("--log", "print a line per request on standard error: prompt, tools, scene, reply, faults"),
 )
 _CHECK_SUMMARY = "Look for mistakes in a lab script, and play nothing. The first one is reported with its line."
 _SUMMARY = """\
@@ -46,7 +47,8 @@ def main(argv: Sequence[str]) -> int:
         return 0
     import asyncio
 
-    return asyncio.run(_serve(script, settings.get("host", "127.0.0.1"), settings.get("port", 0)))
+    log = _Log(2) if settings.get("log") else None
+    return asyncio.run(_serve(script, settings.get("host", "127.0.0.1"), settings.get("port", 0), log))
 
 
 def _usage(words: Sequence[str]) -> str:
@@ -55,7 +57,34 @@ def _usage(words: Sequence[str]) -> str:
     return flags.usage("zot lab serve", _SUMMARY, _FLAGS)
 
 
-async def _serve(script: Script, host: str, port: int) -> int:
+class _Log:
+    """Writes lines to a descriptor and never waits: a line that would block is dropped and counted."""
+
+    #: A pipe that is writable takes so many bytes at once.
+    _MOST_BYTES = 4096
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._dropped = 0
+
+    def __call__(self, line: str) -> None:
+        import select
+
+        note = f"({self._dropped} lines dropped) " if self._dropped else ""
+        data = f"{note}{line}".encode(errors="replace")[: self._MOST_BYTES - 1] + b"\n"
+        try:
+            poll = select.poll()
+            poll.register(self._descriptor, select.POLLOUT)
+            if not any(event & select.POLLOUT for _, event in poll.poll(0)):
+                raise BlockingIOError
+            os.write(self._descriptor, data)
+        except OSError:
+            self._dropped += 1
+        else:
+            self._dropped = 0
+
+
+async def _serve(script: Script, host: str, port: int, log: _Log | None) -> int:
     """Serve until a signal comes; return the exit code, 1 if nobody could be told where."""
     import asyncio
     import signal
@@ -79,7 +108,7 @@ async def _serve(script: Script, host: str, port: int) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
     try:
-        await serve(script, host=host, port=port, ready=announce)
+        await serve(script, host=host, port=port, ready=announce, log_request=log)
     except asyncio.CancelledError:
         if serving.uncancel() > 0:
             raise

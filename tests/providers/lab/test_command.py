@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 import forked
 from harness import environment
+from zot.providers.lab.script import demo
 
-from .talk import WAIT_S
+from .talk import WAIT_S, body
 
 ZOT = (sys.executable, "-m", "zot", "lab")
 
@@ -36,6 +40,58 @@ def test_the_address_is_printed_and_a_signal_ends_it() -> None:
         assert server.stdout.readline().startswith("http://127.0.0.1:")
         server.send_signal(signal.SIGTERM)
         assert server.wait(WAIT_S) == 0
+
+
+def test_the_log_tells_of_every_request() -> None:
+    with subprocess.Popen(
+        [*ZOT, "serve", "--log"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+    ) as server:
+        assert server.stdout is not None
+        assert server.stderr is not None
+        url = server.stdout.readline().strip()
+        for prompt in ("!bash ls -l", "!cut-utf8", "!retry 1", "x\x1b[2J\n" + "y" * 300):
+            post(url, body(prompt))
+        post(url, b"{")
+        post(url, None)
+        lines = [server.stderr.readline() for _ in range(6)]
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(WAIT_S) == 0
+    about = "model=lab stream=yes"
+    [number] = [scene.number for scene in demo().scenes if scene.word == "!bash"]
+    assert lines[0] == (
+        f"req_lab_1 POST /v1/messages status=200 {about} "
+        f'prompt="!bash ls -l" tools=bash scene="!bash (demo.lab:{number})" reply=1/2 says="split, call bash"\n'
+    )
+    assert lines[1].endswith('reply=1/1 says=say fault="cut utf8"\n')
+    assert lines[2].startswith(f"req_lab_3 POST /v1/messages status=529 {about} ")
+    assert lines[2].endswith('reply=1/2 fault="status overloaded"\n')
+    assert 'prompt="x\\u001b[2J\\ny' in lines[3]
+    assert lines[4].startswith('req_lab_5 POST /v1/messages status=400 error="not a request: ')
+    assert lines[5] == "req_lab_6 GET /v1/messages status=404 error=" + lines[5].partition("error=")[2]
+
+
+def post(url: str, data: bytes | None) -> None:
+    """Ask, and do not care for the answer."""
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        urllib.request.urlopen(f"{url}/v1/messages", data, timeout=WAIT_S).read()
+
+
+def test_a_log_that_nobody_reads_does_not_stop_the_server() -> None:
+    with subprocess.Popen(
+        [*ZOT, "serve", "--log"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+    ) as server:
+        assert server.stdout is not None
+        assert server.stderr is not None
+        url = server.stdout.readline().decode().strip()
+        for _ in range(400):  # More than a pipe holds, at about 300 bytes each.
+            post(url, body("!echo " + "x" * 300))
+        kept = server.stderr.read(1024 * 1024)
+        post(url, body("!echo last"))
+        last = server.stderr.readline().decode()
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(WAIT_S) == 0
+    assert kept.endswith(b"\n")
+    assert last.startswith(f"({400 - kept.count(b'req_lab_')} lines dropped) req_lab_401 ")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")

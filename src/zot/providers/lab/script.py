@@ -61,6 +61,11 @@ class Scene(msgspec.Struct, frozen=True):
     help: str = ""
 
     @property
+    def title(self) -> str:
+        """The word or expression that it is chosen by; "any prompt" for a catch-all without one."""
+        return self.word or self.pattern or "any prompt"
+
+    @property
     def specific(self) -> bool:
         """False for a catch-all: a scene without a word whose expression, if it has one, matches any text."""
         if self.word is not None:

@@ -18,10 +18,19 @@ log = logging.getLogger(__name__)
 
 
 async def serve(
-    script: Script, *, host: str, port: int, ready: Callable[[str], None], sleep: Sleep = asyncio.sleep
+    script: Script,
+    *,
+    host: str,
+    port: int,
+    ready: Callable[[str], None],
+    sleep: Sleep = asyncio.sleep,
+    log_request: Callable[[str], None] | None = None,
 ) -> None:
-    """Answer HTTP until cancelled. Calls ``ready`` with the base URL. Raise ConfigError if the port cannot be had."""
-    service = Service(script)
+    """Answer HTTP until cancelled. Calls ``ready`` with the base URL, and ``log_request`` with a line per request.
+
+    Raise ConfigError if the port cannot be had.
+    """
+    service = Service(script, log_request)
     group = asyncio.TaskGroup()
 
     def start(talk: Coroutine[Any, Any, None]) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -15,7 +15,7 @@ from zot.providers.lab.performance import Performance
 from zot.providers.lab.plan import Pause, Plan, Step
 from zot.providers.lab.script import Script
 from zot.providers.lab.shell import call_shell
-from zot.providers.lab.stage import Stage
+from zot.providers.lab.stage import Cue, Stage
 
 if TYPE_CHECKING:
     from zot.providers.lab.openai_responses import Responses
@@ -25,6 +25,11 @@ _STREAM = {"content-type": "text/event-stream; charset=utf-8", "cache-control": 
 
 
 _GET = ("GET", "HEAD")
+#: For the log: names and values, in order.
+_Notes: TypeAlias = dict[str, str]
+_TOOLS_SHOWN = 30
+_SHOWN_CHARS = 200
+_PLAIN = re.compile(r"[\w.,:;/?&=%+*@~!-]+", re.ASCII)
 _LOOPBACK = re.compile(
     r"https?://(?:localhost|[\w-]+\.localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::\d{1,5})?", re.IGNORECASE
 )
@@ -33,23 +38,38 @@ _LOOPBACK = re.compile(
 class Service:
     """Answers the requests of every API from one script. Deterministic: ids count up, and there is no clock."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, log: Callable[[str], None] | None = None) -> None:
         self._stage = Stage(script)
+        self._log = log
         self._number = 0
         self._responses: Responses | None = None
 
     def answer(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Plan:
         """Plan the answer to a request. Header names are lower case. Whatever is wrong becomes an HTTP error."""
         self._number += 1
+        notes: _Notes = {}
+        plan = self._answer(method, target, headers, body, notes)
+        if self._log is not None:
+            about = {"status": "" if notes.get("fault") == "refuse" else str(plan.status), **notes}
+            self._log(_line(f"req_lab_{self._number} {method} {_shown(target)}", about))
+        return plan
+
+    def refuse(self, status: int, message: str) -> Plan:
+        """Plan the answer to what is no HTTP request."""
+        if self._log is not None:
+            self._log(_line("refused", {"status": str(status), "error": message}))
+        return _failure(_anthropic(), status, message, {}, {})
+
+    def _answer(self, method: str, target: str, headers: Mapping[str, str], body: bytes, notes: _Notes) -> Plan:
         ids = {"request-id": f"req_lab_{self._number}", "x-request-id": f"req_lab_{self._number}"}
         common = {**ids, **_origin_headers(headers)}
         route = self._route(target, headers)
         if method == "OPTIONS":
-            return _preflight(route.api, headers, common)
+            return _preflight(route.api, headers, common, notes)
         try:
             match route.what:
                 case "reply" if method == "POST":
-                    return self._reply(route.api, headers, body, common)
+                    return self._reply(route.api, headers, body, common, notes)
                 case "count" if method == "POST":
                     return _whole(route.api.count(body), common)
                 case "models" if method in _GET:
@@ -57,19 +77,16 @@ class Service:
                 case "model" if method in _GET:
                     return _whole(route.api.model(route.model), common)
                 case _:
-                    return _failure(route.api, 404, f"lab has no {method} {target}; it has {_PATHS}", common)
+                    return _failure(route.api, 404, f"lab has no {method} {target}; it has {_PATHS}", common, notes)
         except Refusal as refusal:
             from zot.providers.lab.openai_chat import openai_refusal
 
+            notes["error"] = str(refusal)
             return Plan(400, {**common, **_JSON}, iter([openai_refusal(refusal)]))
         except ConfigError as exc:
-            return _failure(route.api, 400, str(exc), common)
+            return _failure(route.api, 400, str(exc), common, notes)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as exc:
-            return _failure(route.api, 400, f"not a request: {exc}", common)
-
-    def refuse(self, status: int, message: str) -> Plan:
-        """Plan the answer to what is no HTTP request."""
-        return _failure(_anthropic(), status, message, {})
+            return _failure(route.api, 400, f"not a request: {exc}", common, notes)
 
     def _route(self, target: str, headers: Mapping[str, str]) -> _Route:
         """Return what a path asks for. Each API is imported when it is first asked for."""
@@ -104,9 +121,18 @@ class Service:
 
         return _Route(vendor, "model", unquote(found[1]))
 
-    def _reply(self, api: Api, headers: Mapping[str, str], body: bytes, common: Mapping[str, str]) -> Plan:
+    def _reply(
+        self, api: Api, headers: Mapping[str, str], body: bytes, common: Mapping[str, str], notes: _Notes
+    ) -> Plan:
         ask = api.read(body)
-        reply = self._stage.reply(ask, lambda: _fingerprint(headers, ask.model, body))
+        if self._log is not None:
+            notes |= _asked(ask)
+        cue = self._stage.reply(ask, lambda: _fingerprint(headers, ask.model, body))
+        reply: Sequence[d.Directive] = [
+            call_shell(part, ask.tools) if isinstance(part, d.Shell) else part for part in cue.directives
+        ]
+        if self._log is not None:
+            notes |= _cued(cue, reply)
         status = _status(reply, api, ask)
         if status is not None:
             code = status.code or api.overloaded
@@ -114,7 +140,6 @@ class Service:
             scripted = made if status.body is None else status.body.encode(errors="replace")
             sent = {**common, **_JSON, **api.failure_headers(code), **status.headers}
             return Plan(code, sent, iter([*_waits(reply), scripted]))
-        reply = [call_shell(part, ask.tools) if isinstance(part, d.Shell) else part for part in reply]
         usage = next((part for part in reply if isinstance(part, d.Usage)), d.Usage())
         voice = api.voice(ask, self._number, usage)
         performance = Performance(reply, voice, ask.next_call, self._stage.script.help)
@@ -168,7 +193,8 @@ def _whole(body: bytes, common: Mapping[str, str]) -> Plan:
     return Plan(200, {**common, **_JSON}, iter([body]))
 
 
-def _failure(api: Api, status: int, message: str, common: Mapping[str, str]) -> Plan:
+def _failure(api: Api, status: int, message: str, common: Mapping[str, str], notes: _Notes) -> Plan:
+    notes["error"] = message
     return Plan(status, {**common, **_JSON, **api.failure_headers(status)}, iter([api.failure(status, message)]))
 
 
@@ -181,13 +207,15 @@ def _origin_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return {"access-control-allow-origin": origin, "access-control-expose-headers": exposed, "vary": "origin"}
 
 
-def _preflight(api: Api, headers: Mapping[str, str], common: Mapping[str, str]) -> Plan:
+def _preflight(api: Api, headers: Mapping[str, str], common: Mapping[str, str], notes: _Notes) -> Plan:
     """Answer OPTIONS, with which browsers ask whether a page may send a request."""
     methods = "GET, HEAD, POST, OPTIONS"
     if "origin" not in headers:
         return Plan(204, {**common, "allow": methods}, iter(()))
     if "access-control-allow-origin" not in common:
-        return _failure(api, 403, "lab answers only pages of this machine: localhost, 127.0.0.1 or [::1]", common)
+        return _failure(
+            api, 403, "lab answers only pages of this machine: localhost, 127.0.0.1 or [::1]", common, notes
+        )
     allowed = {
         "access-control-allow-methods": methods,
         "access-control-allow-headers": headers.get("access-control-request-headers", "*"),
@@ -242,3 +270,50 @@ def _status(reply: Sequence[d.Directive], api: Api, ask: Ask) -> d.Status | None
 
 def _waits(reply: Sequence[d.Directive]) -> list[Step]:
     return [Pause(part.seconds) for part in reply if isinstance(part, d.Wait)]
+
+
+def _asked(ask: Ask) -> _Notes:
+    """Note what a request asks for."""
+    names = [tool.name for tool in ask.tools]
+    more = [f"+{len(names) - _TOOLS_SHOWN}"] if len(names) > _TOOLS_SHOWN else []
+    about = {"model": ask.model, "stream": "yes" if ask.stream else "no", "prompt": ask.prompt.text}
+    return {**about, "tools": ",".join([*names[:_TOOLS_SHOWN], *more]) or "none"}
+
+
+def _cued(cue: Cue, reply: Sequence[d.Directive]) -> _Notes:
+    """Note which scene and reply were chosen, by which text, what the reply says, and how it fails."""
+    said = [_worded(part) for part in reply if isinstance(part, d.Content)]
+    said = [word for word, before in zip(said, ["", *said], strict=False) if word != before]
+    faults = [_worded(part) for part in reply if isinstance(part, d.Ending)]
+    chosen = {"prompt": cue.prompt, "scene": cue.scene, "reply": f"{cue.reply}/{cue.replies}"}
+    return {**chosen, "says": ", ".join(said), "fault": ", ".join(faults)}
+
+
+def _worded(part: d.Directive) -> str:
+    match part:
+        case d.Call(tool=tool):
+            return f"call {tool}"
+        case d.Status(code=code):
+            return f"status {code or 'overloaded'}"
+        case d.Cut(where=where):
+            return f"cut {where}"
+        case d.Error(code=code):
+            return f"error {code}"
+        case d.NoEnd():
+            return "no-end"
+        case _:
+            return type(part).__name__.lower()
+
+
+def _line(head: str, notes: _Notes) -> str:
+    """Return one line of the log. What is empty is left out."""
+    return " ".join([head, *(f"{name}={_shown(value)}" for name, value in notes.items() if value)])
+
+
+def _shown(text: str) -> str:
+    """Return a text for the log: in quotes unless it is plain, not too long, and with nothing that moves a cursor."""
+    short = text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
+    if _PLAIN.fullmatch(short):
+        return short
+    safe = "".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in short.replace("\\", "\\\\"))
+    return '"' + safe.replace('"', '\\"').replace("\\u000a", "\\n") + '"'

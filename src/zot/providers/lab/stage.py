@@ -5,13 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
+import msgspec
+
 from zot.errors import ConfigError
 from zot.providers.lab import directives as d
-from zot.providers.lab.api import Ask
+from zot.providers.lab.api import Ask, UserText
 from zot.providers.lab.script import Reply, Scene, Script
 from zot.providers.lab.shell import shell_of
 
 _REMEMBERED = 4096
+
+
+class Cue(msgspec.Struct, frozen=True):
+    """The reply that answers a request, and where it stands in the script. ``reply`` counts from 1."""
+
+    directives: list[d.Directive]
+    prompt: str
+    scene: str
+    reply: int
+    replies: int
+
+
+class _Chosen(msgspec.Struct, frozen=True):
+    """A scene, the text that chose it, and the replies since."""
+
+    scene: Scene
+    replies: tuple[Reply, ...]
+    values: dict[str, str]
+    said: UserText
 
 
 class Stage:
@@ -29,53 +50,56 @@ class Stage:
         self._position = 0
         self._failures: dict[int, int] = {}
 
-    def reply(self, ask: Ask, fingerprint: Callable[[], int]) -> list[d.Directive]:
+    def reply(self, ask: Ask, fingerprint: Callable[[], int]) -> Cue:
         """Return what answers ``ask``; requests with the same ``fingerprint`` are tries of the same request.
 
         The fingerprint is taken only if the scene has failures. Raise ConfigError if the script has no answer.
         """
         if self.script.linear:
-            return self._next_on_tape()
-        replies, values, turns = self._scene(ask)
+            return self._next_on_tape(ask)
+        chosen = self._scene(ask)
+        replies, values = chosen.replies, chosen.values
         request = fingerprint() if any(reply.fails for reply in replies) else 0
         failures = self._failures.pop(request, 0)
-        reply = _pick(replies, values, turns, failures)
+        reply = _pick(replies, values, chosen.said.turns, failures)
         if reply is None:
             raise ConfigError(f"{self.script.name} has no reply left: its scene has {_counted(replies)}")
         if reply.fails:
             self._remember(request, failures + 1)
-        return reply.directives(values)
+        scene = f"{chosen.scene.title} ({self.script.name}:{chosen.scene.number})"
+        return _cue(reply, replies, values, chosen.said.text, scene)
 
-    def _next_on_tape(self) -> list[d.Directive]:
+    def _next_on_tape(self, ask: Ask) -> Cue:
         replies = self.script.scenes[0].replies
         left = self._position
         for reply in replies:
             times = reply.times({})
             if times is None or left < times:
                 self._position += 1
-                return reply.directives({})
+                return _cue(reply, replies, {}, ask.prompt.text, f"tape ({self.script.name})")
             left -= times
         raise ConfigError(f"{self.script.name} has no reply left: it has {_counted(replies)}")
 
-    def _scene(self, ask: Ask) -> tuple[tuple[Reply, ...], dict[str, str], int]:
-        """Return the replies of the scene that plays, the values of its placeholders and the replies since it began."""
+    def _scene(self, ask: Ask) -> _Chosen:
+        """Return the scene that plays. Raise ConfigError if there is none."""
         prompt, general, replaced = ask.prompt, None, -1
         for said in ask.texts:
-            found = self._match(said.text, ask)
+            found = self._match(said, ask)
             # A prompt that got no answer stays in the conversation: its failures are not for the prompt after it.
-            failed = said.turns == replaced and found is not None and found[1][0].fails
-            if found is not None and found[0].specific and not failed:
-                return (*found[1:], said.turns)
+            failed = said.turns == replaced and found is not None and found.replies[0].fails
+            if found is not None and found.scene.specific and not failed:
+                return found
             if said is prompt:
                 general = found
             if not _is_markup(said.text):
                 replaced = said.turns
         if general is None:
             raise ConfigError(f"{self.script.name} has no scene for the prompt {prompt.text[:80]!r}")
-        return (*general[1:], prompt.turns)
+        return general
 
-    def _match(self, text: str, ask: Ask) -> tuple[Scene, tuple[Reply, ...], dict[str, str]] | None:
-        """Return the first scene that matches, its replies, and the values of its placeholders."""
+    def _match(self, said: UserText, ask: Ask) -> _Chosen | None:
+        """Return the first scene that matches a text; None if there is none."""
+        text = said.text
         first, *_ = text.split(None, 1) or [""]
         for scene in self.script.scenes:
             if scene.word is not None and scene.word != first:
@@ -85,13 +109,18 @@ class Stage:
                 shell = shell_of(ask.tools)
                 about = {"chars": str(len(text)), "model": ask.model, "shell": shell.name if shell else "bash"}
                 values = {**groups, **about}
-                return scene, *_inner(scene.replies, values)
+                return _Chosen(scene, *_inner(scene.replies, values), said)
         return None
 
     def _remember(self, request: int, failures: int) -> None:
         self._failures[request] = failures
         if len(self._failures) > _REMEMBERED:
             del self._failures[next(iter(self._failures))]
+
+
+def _cue(reply: Reply, replies: tuple[Reply, ...], values: dict[str, str], prompt: str, scene: str) -> Cue:
+    number = next(number for number, each in enumerate(replies, 1) if each is reply)
+    return Cue(reply.directives(values), prompt, scene, number, len(replies))
 
 
 def _inner(replies: tuple[Reply, ...], values: dict[str, str]) -> tuple[tuple[Reply, ...], dict[str, str]]:
