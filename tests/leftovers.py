@@ -17,7 +17,7 @@ import pytest
 from harness import MARK, eventually, living, located
 
 #: What Python and the tools of a developer keep beside the sources, and the run itself.
-_CACHES = {".git", ".venv", "__pycache__", ".hypothesis", ".mypy_cache", ".ruff_cache"}
+_CACHES = {".git", ".venv", "__pycache__", ".hypothesis", ".mypy_cache", ".ruff_cache", ".lab-agents"}
 #: How long what has been told to end may take for it.
 _ENDING_S = 2.0
 

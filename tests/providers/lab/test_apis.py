@@ -593,6 +593,15 @@ def test_each_api_has_its_own_status_for_too_much() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("status", "advice"),
+    [("401", "false"), ("404", "false"), ("429", "true"), ("529", "true"), ("401 x-should-retry=true", "true")],
+)
+def test_anthropic_advises_clients_whether_to_retry(status: str, advice: str) -> None:
+    plan = Service(Script.parse(f"status {status}")).answer("POST", MESSAGES, {}, body("hi"))
+    assert plan.headers["x-should-retry"] == advice
+
+
 def test_gemini_says_in_the_body_when_to_come_again() -> None:
     error = json.loads(stream("status 429 retry-after=7", gemini(), GEMINI))["error"]
     assert error["details"] == [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "7s"}]

@@ -135,9 +135,9 @@ async def test_a_status_has_headers_and_a_body() -> None:
         answers.append((response.status, response.headers, await read_all(response)))
     made = b'{"type":"error","error":{"type":"rate_limit_error","message":"status 429, as scripted"}}'
     assert answers == [
-        (429, {**_ids(1), "content-type": "application/json", "retry-after": "1"}, made),
-        (503, {**_ids(2), "content-type": "text/html"}, b"<p>"),
-        (418, {**_ids(3), "content-type": "application/json"}, b'{"a":1}'),
+        (429, {**_ids(1), "content-type": "application/json", "x-should-retry": "true", "retry-after": "1"}, made),
+        (503, {**_ids(2), "content-type": "text/html", "x-should-retry": "true"}, b"<p>"),
+        (418, {**_ids(3), "content-type": "application/json", "x-should-retry": "false"}, b'{"a":1}'),
     ]
 
 

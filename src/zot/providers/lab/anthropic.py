@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ _CODES = {
     504: "timeout_error",
     529: "overloaded_error",
 }
+_RETRYABLE = (408, 409, 429)
 #: Deltas are most of a stream, so they are filled in rather than encoded.
 _DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":%b%b}}\n\n'
 _STOPS = {"length": "max_tokens"}
@@ -80,6 +82,10 @@ class AnthropicApi:
     def failure(self, status: int, message: str, code: str = "", *, retry_after: str = "") -> bytes:
         fallback = "api_error" if status >= 500 else "invalid_request_error"
         return _error(code or _CODES.get(status, fallback), message)
+
+    def failure_headers(self, status: int) -> Mapping[str, str]:
+        # Claude Code retries even a 401 for minutes unless the service advises against it.
+        return {"x-should-retry": "true" if status in _RETRYABLE or status >= 500 else "false"}
 
     def count(self, body: bytes) -> bytes:
         self.read(body)

@@ -161,6 +161,9 @@ class Api(Protocol):
     def failure(self, status: int, message: str, code: str = "", *, retry_after: str = "") -> bytes:
         """Return the body of an error. ``retry_after`` is the header of that name, for APIs that say it in the body."""
 
+    def failure_headers(self, status: int) -> Mapping[str, str]:
+        """Return the headers that the service adds to an error."""
+
     def count(self, body: bytes) -> bytes:
         """Return how many tokens a request has. Raise as ``read`` does."""
 

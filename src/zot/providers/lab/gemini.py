@@ -103,6 +103,9 @@ class GeminiApi:
     def failure(self, status: int, message: str, code: str = "", *, retry_after: str = "") -> bytes:
         return _error(status, message, code, retry_after)
 
+    def failure_headers(self, status: int) -> Mapping[str, str]:
+        return {}
+
     def count(self, body: bytes) -> bytes:
         msgspec.json.decode(body, type=dict[str, Any])
         return encode({"totalTokens": tokens_in(body)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -63,6 +64,9 @@ class OpenAiApi:
 
     def failure(self, status: int, message: str, code: str = "", *, retry_after: str = "") -> bytes:
         return openai_error(status, message, code)
+
+    def failure_headers(self, status: int) -> Mapping[str, str]:
+        return {}
 
     def count(self, body: bytes) -> bytes:
         msgspec.json.decode(body, type=dict[str, Any])

@@ -138,7 +138,8 @@ class Service:
             code = status.code or api.overloaded
             made = api.failure(code, f"status {code}, as scripted", retry_after=status.headers.get("retry-after", ""))
             scripted = made if status.body is None else status.body.encode(errors="replace")
-            return Plan(code, {**common, **_JSON, **status.headers}, iter([*_waits(reply), scripted]))
+            sent = {**common, **_JSON, **api.failure_headers(code), **status.headers}
+            return Plan(code, sent, iter([*_waits(reply), scripted]))
         usage = next((part for part in reply if isinstance(part, d.Usage)), d.Usage())
         voice = api.voice(ask, self._number, usage)
         performance = Performance(reply, voice, ask.next_call, self._stage.script.help)
@@ -194,7 +195,7 @@ def _whole(body: bytes, common: Mapping[str, str]) -> Plan:
 
 def _failure(api: Api, status: int, message: str, common: Mapping[str, str], notes: _Notes) -> Plan:
     notes["error"] = message
-    return Plan(status, {**common, **_JSON}, iter([api.failure(status, message)]))
+    return Plan(status, {**common, **_JSON, **api.failure_headers(status)}, iter([api.failure(status, message)]))
 
 
 def _origin_headers(headers: Mapping[str, str]) -> dict[str, str]:
