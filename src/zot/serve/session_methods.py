@@ -305,13 +305,16 @@ class SessionMethods:
         async with used(self._hub, connection, asked.session_id) as session:
             self._hub.check_open()
             connection.follow(asked.session_id)
-            session.steer(
-                text,
-                images,
-                prompt_id=asked.prompt_id or "",
-                started=lambda: deferred.resolve(said.Steered(asked.session_id)),
-                dropped=lambda why: deferred.resolve(_undone(why, SESSION_NOT_FOUND)),
-            )
+            try:
+                session.steer(
+                    text,
+                    images,
+                    prompt_id=asked.prompt_id or "",
+                    started=lambda: deferred.resolve(said.Steered(asked.session_id)),
+                    dropped=lambda why: deferred.resolve(_undone(why, SESSION_NOT_FOUND)),
+                )
+            except RunCancelled as why:
+                raise _undone(why, SESSION_NOT_FOUND) from None
         return deferred
 
     async def _take_back(self, connection: Connection, asked: said.TakeBack) -> said.TakenBack:
@@ -327,7 +330,7 @@ class SessionMethods:
         if session is None or not session.busy:
             await self._shelf.check_elsewhere(asked.session_id)
             raise RpcError(SESSION_NOT_FOUND, "No active turn for this session")
-        session.abort(steers=True)
+        session.abort()
         return said.Cancelled(asked.session_id)
 
     async def _approve(self, connection: Connection, asked: said.Approve) -> said.Approved:
