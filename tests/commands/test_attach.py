@@ -240,6 +240,15 @@ def test_a_session_whose_directory_is_gone_goes_on_where_somebody_says(kept: Kep
     assert (str(there) in moved.out, moved.code) == (True, 0)
 
 
+def test_a_closed_session_is_resumed_by_attaching_to_it(kept: Kept) -> None:
+    assert kept.run("attach", "--new", typed=b"!echo one\n").code == 0
+    closing = ("call", "session/close", json.dumps({"sessionId": kept.newest()}))
+    assert kept.run(*closing).code == 0
+    assert "is closed" in kept.run(*closing).err
+    again = kept.run("attach", typed=b"!echo two\n")
+    assert ("two" in again.out, again.code) == (True, 0)
+
+
 @pytest.mark.parametrize("last", ["a turn", "a new beginning", "a setting"])
 def test_all_that_happened_is_shown_also_if_nothing_is_typed(kept: Kept, last: str) -> None:
     name = last.replace(" ", "-")

@@ -21,6 +21,7 @@ from zot.events import ApprovalAnswer, ApprovalRequest
 from zot.outcome import CUT_OFF
 from zot.printable import printable, shell_word
 from zot.serve.streams import read_chunks
+from zot.wire.jsonrpc import RpcError
 from zot.wire.lines import LineSplitter
 
 if TYPE_CHECKING:
@@ -101,7 +102,11 @@ async def _chosen(client: Client, name: str | None, settings: dict[str, Any]) ->
         return await client.session(agent=settings.get("agent", "default"), cwd=directory(settings.get("cwd")))
     entry = _found(await client.sessions(), name)
     if "cwd" not in settings:
-        return await client.attach(entry.session_id)
+        try:  # It may have been closed.
+            return await client.session(entry.session_id, entry.agent_alias)
+        except RpcError as problem:
+            remark(str(problem))  # It can still be read.
+            return await client.attach(entry.session_id)
     if await asyncio.to_thread(os.path.isdir, entry.cwd):
         raise UserError(f"session {entry.session_id!r} works in {entry.cwd}, which is there: it stays there")
     return await client.session(entry.session_id, entry.agent_alias, directory(settings["cwd"]))

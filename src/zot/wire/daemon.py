@@ -172,12 +172,13 @@ _DECLARED: Final = (
         "Follows a session, first with everything after a number.",
         (SESSION_NOT_FOUND, SESSION_LIMIT),
     ),
-    Method("session/detach", "session.OfSession", "session.Detached", "Follows a session no longer."),
+    Method("session/detach", "session.OfSession", "session.Detached", "Follows a session no longer.", _GONE),
     Method(
         "session/close",
         "session.OfSession",
         "session.Closed",
-        "Ends what runs in a session and lets go of it; it is kept and can be resumed.",
+        "Ends what runs in a session and closes it; until `session/new` resumes it, it can be read, attached to and"
+        " deleted.",
         (SESSION_NOT_FOUND, SESSION_BUSY, NOT_OWNED),
     ),
     Method(
