@@ -106,6 +106,13 @@ def test_what_is_too_long_for_a_line_is_said_to_be_at_once(kept: Kept) -> None:
     assert "error -32600: the line is longer than 16777216 bytes" in said.err
 
 
+def test_a_line_that_is_too_long_to_be_read_is_named(kept: Kept) -> None:
+    said = kept.run("attach", "--new", "--max-line-bytes", "20", typed=b"%b\n!echo Hello\n" % (b"x" * 21))
+    assert "Hello" in said.out
+    assert "zot: a line is longer than 20 bytes and was not read" in said.err
+    assert said.code == 1
+
+
 def test_what_is_typed_is_asked_and_what_happens_is_shown(kept: Kept) -> None:
     said = kept.run("attach", "--new", typed=b"!echo Hello\n\n!bash echo made\n")
     assert said.code == 0

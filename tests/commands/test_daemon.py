@@ -18,6 +18,8 @@ from daemon_process import Daemons, eventually, is_there
 from daemons import PATIENCE_S, Caller, Frame, request
 from forked import Nursery
 from offspring import Child
+from zot.client import Client
+from zot.wire.jsonrpc import RpcError
 
 
 @pytest.fixture
@@ -44,6 +46,20 @@ async def test_it_listens_for_its_owner_alone_and_there_is_one(daemons: Daemons)
     assert hello["serverPid"] == daemon.pid
     assert await daemons.end(daemon) == 0
     assert not os.path.exists(daemons.path)
+
+
+async def test_the_longest_line_can_be_set(daemons: Daemons) -> None:
+    daemons.start("--max-line-bytes", "1000")
+    caller = await daemons.caller()
+    assert (await caller.get("initialize", protocolVersion=1))["maxLineBytes"] == 1000
+    caller.write(request("status", "fits", {"more": "x" * 800}), b"x" * 1001, request("status", "next", {}))
+    assert "result" in await caller.answer("fits")
+    assert "result" in await caller.answer("next")
+    [refused] = [frame["error"] for frame in caller.heard if "error" in frame]
+    assert (refused["code"], refused["data"]) == (-32600, {"reason": "frame_too_large", "limitBytes": 1000})
+    async with Client.connect(socket=daemons.path) as client:
+        with pytest.raises(RpcError, match="longer than 1000 bytes"):
+            await client.call("session/list", {"query": "x" * 1000})
 
 
 async def test_a_signal_gives_what_runs_its_time_then_ends_it_and_tells_everybody(daemons: Daemons) -> None:

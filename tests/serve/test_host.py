@@ -243,6 +243,9 @@ WRONG: dict[str, tuple[bytes, list[str], int, str, str]] = {
         b'{"timeout_ms":0}', [], 2, "INVALID_REQUEST", r"not a request: Expected `number` >= 1.0 - at `\$.timeout_ms`",
     ),
     "too much": (b"x" * 300_000, ["--max-input-bytes", "100"], 2, "INVALID_REQUEST", "the request is longer than .*"),
+    "too much, as other commands say it": (
+        b"x" * 300_000, ["--max-line-bytes", "100"], 2, "INVALID_REQUEST", "the request is longer than 100 bytes",
+    ),
     "another protocol": (b"", ["--protocol", "v2"], 2, "INVALID_REQUEST", ".*"),
     "a cancel": (
         b'{"type":"cancel","request_id":"r","target_request_id":"x"}', [], 2, "INVALID_REQUEST",

@@ -50,6 +50,7 @@ async def serve(
     *,
     ephemeral: bool,
     listens: Sequence[tuple[str, Tls | None]],
+    max_line_bytes: int,
 ) -> int:
     """Serve until somebody wants an end; return the exit code. The endpoint is free then, whatever happens."""
     sys.setswitchinterval(_SWITCH_S)
@@ -59,7 +60,7 @@ async def serve(
         parts = await _furnish(place, agents, given)
         from zot.serve.daemon import Daemon
 
-        daemon = Daemon(parts, ephemeral=ephemeral)
+        daemon = Daemon(parts, ephemeral=ephemeral, max_line_bytes=max_line_bytes)
         log.addHandler(daemon.log_feed)
         _heed_signals(daemon, claim, notifier)
         leave_socket = await _open(daemon, claim)

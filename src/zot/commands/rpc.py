@@ -23,10 +23,7 @@ from zot.wire.rpc_greeting import Greeting
 if TYPE_CHECKING:
     from zot.session import Session
 
-_FLAGS = (
-    *AGENT_FLAGS,
-    flags.Flag("--max-line-bytes", "longest line that is read (16 MiB)", value="N", parse=flags.positive),
-)
+_FLAGS = (*AGENT_FLAGS, flags.MAX_LINE_FLAG)
 _SUMMARY = "Speak zot RPC v1, newline-delimited JSON, on standard input and output."
 
 
