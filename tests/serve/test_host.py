@@ -677,6 +677,23 @@ def test_the_self_test_says_what_is_missing(hosts: Hosts) -> None:
     assert (process.returncode, report["checks"]) == (3, [{"name": "configuration", "ok": False, "detail": detail}])
 
 
+def test_the_self_test_says_that_no_key_is_used_at_another_address(hosts: Hosts) -> None:
+    hosts.home.mkdir()
+    (hosts.home / "auth.json").touch(mode=0o600)
+    (hosts.home / "auth.json").write_text('{"anthropic":{"type":"api_key","key":"k"}}')
+    flags = ("--self-test", "--provider", "anthropic", "--base-url")
+    for address, remark in {
+        "http://127.0.0.1:9/v1": (
+            "; no key is used: 127.0.0.1:9 is not anthropic's own address; the stored one is for another address"
+        ),
+        "https://API.anthropic.com.:443/": "",
+    }.items():
+        process = hosts.fork(*flags, address)
+        report = json.loads(process.communicate(timeout=PATIENCE_S)[0])
+        [detail] = [check["detail"] for check in report["checks"] if check["name"] == "provider"]
+        assert (process.returncode, detail) == (0, f"anthropic, {report['model']}{remark}")
+
+
 BROKEN: dict[str, tuple[str, list[str], str, str]] = {
     "another agent's provider": (
         '[agents.default]\nprovider = "lab"\n[agents.x]\nprovider = "nope"', ["--config-dir", "home"], "provider",
