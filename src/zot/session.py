@@ -19,7 +19,7 @@ from zot.events import ApprovalRequest
 from zot.history import Before, History, Subscriber
 from zot.job import Dropped, Edit, Errand, Job, Started, Wish, Words, begun, checked_prompt, unwanted
 from zot.mending import dismissal, establish, keep, note
-from zot.messages import Counters, ImageBlock, Message, TextBlock, timestamp
+from zot.messages import Counters, ImageBlock, Message, timestamp
 from zot.past import CONCLUSION, Past, concluded, everything, fork_point
 from zot.session_state import State, state_of
 from zot.store import Allowed, Configured, Guarded, Locked, MemoryStore, Spliced, Store
@@ -167,8 +167,8 @@ class Session:
         return self._worker.accept(job)
 
     def check_fit(self, text: str) -> None:
-        """Raise PromptTooLong if a prompt does not fit the model's window, whatever is left out of what was said."""
-        self.agent.check_fit(Message("user", (TextBlock(text),), ""))
+        """Raise PromptTooLong if a prompt surely does not fit the model's window, whatever else is left out."""
+        self.agent.check_fit(text)
 
     def steer(
         self,
