@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # What opens sessions is loaded with the first one.
 _CHOSEN = frozenset({*RECORDED, *OF_PROVIDER, "lock"} - {"cwd"})
 
 #: What helps a session whose directory is gone.
-_ANOTHER_PLACE = "session/new with its sessionId and a cwd, or zot attach SESSION --cwd DIR, names another place"
+_ANOTHER_PLACE = "session/new with its id and a cwd, or zot attach SESSION --cwd DIR, names another place"
 
 #: How long an answer that got out is given again for the same key.
 _TTL_S = 60.0

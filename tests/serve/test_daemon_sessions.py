@@ -456,7 +456,7 @@ async def test_a_session_whose_directory_is_gone_says_what_helps_here(
     code, told = await caller.error("session/new", agentAlias="default", sessionId="s")
     assert (code, told) == (
         -32602,
-        f"{tmp_path}/gone, where this session works, is gone; session/new with its sessionId and a cwd, or"
+        f"{tmp_path}/gone, where this session works, is gone; session/new with its id and a cwd, or"
         " zot attach SESSION --cwd DIR, names another place",
     )
 
