@@ -163,6 +163,18 @@ class Establishment:
         recorded = {name: getattr(wanted, name) for name in RECORDED}
         check(resumed(config, recorded, self._flags.keys() - _CHOSEN), self.premises)
 
+    def unusable(self) -> Mapping[str, UserError]:
+        """Return the agents of which no session could be made now, each with the reason. Reads files."""
+        from zot.runtime import check
+
+        problems: dict[str, UserError] = {}
+        for alias in self.agents.names:
+            try:
+                check(self._config(alias, None, None), self.premises)
+            except UserError as problem:
+                problems[alias] = problem
+        return problems
+
     def chosen(self, session_id: str) -> None:
         """Let what a session works with hold whenever it is opened, also if flags say otherwise."""
         self._chosen.add(session_id)

@@ -48,6 +48,22 @@ async def test_it_listens_for_its_owner_alone_and_there_is_one(daemons: Daemons)
     assert not os.path.exists(daemons.path)
 
 
+async def test_agents_that_cannot_be_used_are_named_at_the_start_and_the_others_served(daemons: Daemons) -> None:
+    (daemons.home / "config.toml").write_text(
+        '[agents.fine]\nprovider = "lab"\n[agents.wrong]\nprovider = "lab"\nmodel = "gpt-5"\n'
+        '[agents.keyless]\nprovider = "openai"\n'
+    )
+    daemon = daemons.fork("daemon")
+    said = daemons.hears(daemon, "agent keyless cannot be used: no key for openai: set OPENAI_API_KEY")
+    assert "zot: agent default cannot be used: no key for anthropic: set ANTHROPIC_API_KEY" in said
+    assert "zot: agent wrong cannot be used: unknown model 'gpt-5'" in said
+    assert "agent fine" not in said
+    caller = await daemons.caller()
+    await caller.get("session/new", agentAlias="fine", sessionId="s")
+    assert (await caller.get("session/prompt", sessionId="s", prompt="!echo hi"))["content"] == "hi"
+    assert await daemons.end(daemon) == 0
+
+
 async def test_the_longest_line_can_be_set(daemons: Daemons) -> None:
     daemons.start("--max-line-bytes", "1000")
     caller = await daemons.caller()

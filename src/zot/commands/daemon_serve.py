@@ -19,6 +19,7 @@ from zot.establishment import Establishment, journal_of
 from zot.journal.journal import Journal
 from zot.preloading import preload
 from zot.premises import Premises
+from zot.printable import printable
 from zot.serve.chores import Chores
 from zot.serve.claim import Claim
 from zot.serve.log_file import LogFile
@@ -68,6 +69,7 @@ async def serve(
             chores.start(_ping(notifier), "watchdog")
             chores.start(_stay(daemon, claim, leave_socket), "staying")
             chores.start(_load(daemon, given.get("provider", "")), "loading")
+            chores.start(_warn(daemon, parts), "warning")
             is_there = await _attend(daemon, parts, claim, notifier, listens)
         parts.audit.close()
         handler.close()
@@ -151,6 +153,13 @@ async def _load(daemon: Daemon, provider: str) -> None:
     await asyncio.sleep(_LOAD_S)
     assert daemon.handlers
     await preload(provider)
+
+
+async def _warn(daemon: Daemon, parts: Establishment) -> None:
+    """Log which agents cannot be used as they are configured. The others are served."""
+    await daemon.greeted(_LOAD_S)
+    for alias, problem in (await asyncio.to_thread(parts.unusable)).items():
+        log.warning("agent %s cannot be used: %s", printable(alias), problem)
 
 
 async def _watch(daemon: Daemon) -> None:
