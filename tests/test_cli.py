@@ -103,7 +103,7 @@ def test_a_skill_of_a_project_is_used_once_it_is_trusted_and_not_after_it_change
 @pytest.mark.parametrize(
     "words",
     [
-        "rpc --frobnicate", "rpc --model", "rpc --max-steps none", "rpc --no-tools=1", "rpc word", "rpc --ext",
+        "rpc --frobnicate", "rpc --model", "rpc --max-steps none", "rpc --no-tools=1", "rpc --ext",
         "rpc --session a --no-session", "-p hi --frobnicate", "-p --json hi", "-p -c --no-session hi",
         "-p --provider lab </dev/null",
         "--json hi --features seq,frobnication", "models word", "models --live", "prompt word", "doctor word", "login",

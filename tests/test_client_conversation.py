@@ -202,9 +202,11 @@ def test_what_was_allowed_for_good_can_be_taken_back_for_good(home: Path) -> Non
             await face.until(Done)
             await client.call("session/close", here)
             assert await talk.remembered() == [Remembered("bash", "echo yes")]
+            await client.call("session/new", {"agentAlias": "careful", **here})
             await talk.forget(Remembered("bash", "echo yes"))
             await client.call("session/close", here)
             assert await talk.remembered() == []
+            await client.call("session/new", {"agentAlias": "careful", **here})
             await talk.prompt("!bash echo yes")
             assert await face.until(ApprovalRequest) != request
             await talk.abort()

@@ -50,6 +50,13 @@ def test_only_the_answer_is_printed(tmp_path: Path, argv: tuple[str, ...]) -> No
     assert ask(tmp_path, *argv) == ("Yes\n", "", 0)
 
 
+@pytest.mark.parametrize("flag", ["--with-skills", "--no-yolo", "--list-models"])
+def test_flags_of_the_original_are_taken_and_named(tmp_path: Path, flag: str) -> None:
+    out, err, code = ask(tmp_path, "-p", flag, "!echo Hello")
+    assert (out, code) == ("Hello\n", 0)
+    assert err.startswith(f"zot: {flag} has no effect: ")
+
+
 def test_of_several_messages_the_last_is_the_answer(tmp_path: Path) -> None:
     script = tmp_path / "s.lab"
     script.write_text('say "I look."\ncall bash {"command": "echo x"}\n---\nsay "Seen."')

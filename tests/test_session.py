@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -45,6 +46,7 @@ from zot.errors import (
     UserError,
 )
 from zot.events import (
+    AgentEvent,
     AssistantMessage,
     AssistantStart,
     CompactDone,
@@ -602,22 +604,45 @@ async def test_steering_a_run_that_was_about_to_end_makes_it_go_on() -> None:
     assert listener.events.index(user("wait!")) == listener.events.index(TurnStart(2)) - 1
 
 
-async def test_steering_that_came_too_late_is_a_prompt_ahead_of_the_others() -> None:
-    transport = FakeTransport([None])
+async def test_steering_a_run_that_fails_is_a_prompt_ahead_of_the_others() -> None:
+    transport = FakeTransport([claude.reply(claude.text("bye"))[:-2]])
     session = open_session(transport)
     listener = listen(session)
     started: list[str] = []
+
+    def steer(event: AgentEvent) -> None:
+        if event == TextDelta("bye"):
+            for text in ("first", "second"):
+                session.steer(text, started=partial(started.append, text))
+
+    listener.on_event = steer
     session.prompt("one")
-    await until(lambda: bool(transport.requests))
-    await asyncio.sleep(0)
     session.prompt("later")
-    session.steer("first", started=lambda: started.append("first"))
-    session.steer("second", started=lambda: started.append("second"))
-    session.abort()
     await finish(session)
     said = [event.content[0] for event in listener.events if isinstance(event, UserMessage)]
     assert said == [TextBlock(text) for text in ("one", "first", "second", "later")]
     assert started == ["first", "second"]
+    assert kinds(listener.events).count("error") == 1
+
+
+async def test_an_abort_drops_what_was_to_steer_and_nothing_else() -> None:
+    transport = FakeTransport([None])
+    session = open_session(transport)
+    listener = listen(session)
+    dropped: list[AgentError] = []
+    session.prompt("one")
+    await until(lambda: bool(transport.requests))
+    await asyncio.sleep(0)
+    session.prompt("later")
+    session.steer("first", dropped=dropped.append)
+    session.steer("second", dropped=dropped.append)
+    session.abort()
+    assert [type(why) for why in dropped] == [RunCancelled, RunCancelled]
+    with pytest.raises(RunCancelled, match="was aborted"):
+        session.steer("third")
+    await finish(session)
+    said = [event.content[0] for event in listener.events if isinstance(event, UserMessage)]
+    assert said == [TextBlock(text) for text in ("one", "later")]
 
 
 async def test_steering_when_idle_is_a_prompt() -> None:

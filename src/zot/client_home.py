@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from zot.client import Client
 from zot.client_conversation import ClientConversation
 from zot.client_session import ClientSession
 from zot.conversation import Home, SessionInfo, SkillInfo, Untrusted, meant
 from zot.errors import UserError
+from zot.wire.jsonrpc import RpcError
 
 
 class ClientHome:
@@ -35,11 +37,19 @@ class ClientHome:
     async def open(self, session: str | None = None) -> ClientConversation:
         if session is None:
             return self.conversation(await self._client.session(agent=await self._agent_here(), cwd=self._cwd))
-        return self.conversation(await self._client.attach(await self._named(session)))
+        return self.conversation(await self._named(session))
 
-    async def _named(self, name: str) -> str:
-        """Return the id that ``name`` means: the only one that begins so, or itself. Raise UserError."""
-        return meant(name, [one.session_id for one in await self._client.sessions()]) or name
+    async def _named(self, name: str) -> ClientSession:
+        """Return the session that ``name`` means: the only one that begins so, or the one of that id.
+
+        Raise UserError, RpcError.
+        """
+        known = {one.session_id: one for one in await self._client.sessions()}
+        session_id = meant(name, list(known)) or name
+        if (entry := known.get(session_id)) is not None:
+            with suppress(RpcError):  # What nobody can use can still be read.
+                return await self._client.session(session_id, entry.agent_alias)  # It may have been closed.
+        return await self._client.attach(session_id)
 
     async def sessions(self) -> Sequence[SessionInfo]:
         return [

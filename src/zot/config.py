@@ -165,6 +165,21 @@ RESUME_FLAGS: Sequence[Flag] = (
     Flag("--resume", "go on with this session; without an id as --continue", value="[ID]", short="-r"),
 )
 
+#: Flags that the original zot takes and that have no effect here, each with the reason.
+FOREIGN_FLAGS: Sequence[Flag] = (
+    Flag("--with-skills", "skills are used unless --no-skill is given"),
+    Flag("--with-skill", "skills are used unless --no-skill is given"),
+    Flag("--no-yolo", "no confirmation is asked for; --policy says what tools may do"),
+    Flag("--list-models", "zot models lists them"),
+)
+
+
+def ignore_foreign(settings: dict[str, Any]) -> None:
+    """Take the foreign flags out of ``settings``, and name each on standard error."""
+    for flag in FOREIGN_FLAGS:
+        if settings.pop(flag.key, False) and sys.stderr is not None:
+            sys.stderr.write(f"zot: {flag.name} has no effect: {flag.help}\n")
+
 
 def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None, *, or_default: bool = False) -> Config:
     """Return the Config that flags, environment and files make together; a flag wins over a file.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # What opens sessions is loaded with the first one.
 _CHOSEN = frozenset({*RECORDED, *OF_PROVIDER, "lock"} - {"cwd"})
 
 #: What helps a session whose directory is gone.
-_ANOTHER_PLACE = "session/new with its sessionId and a cwd, or zot attach SESSION --cwd DIR, names another place"
+_ANOTHER_PLACE = "session/new with its id and a cwd, or zot attach SESSION --cwd DIR, names another place"
 
 #: How long an answer that got out is given again for the same key.
 _TTL_S = 60.0
@@ -162,6 +162,18 @@ class Establishment:
         config = self._config(wanted.agent or DEFAULT_AGENT, session_id, None)
         recorded = {name: getattr(wanted, name) for name in RECORDED}
         check(resumed(config, recorded, self._flags.keys() - _CHOSEN), self.premises)
+
+    def unusable(self) -> Mapping[str, UserError]:
+        """Return the agents of which no session could be made now, each with the reason. Reads files."""
+        from zot.runtime import check
+
+        problems: dict[str, UserError] = {}
+        for alias in self.agents.names:
+            try:
+                check(self._config(alias, None, None), self.premises)
+            except UserError as problem:
+                problems[alias] = problem
+        return problems
 
     def chosen(self, session_id: str) -> None:
         """Let what a session works with hold whenever it is opened, also if flags say otherwise."""

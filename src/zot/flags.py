@@ -132,3 +132,7 @@ def _value(flag: Flag, text: str) -> Any:
         return flag.parse(text)
     except ValueError as problem:
         raise UsageError(f"{flag.name} {text}: {problem}") from None
+
+
+#: Of every command that serves lines.
+MAX_LINE_FLAG = Flag("--max-line-bytes", "longest line that is read (16 MiB)", value="N", parse=positive)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from zot.errors import AgentError, RuntimeBusy, Stopping, TooManySessions
+from zot.errors import AgentError, NoSuchSession, RuntimeBusy, Stopping, TooManySessions
 from zot.history import Subscriber
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ _SHARE = 8
 STOPPING = "the daemon is stopping, so this was not begun; the next one can be asked"
 #: So many are named where there may be many.
 _NAMED = 10
+#: So many closed sessions are remembered as such, the newest: beyond that a prompt resumes one.
+_MAX_CLOSED = 65_536
 #: How long a session may take to be let go of.
 _CLOSE_S = 10.0
 
@@ -116,6 +118,8 @@ class Hub:
         #: How many are being opened, for which there is room.
         self._opened = 0
         self._leaving: dict[str, _Leaving] = {}
+        #: The sessions that a client closed and nobody has resumed since, the oldest first.
+        self._closed_ids: dict[str, None] = {}
         #: Which edition of the configuration counts: it grows whenever that is read again.
         self._edition = 0
         self._looking: asyncio.TimerHandle | None = None
@@ -127,8 +131,12 @@ class Hub:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The sessions that are loaded, and were not deleted meanwhile."""
-        return tuple(session_id for session_id, live in self._live.items() if not live.session.is_broken)
+        """The sessions that are loaded, except those that were deleted meanwhile, or closed and only read since."""
+        return tuple(
+            session_id
+            for session_id, live in self._live.items()
+            if not live.session.is_broken and not self._is_closed(session_id)
+        )
 
     @property
     def sessions(self) -> tuple[Session, ...]:
@@ -143,6 +151,26 @@ class Hub:
         """Return a session if it is loaded. Use it at once, or `use` it."""
         live = self._live.get(session_id)
         return None if live is None else live.session
+
+    def mark_closed(self, session_id: str) -> None:
+        """Let a session only be read until it is resumed, which is to be used as ``wanted``."""
+        self._closed_ids[session_id] = None
+        if len(self._closed_ids) > _MAX_CLOSED:
+            del self._closed_ids[next(iter(self._closed_ids))]
+
+    def unmark_closed(self, session_id: str) -> None:
+        """Let a session be used again."""
+        self._closed_ids.pop(session_id, None)
+
+    def check_not_closed(self, session_id: str) -> None:
+        """Raise NoSuchSession if a session was closed and has not been resumed."""
+        if self._is_closed(session_id):
+            raise NoSuchSession(f"session {session_id!r} is closed; session/new resumes it")
+
+    def _is_closed(self, session_id: str) -> bool:
+        # A run of a dead process that waits for a person is taken up whoever closed the session: it must be answered.
+        session = self.session(session_id)
+        return session_id in self._closed_ids and (session is None or not session.busy)
 
     def ending(self, session_id: str) -> Session | None:
         """Return a session if it is loaded, or being let go of: what it has running has not ended yet."""
@@ -177,9 +205,12 @@ class Hub:
     ) -> AsyncIterator[Session]:
         """Have a session, and keep it loaded meanwhile. Raise NoSuchSession, TooManySessions, ConfigError, StoreFailed.
 
-        One that does not exist is made as ``wanted``. Who only ``looks`` is let in however many there are.
+        One that does not exist is made as ``wanted``, one that was closed is resumed; otherwise a closed one is not
+        found. Who only ``looks`` is let in however many there are, and finds a closed one, too.
         """
         live = await self._get(session_id, wanted, looks)
+        if wanted is not None:
+            self.unmark_closed(session_id)
         live.users += 1
         try:
             yield live.session
@@ -287,6 +318,8 @@ class Hub:
         while True:
             if self._closed:
                 raise Stopping(STOPPING)
+            if wanted is None and not looks:
+                self.check_not_closed(session_id)
             if (live := self._live.get(session_id)) is not None:
                 if not self._is_spent(live):
                     return live

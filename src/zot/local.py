@@ -141,7 +141,7 @@ class LocalConversation:
         if self._overhearing is not None and self._is_elsewhere:
             await self._overhearing.abort()
             return
-        self._session.abort(steers=True)
+        self._session.abort()
 
     async def approve(self, request: str, decision: Decision) -> None:
         self._session.approve(request, decision)

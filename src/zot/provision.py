@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from zot.config import PROXY_NAMES, Config, keyless_environment, zot_home
-from zot.credentials import Credential, find, missing
-from zot.errors import AuthFailed, ConfigError
+from zot.credentials import Credential, find, missing, stored_for
+from zot.errors import AuthFailed, ConfigError, ConnectionImpossible
 from zot.providers.models import Catalogue, Model, catalogue
 from zot.providers.vendors import COMPATIBLE, VENDORS, ApiName, Endpoint, endpoint
 
@@ -43,6 +43,21 @@ def credential_of(config: Config, model: Model | None = None) -> Credential | No
     if found is None and vendor.needs_key and not where.elsewhere:
         raise missing(vendor, config.environment)
     return found
+
+
+def unused_key(config: Config) -> str:
+    """Say that no key is sent, because the address is not the vendor's own; "" if one is, or none is needed."""
+    vendor, where = VENDORS[config.provider], _endpoint(config)
+    if not (vendor.needs_key and where.elsewhere) or credential_of(config) is not None:
+        return ""
+    from zot.providers.address import split_url
+
+    try:
+        place = split_url(where.base_url).origin.authority
+    except ConnectionImpossible as problem:
+        raise ConfigError(f"--base-url: {problem}") from None
+    stored = "; the stored one is for another address" if stored_for(vendor, config.environment) else ""
+    return f"no key is used: {place} is not {vendor.name}'s own address{stored}"
 
 
 def provider_of(

@@ -19,7 +19,7 @@ from zot.events import ApprovalRequest
 from zot.history import Before, History, Subscriber
 from zot.job import Dropped, Edit, Errand, Job, Started, Wish, Words, begun, checked_prompt, unwanted
 from zot.mending import dismissal, establish, keep, note
-from zot.messages import Counters, ImageBlock, Message, TextBlock, timestamp
+from zot.messages import Counters, ImageBlock, Message, timestamp
 from zot.past import CONCLUSION, Past, concluded, everything, fork_point
 from zot.session_state import State, state_of
 from zot.store import Allowed, Configured, Guarded, Locked, MemoryStore, Spliced, Store
@@ -167,8 +167,8 @@ class Session:
         return self._worker.accept(job)
 
     def check_fit(self, text: str) -> None:
-        """Raise PromptTooLong if a prompt does not fit the model's window, whatever is left out of what was said."""
-        self.agent.check_fit(Message("user", (TextBlock(text),), ""))
+        """Raise PromptTooLong if a prompt surely does not fit the model's window, whatever else is left out."""
+        self.agent.check_fit(text)
 
     def steer(
         self,
@@ -181,7 +181,8 @@ class Session:
     ) -> None:
         """Say something to the running prompt before its next model call; when idle, the same as `prompt`.
 
-        If the run ends before it can be said, it becomes a prompt of its own, ahead of the others.
+        If the run ends before it can be said, it becomes a prompt of its own, ahead of the others. An abort of the run
+        drops it: ``dropped`` gets RunCancelled, which is raised if the abort came first.
         """
         job = Job(*checked_prompt(text, images), started=started, dropped=dropped, prompt_id=prompt_id)
         self._worker.steer(job)
@@ -194,13 +195,14 @@ class Session:
         """Summarise the conversation, after the prompts that came before."""
         return self._worker.accept(Job(None, (), started=started, dropped=dropped))
 
-    def abort(self, *, queue: bool = False, steers: bool = False) -> None:
+    def abort(self, *, queue: bool = False) -> None:
         """End the running prompt or compact, whatever it is doing, and every wait for an extension.
 
-        ``queue`` drops the prompts that wait, too, ``steers`` only what was to steer it and has not been said.
+        Messages that were to steer it and have not been delivered are dropped. ``queue`` drops the prompts that wait,
+        too.
         """
         self._waits.abort()
-        self._worker.abort(queue=queue, steers=steers)
+        self._worker.abort(queue=queue)
 
     @property
     def begins_later(self) -> bool:

@@ -107,26 +107,34 @@ class Worker:
         return job
 
     def steer(self, job: Job) -> None:
-        """Say something to the running prompt before its next model call; when idle, it is a prompt like any other."""
+        """Say something to the running prompt before its next model call; when idle, it is a prompt like any other.
+
+        Raise RunCancelled if that prompt is being aborted.
+        """
         if self._closed or self._running is None or self._running.is_compact or self._running.is_quiet:
             self.accept(job)
+        elif self._ended_by is not None and self._store_failure is None:
+            raise _steers_nothing()
         else:
             self._waiting.add_steer(job)
 
-    def abort(self, *, queue: bool = False, steers: bool = False, why: AgentError | None = None) -> None:
-        """End the running job, whatever it does; ``queue`` drops those that wait, too, ``steers`` what steers it.
+    def abort(self, *, queue: bool = False, why: AgentError | None = None) -> None:
+        """End the running job, whatever it does, and drop what was to steer it; ``queue`` drops those that wait, too.
 
         ``why`` is what is heard of one that has not begun by then.
         """
         if queue:
             self.drop_waiting(RunCancelled("dropped by an abort"))
-        if steers:
-            self._waiting.drop_steers(RunCancelled("what it was to steer was cancelled"))
+        self._waiting.drop_steers(_steers_nothing())
+        self._stop(why or _unwanted())
+
+    def _stop(self, why: AgentError) -> None:
+        """Let the running job end, whatever it does."""
         if self._running is not None and self._running.is_quiet:  # Then what waits behind it is meant.
             self._waiting.forestall()
         # Once is enough: a second cancellation would interrupt the clean-up after the first.
         if self._running is not None and self._ended_by is None:
-            self._ended_by = why or _unwanted()
+            self._ended_by = why
             self._driver.abort()
             if self._entering is not None:
                 self._entering.reschedule(asyncio.get_running_loop().time() + _ENTER_S)
@@ -134,7 +142,7 @@ class Worker:
     def cancel(self, job: Job) -> None:
         """End ``job``: abort it if it runs, and what was to steer it; drop it if it waits; else leave it be."""
         if job is self._running:
-            self.abort(steers=True)
+            self.abort()
         elif self._waiting.remove(job):
             job.drop(RunCancelled("cancelled before it began"))
 
@@ -211,7 +219,7 @@ class Worker:
     def store_failed(self, problem: StoreFailed) -> None:
         """What was said has not been recorded, and was not shown: the run cannot go on."""
         self._store_failure = problem
-        self.abort()
+        self._stop(_unwanted())
 
     def drop_waiting(self, why: AgentError) -> None:
         """Drop everything that has not begun."""
@@ -390,6 +398,10 @@ class Worker:
 
 def _unwanted() -> RunCancelled:
     return RunCancelled("aborted before it began")
+
+
+def _steers_nothing() -> RunCancelled:
+    return RunCancelled("not delivered: the prompt it was to steer was aborted")
 
 
 async def _fail(problem: AgentError) -> None:

@@ -106,6 +106,13 @@ def test_what_is_too_long_for_a_line_is_said_to_be_at_once(kept: Kept) -> None:
     assert "error -32600: the line is longer than 16777216 bytes" in said.err
 
 
+def test_a_line_that_is_too_long_to_be_read_is_named(kept: Kept) -> None:
+    said = kept.run("attach", "--new", "--max-line-bytes", "20", typed=b"%b\n!echo Hello\n" % (b"x" * 21))
+    assert "Hello" in said.out
+    assert "zot: a line is longer than 20 bytes and was not read" in said.err
+    assert said.code == 1
+
+
 def test_what_is_typed_is_asked_and_what_happens_is_shown(kept: Kept) -> None:
     said = kept.run("attach", "--new", typed=b"!echo Hello\n\n!bash echo made\n")
     assert said.code == 0
@@ -238,6 +245,15 @@ def test_a_session_whose_directory_is_gone_goes_on_where_somebody_says(kept: Kep
     assert ("zot attach SESSION --cwd DIR" in lost.err, lost.code) == (True, 1)
     moved = kept.run(*moving, typed=b"!bash pwd\n")
     assert (str(there) in moved.out, moved.code) == (True, 0)
+
+
+def test_a_closed_session_is_resumed_by_attaching_to_it(kept: Kept) -> None:
+    assert kept.run("attach", "--new", typed=b"!echo one\n").code == 0
+    closing = ("call", "session/close", json.dumps({"sessionId": kept.newest()}))
+    assert kept.run(*closing).code == 0
+    assert "is closed" in kept.run(*closing).err
+    again = kept.run("attach", typed=b"!echo two\n")
+    assert ("two" in again.out, again.code) == (True, 0)
 
 
 @pytest.mark.parametrize("last", ["a turn", "a new beginning", "a setting"])

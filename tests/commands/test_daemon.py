@@ -18,6 +18,8 @@ from daemon_process import Daemons, eventually, is_there
 from daemons import PATIENCE_S, Caller, Frame, request
 from forked import Nursery
 from offspring import Child
+from zot.client import Client
+from zot.wire.jsonrpc import RpcError
 
 
 @pytest.fixture
@@ -44,6 +46,36 @@ async def test_it_listens_for_its_owner_alone_and_there_is_one(daemons: Daemons)
     assert hello["serverPid"] == daemon.pid
     assert await daemons.end(daemon) == 0
     assert not os.path.exists(daemons.path)
+
+
+async def test_agents_that_cannot_be_used_are_named_at_the_start_and_the_others_served(daemons: Daemons) -> None:
+    (daemons.home / "config.toml").write_text(
+        '[agents.fine]\nprovider = "lab"\n[agents.wrong]\nprovider = "lab"\nmodel = "gpt-5"\n'
+        '[agents.keyless]\nprovider = "openai"\n'
+    )
+    daemon = daemons.fork("daemon")
+    said = daemons.hears(daemon, "agent keyless cannot be used: no key for openai: set OPENAI_API_KEY")
+    assert "zot: agent default cannot be used: no key for anthropic: set ANTHROPIC_API_KEY" in said
+    assert "zot: agent wrong cannot be used: unknown model 'gpt-5'" in said
+    assert "agent fine" not in said
+    caller = await daemons.caller()
+    await caller.get("session/new", agentAlias="fine", sessionId="s")
+    assert (await caller.get("session/prompt", sessionId="s", prompt="!echo hi"))["content"] == "hi"
+    assert await daemons.end(daemon) == 0
+
+
+async def test_the_longest_line_can_be_set(daemons: Daemons) -> None:
+    daemons.start("--max-line-bytes", "1000")
+    caller = await daemons.caller()
+    assert (await caller.get("initialize", protocolVersion=1))["maxLineBytes"] == 1000
+    caller.write(request("status", "fits", {"more": "x" * 800}), b"x" * 1001, request("status", "next", {}))
+    assert "result" in await caller.answer("fits")
+    assert "result" in await caller.answer("next")
+    [refused] = [frame["error"] for frame in caller.heard if "error" in frame]
+    assert (refused["code"], refused["data"]) == (-32600, {"reason": "frame_too_large", "limitBytes": 1000})
+    async with Client.connect(socket=daemons.path) as client:
+        with pytest.raises(RpcError, match="longer than 1000 bytes"):
+            await client.call("session/list", {"query": "x" * 1000})
 
 
 async def test_a_signal_gives_what_runs_its_time_then_ends_it_and_tells_everybody(daemons: Daemons) -> None:

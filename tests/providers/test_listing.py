@@ -164,7 +164,7 @@ def test_what_is_served_is_marked_and_what_we_did_not_know_is_added() -> None:
         (listed.models[1], True),
         (listed.models[2], False),
         (Model("d-2026-01-31", "acme", 5, 2, reasoning=True, name="D"), True),
-        (Model("e", "acme", 32_768, 8192, reasoning=True, name="e"), True),
+        (Model("e", "acme", 32_768, 8192, reasoning=True, name="e", window_known=False), True),
     ]
 
 

@@ -47,7 +47,7 @@ def test_a_new_model_comes_last_with_all_that_is_said_of_it(tmp_path: Path) -> N
 
 def test_what_is_not_said_of_a_new_model_is_not_known(tmp_path: Path) -> None:
     assert models(tmp_path, "ollama", {"id": "mine"}).find(None) == Model(
-        "mine", "ollama", 32_768, 8192, reasoning=True, price=None, name="mine"
+        "mine", "ollama", 32_768, 8192, reasoning=True, price=None, name="mine", window_known=False
     )
 
 

@@ -34,6 +34,44 @@ def test_an_address_decides_where_and_how(
 
 
 @pytest.mark.parametrize(
+    "spelled",
+    [
+        "https://api.anthropic.com:443", "https://API.Anthropic.com", "HTTPS://api.anthropic.com",
+        "https://api.anthropic.com/", "https://api.anthropic.com./", "https://api.anthropic.com/v1",
+        "https://api.anthropic.com:443//v1//", "https://api.anthropic.com.:443/v1/", "https://api.anthropic.com#x",
+    ],
+)  # fmt: skip
+def test_the_vendor_s_own_address_may_be_spelled_in_other_ways(spelled: str) -> None:
+    where = endpoint(VENDORS["anthropic"], api=None, base_url=spelled, env={})
+    assert where == Endpoint("anthropic", spelled, False, False)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "http://api.anthropic.com", "https://api.anthropic.com:8443", "http://api.anthropic.com:443",
+        "https://api.anthropic.com.evil.test", "https://evil.test/api.anthropic.com",
+        "https://api.anthropic.com@evil.test", "https://evil.test#api.anthropic.com", "https://api.anthropic.com/proxy",
+        "https://api.anthropic.com?x=1", "https://api.anthropic.com..", "https://api.anthropic.com:0443443", "nonsense",
+    ],
+)  # fmt: skip
+def test_another_address_is_not_the_vendor_s_own(other: str) -> None:
+    assert endpoint(VENDORS["anthropic"], api=None, base_url=other, env={}).elsewhere
+
+
+@pytest.mark.parametrize(
+    ("vendor", "spelled"),
+    [
+        ("gemini", "https://generativelanguage.googleapis.com/v1beta/"),
+        ("groq", "https://api.groq.com:443/openai/v1/chat/completions"),
+        ("openrouter", "https://OpenRouter.ai/api/v1"),
+    ],
+)
+def test_its_own_address_may_have_a_path(vendor: str, spelled: str) -> None:
+    assert not endpoint(VENDORS[vendor], api=None, base_url=spelled, env={}).elsewhere
+
+
+@pytest.mark.parametrize(
     ("given", "address"),
     [
         ("", "http://localhost:11434"),

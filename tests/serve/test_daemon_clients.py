@@ -283,3 +283,15 @@ async def test_long_requests_that_wait_are_bounded(daemon: Running, monkeypatch:
     await caller.get("session/cancel", sessionId="s")
     assert "result" in await caller.answer(first)
     assert await caller.get("session/prompt", sessionId="s", prompt="!echo " + "x" * 60_000)
+
+
+async def test_errors_name_parameters_as_the_connection_spells_them(daemon: Running) -> None:
+    caller = await daemon.caller(protocol_version=1)
+    assert await caller.error("session/new") == (-32602, "agent_alias is required")
+    for method, params, place in (
+        ("session/prompt", {"session_id": "s", "attachments": [{"data_b64": "%"}]}, "attachments[0].data_b64"),
+        ("session/state", {"session_id": 1}, "session_id"),
+        ("initialize", {"protocol_version": "1"}, "protocol_version"),
+    ):
+        assert (await caller.error(method, **params))[1].endswith(f" - at `$.{place}`")
+    assert await (await daemon.caller()).error("session/new") == (-32602, "agentAlias is required")

@@ -123,6 +123,9 @@ async def test_a_question_of_a_dead_process_can_be_ended(
     assert entry["state"] == "idle"
     [question] = [one for one in other.updates() if one["type"] == "approval_request"]
     verdict = {"requestId": question["requestId"], "decision": "allow_once"}
+    if method != "cancel":
+        assert (await caller.error("session/approve", sessionId="s", **verdict))[0] == -32000
+        await caller.get("session/new", agentAlias="default", sessionId="s")
     assert (await caller.error("session/approve", sessionId="s", **verdict))[0] == -32602
 
 
@@ -148,9 +151,10 @@ async def test_a_question_of_another_process_is_told_and_who_must_answer_it(
         die(process)
 
 
+@pytest.mark.parametrize("method", ["close", "kill"])
 @pytest.mark.parametrize("is_loaded", [True, False])
 async def test_what_a_dead_process_left_where_its_directory_is_gone_can_be_read_and_let_go_of(
-    daemon: Running, leave: Callable[[str], None], tmp_path: Path, is_loaded: bool
+    daemon: Running, leave: Callable[[str], None], tmp_path: Path, is_loaded: bool, method: str
 ) -> None:
     place = tmp_path / "place"
     place.mkdir()
@@ -163,8 +167,7 @@ async def test_what_a_dead_process_left_where_its_directory_is_gone_can_be_read_
     await daemon.daemon.hub.let_go("s", parks=True)
     assert (await caller.get("session/attach", sessionId="s"))["state"] == "waiting_approval"
     assert len((await caller.get("session/messages", sessionId="s"))["messages"]) == 2
-    for method in ("close", "kill"):
-        await caller.get(f"session/{method}", sessionId="s")
+    await caller.get(f"session/{method}", sessionId="s")
 
 
 async def test_a_list_tells_of_a_question_of_a_dead_process(daemon: Running, leave: Callable[[str], None]) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from daemons import PATIENCE_S, Caller, Frame, Running, request, running
 from zot.hub import Hub, Wanted
 from zot.version import __version__
+from zot.wire.daemon import LOOKS, METHODS
 
 
 @pytest.fixture
@@ -226,6 +228,65 @@ async def test_what_ends_before_it_has_begun_ends_before_what_waits_behind_it(ca
         assert heard.index("state") < heard.index("turn_complete")
 
 
+#: What uses or changes a session, with parameters that would do.
+USES: dict[str, dict[str, Any]] = {
+    "session/prompt": {"prompt": "!echo hi"}, "session/steer": {"prompt": "!echo hi"},
+    "session/aside": {"question": "!echo hi"}, "session/take_back": {"promptId": "p"}, "session/cancel": {},
+    "session/approve": {"requestId": "r", "decision": "reject"}, "session/detach": {}, "session/close": {},
+    "session/kill": {}, "session/fork": {}, "session/configure": {"overrides": {"reasoning": "low"}},
+    "session/compact": {}, "session/clear": {}, "session/rename": {"title": "t"}, "session/forget": {"tool": "bash"},
+    "session/dismiss": {"name": "afar"}, "session/lock": {"locked": True}, "session/reload": {},
+    "session/run_command": {"name": "x"}, "session/panel_key": {"panelId": "p", "key": "enter"},
+    "session/panel_close": {"panelId": "p"},
+}  # fmt: skip
+
+
+def test_every_method_of_a_session_is_known_to_use_or_to_read_it() -> None:
+    others = {"session/new", "session/attach", "session/delete"}
+    of_sessions = {method.name for method in METHODS.values() if method.name.startswith("session/")}
+    assert of_sessions - LOOKS - others == USES.keys()
+
+
+@pytest.mark.parametrize("method", ["session/close", "session/kill"])
+async def test_a_closed_session_can_be_read_and_not_used_until_it_is_resumed(
+    daemon: Running, caller: Caller, method: str
+) -> None:
+    other = await daemon.caller()
+    await talk(caller, "s", "!echo one")
+    await caller.get(method, sessionId="s")
+    for who in (caller, other):
+        for using, more in USES.items():
+            refused = await who.error(using, sessionId="s", **more)
+            assert refused == (-32000, "session 's' is closed; session/new resumes it"), using
+    for reading in sorted(name for name in LOOKS if name.startswith("session/")):
+        assert "result" in await caller.ask(reading, sessionId="s"), reading
+        assert (await caller.get("status"))["sessionIds"] == [], reading
+    assert (await caller.get("session/state", sessionId="s"))["messageCount"] == 2
+    assert (await other.get("session/attach", sessionId="s"))["state"] == "idle"
+    assert (await other.get("status"))["activeSessions"] == 0
+    assert (await other.error("session/prompt", sessionId="s", prompt="!echo two"))[0] == -32000
+    assert (await other.get("session/detach", sessionId="s"))["detached"] is True
+    await talk(other, "s", "!echo two")
+    assert (await caller.get("status"))["sessionIds"] == ["s"]
+    assert (await caller.get("session/prompt", sessionId="s", prompt="!echo three"))["content"] == "three"
+
+
+async def test_a_closed_session_can_be_deleted_and_made_anew(caller: Caller) -> None:
+    await talk(caller, "s", "!echo one")
+    await caller.get("session/close", sessionId="s")
+    await caller.get("session/delete", sessionId="s")
+    assert (await caller.error("session/prompt", sessionId="s", prompt="!echo hi"))[0] == -32000
+    await talk(caller, "s", "!echo two")
+    assert (await caller.get("session/state", sessionId="s"))["messageCount"] == 2
+
+
+async def test_what_could_not_be_closed_is_not_closed(caller: Caller) -> None:
+    assert (await caller.error("session/close", sessionId="s"))[0] == -32000
+    await talk(caller, "other")
+    await caller.get("session/fork", sessionId="other", newSessionId="s")
+    assert (await caller.get("session/prompt", sessionId="s", prompt="!echo hi"))["content"] == "hi"
+
+
 async def test_unknown_sessions_are_not_found(caller: Caller) -> None:
     lenient = {"session/messages", "session/delete", "session/detach"}
     for method, more in {
@@ -392,10 +453,10 @@ async def test_a_session_whose_directory_is_gone_says_what_helps_here(
     await caller.get("session/new", agentAlias="default", sessionId="s", cwd=str(tmp_path / "gone"))
     await caller.get("session/close", sessionId="s")
     (tmp_path / "gone").rmdir()
-    code, told = await caller.error("session/prompt", sessionId="s", prompt="!echo hi")
+    code, told = await caller.error("session/new", agentAlias="default", sessionId="s")
     assert (code, told) == (
         -32602,
-        f"{tmp_path}/gone, where this session works, is gone; session/new with its sessionId and a cwd, or"
+        f"{tmp_path}/gone, where this session works, is gone; session/new with its id and a cwd, or"
         " zot attach SESSION --cwd DIR, names another place",
     )
 
@@ -454,6 +515,7 @@ async def test_a_policy_that_is_read_again_holds_in_sessions_that_are_loaded_and
         heard = [(one["sessionId"], one["isError"]) for one in caller.updates() if one["type"] == "tool_result"]
         assert heard == [("leaves", False), ("rests", True), ("runs", True), ("leaves", False)]
         await caller.get("session/close", sessionId="leaves")
+        await caller.get("session/new", agentAlias="one", sessionId="leaves")
         await caller.get("session/prompt", sessionId="leaves", prompt="!bash echo hi")
         await other.until(sessionId="leaves", type="tool_result", isError=True)
         assert [one for one in other.updates() if one["type"] == "tool_result"] == [

@@ -243,6 +243,9 @@ WRONG: dict[str, tuple[bytes, list[str], int, str, str]] = {
         b'{"timeout_ms":0}', [], 2, "INVALID_REQUEST", r"not a request: Expected `number` >= 1.0 - at `\$.timeout_ms`",
     ),
     "too much": (b"x" * 300_000, ["--max-input-bytes", "100"], 2, "INVALID_REQUEST", "the request is longer than .*"),
+    "too much, as other commands say it": (
+        b"x" * 300_000, ["--max-line-bytes", "100"], 2, "INVALID_REQUEST", "the request is longer than 100 bytes",
+    ),
     "another protocol": (b"", ["--protocol", "v2"], 2, "INVALID_REQUEST", ".*"),
     "a cancel": (
         b'{"type":"cancel","request_id":"r","target_request_id":"x"}', [], 2, "INVALID_REQUEST",
@@ -371,12 +374,28 @@ def test_a_service_that_wants_to_be_left_alone_beyond_the_deadline_is_said_to_at
     assert watch.read_s() < 5
 
 
+def small_window(hosts: Hosts) -> None:
+    """Let the model hold so little that the longest request is too long for it."""
+    hosts.home.mkdir()
+    own = {"providers": {"lab": {"models": [{"id": "lab-1", "contextWindow": 2000, "maxTokens": 500}]}}}
+    (hosts.home / "models.json").write_text(json.dumps(own))
+
+
 def test_a_prompt_that_no_window_holds_is_refused_and_not_kept(hosts: Hosts) -> None:
-    got = hosts.say("x " * 390_000)
-    message = r"the prompt is too long: it takes about \d+ tokens, and the model has room for \d+"
-    assert (got.code, got.answer["error_code"]) == (2, "INVALID_REQUEST")
-    assert re.fullmatch(message, got.answer["error_message"])
-    assert hosts.transcript() == []
+    small_window(hosts)
+    got = hosts.say("x " * 300_000)
+    assert got.answer["error_code"] is None, "a token may well stand for so many bytes"
+    got = hosts.say("x" * 600_000, session_id="other")
+    message = "the prompt is too long: it takes at least 2343 tokens, and the model's window holds 2000"
+    assert (got.code, got.answer["error_code"], got.answer["error_message"]) == (2, "INVALID_REQUEST", message)
+    assert hosts.transcript("other") == []
+
+
+@pytest.mark.parametrize("prompt", ["x " * 390_000, "=" * 900_000, " " * 900_000 + "x"])
+def test_a_prompt_that_only_seems_too_long_is_asked(hosts: Hosts, prompt: str) -> None:
+    got = hosts.say(prompt)
+    assert (got.code, got.answer["error_code"]) == (0, None)
+    assert hosts.transcript()[0] == ("user", prompt)
 
 
 def test_a_prompt_that_the_service_finds_too_long_is_taken_back(hosts: Hosts) -> None:
@@ -672,6 +691,23 @@ def test_the_self_test_says_what_is_missing(hosts: Hosts) -> None:
     report = json.loads(process.communicate(timeout=PATIENCE_S)[0])
     detail = "unknown flag '--frobnicate'; --help lists the known ones"
     assert (process.returncode, report["checks"]) == (3, [{"name": "configuration", "ok": False, "detail": detail}])
+
+
+def test_the_self_test_says_that_no_key_is_used_at_another_address(hosts: Hosts) -> None:
+    hosts.home.mkdir()
+    (hosts.home / "auth.json").touch(mode=0o600)
+    (hosts.home / "auth.json").write_text('{"anthropic":{"type":"api_key","key":"k"}}')
+    flags = ("--self-test", "--provider", "anthropic", "--base-url")
+    for address, remark in {
+        "http://127.0.0.1:9/v1": (
+            "; no key is used: 127.0.0.1:9 is not anthropic's own address; the stored one is for another address"
+        ),
+        "https://API.anthropic.com.:443/": "",
+    }.items():
+        process = hosts.fork(*flags, address)
+        report = json.loads(process.communicate(timeout=PATIENCE_S)[0])
+        [detail] = [check["detail"] for check in report["checks"] if check["name"] == "provider"]
+        assert (process.returncode, detail) == (0, f"anthropic, {report['model']}{remark}")
 
 
 BROKEN: dict[str, tuple[str, list[str], str, str]] = {

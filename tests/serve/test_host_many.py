@@ -222,6 +222,15 @@ def test_a_signal_answers_everything(hosts: Hosts) -> None:
     many.close()
 
 
+def test_the_longest_line_can_be_set_as_for_other_commands(hosts: Hosts) -> None:
+    many = Many(hosts.fork(*MANY, "--max-line-bytes", "300"))
+    many.send(run("a", "x" * 300), run("b", "!echo hi"))
+    answers = many.answers(2)
+    assert answers["b"]["text"] == "hi"
+    assert answers["unknown"]["error_message"] == "the request is longer than 300 bytes"
+    assert many.finish() == []
+
+
 def test_it_ends_when_nobody_reads_it(many: Many) -> None:
     assert many.process.stdout is not None
     many.process.stdout.close()

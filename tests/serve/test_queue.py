@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from harness import Frame, Zot, play, text_of, types
 from zot.waiting import MAX_QUEUE
+
+KEPT = ("--provider", "lab", "--session", "s")
 
 
 def prompt(message: str, frame_id: str = "1") -> Frame:
@@ -150,21 +153,68 @@ def test_steering_when_nothing_runs_is_a_prompt(zot: Callable[..., Zot]) -> None
     assert process.finish() == []
 
 
-def test_steering_that_an_abort_forestalled_becomes_a_prompt_ahead_of_the_others(zot: Callable[..., Zot]) -> None:
-    process = zot()
+@pytest.mark.parametrize("flags", [(), KEPT], ids=["not kept", "kept"])
+def test_an_abort_drops_what_was_to_steer_its_run(
+    zot: Callable[..., Zot], tmp_path: Path, flags: Sequence[str]
+) -> None:
+    process = zot(*flags, env={"ZOT_HOME": str(tmp_path)})
     process.send(prompt("!stall", "1"), prompt("!say 1 queued", "2"), steer("!say 1 steered", "3"), {"type": "abort"})
-    aborted, steered, queued = runs(process, 3)
+    aborted, queued = runs(process, 2)
     assert types(aborted)[-2:] == ["turn_end:aborted", "done"]
-    assert (steered[0]["id"], text_of(steered)) == ("3", "steered")
-    assert (queued[0]["id"], text_of(queued)) == ("2", "queued")
+    assert (queued[-1]["type"], text_of(queued)) == ("done", "queued")
+    answers = {frame["id"]: frame["success"] for frame in process.frames if "id" in frame and "success" in frame}
+    assert answers == {"1": True, "2": True, "3": False}
+    assert "steered" not in json.dumps(process.ask({"type": "get_messages"}))
     assert process.finish() == []
+
+
+def test_steering_a_run_that_is_being_aborted_fails(zot: Callable[..., Zot]) -> None:
+    process = zot()
+    process.send(prompt("!stall", "1"), {"type": "abort"}, steer("!say 1 steered", "2"))
+    frames = process.until(type="done")
+    refused = next(frame for frame in frames if frame.get("id") == "2")
+    assert refused == {
+        "type": "response",
+        "id": "2",
+        "command": "steer",
+        "success": False,
+        "error": "not delivered: the prompt it was to steer was aborted",
+    }
+    assert process.finish() == []
+    assert process.grammar.runs == 1
+
+
+@pytest.mark.parametrize("flags", [(), KEPT], ids=["not kept", "kept"])
+def test_an_abort_right_after_a_prompt_ends_it_also_if_an_earlier_answer_is_awaited(
+    zot: Callable[..., Zot], tmp_path: Path, flags: Sequence[str]
+) -> None:
+    process = zot(*flags, env={"ZOT_HOME": str(tmp_path)})
+    process.send({"type": "get_commands"}, prompt("!stall", "1"), steer("!say 1 steered", "2"), {"type": "abort"})
+    (aborted,) = runs(process, 1)
+    assert types(aborted)[-2:] == ["turn_end:aborted", "done"]
+    assert process.finish() == []
+    assert process.grammar.runs == 1
+
+
+def test_an_abort_of_the_queue_drops_prompts_that_wait_for_an_earlier_answer(
+    zot: Callable[..., Zot], tmp_path: Path
+) -> None:
+    process = zot(*KEPT, env={"ZOT_HOME": str(tmp_path)})
+    process.send(prompt("!stall", "1"), prompt("!say 1 queued", "2"), {"type": "abort", "queue": True, "id": "3"})
+    process.until(type="done")
+    assert process.finish() == []
+    answers = {frame["id"]: frame["success"] for frame in process.frames if "id" in frame and "success" in frame}
+    assert answers == {"1": True, "2": False, "3": True}
+    assert process.grammar.runs == 1
 
 
 def test_every_run_has_its_number_also_one_that_began_with_steering(zot: Callable[..., Zot]) -> None:
     process = zot()
     process.ask({"type": "hello", "features": ["seq"]})
-    process.send(steer("!stall"), prompt("!say 1 three"), steer("!say 1 two"), {"type": "abort"})
-    runs(process, 3)
+    process.send(steer("!stall"), prompt("!say 1 two"), {"type": "abort"})
+    runs(process, 2)
+    process.send(steer("!say 1 three"))
+    runs(process, 1)
     events = [frame for frame in process.frames if frame["type"] != "response"]
     ends = [frame["run"] for frame in events if frame["type"] == "done"]
     assert ends == [1, 2, 3]

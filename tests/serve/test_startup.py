@@ -25,6 +25,28 @@ def start(
     return forked.run(argv, cwd=directory, env=environment({}) if env is None else env, given=given)
 
 
+# What the original zot takes is taken.
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        ("--with-skills", "--with-skills has no effect: skills are used unless --no-skill is given"),
+        ("--with-skill", "--with-skill has no effect: skills are used unless --no-skill is given"),
+        ("--no-yolo", "--no-yolo has no effect: no confirmation is asked for; --policy says what tools may do"),
+        ("--list-models", "--list-models has no effect: zot models lists them"),
+        ("hello there", "'hello' has no effect: prompts are read from standard input"),
+    ],
+)
+@pytest.mark.parametrize("command", ["rpc", "--rpc"])
+def test_what_has_no_effect_here_is_named_and_served_all_the_same(
+    tmp_path: Path, command: str, argv: str, told: str
+) -> None:
+    done = start(tmp_path, command, "--provider", "lab", *argv.split())
+    assert (done.returncode, done.stderr.decode()) == (0, f"zot: {told}\n")
+    assert json.loads(done.stdout)["data"] == {"pong": True}
+
+
 # What cannot work is said at once.
 
 WRONG = {
@@ -32,7 +54,6 @@ WRONG = {
     "an unknown model": (["--provider", "lab", "--model", "gpt-5"], r"unknown model 'gpt-5'.*known: .*lab-1"),
     "an unknown flag": (["--provider", "lab", "--frobnicate"], r"unknown flag '--frobnicate'"),
     "an unknown tool": (["--provider", "lab", "--tools", "read,teleport"], r"unknown tool 'teleport'; known: .*bash"),
-    "a word": (["--provider", "lab", "hello"], r"takes no words.*'hello'"),
     "a flag without its value": (["--provider"], r"--provider needs a value"),
     "a switch with a value": (["--provider", "lab", "--no-tools=yes"], r"--no-tools takes no value"),
     "no steps": (["--provider", "lab", "--max-steps", "0"], r"--max-steps 0: must be at least 1"),
@@ -53,7 +74,7 @@ WRONG = {
     "a configuration that is not text": (["--config-dir", "binary"], r"config\.toml: "),
 }
 #: What no file and no service could make right.
-MISUSED = [WRONG[name][1] for name in ("an unknown flag", "a word", "a flag without its value", "a switch with a value",
+MISUSED = [WRONG[name][1] for name in ("an unknown flag", "a flag without its value", "a switch with a value",
                                        "no steps", "steps that are no number", "unknown reasoning",
                                        "neither on nor off", "an unknown provider", "no rule")]  # fmt: skip
 FILES = {

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from zot.web import Limits
+from zot.web import Limits, listen
 
 from .face import PATIENCE_S, Face, faced, until
 
@@ -203,6 +203,23 @@ async def test_a_message_that_is_none_ends_the_connection(tmp_path_factory: pyte
         assert ended.value.rcvd is not None
         assert (ended.value.rcvd.code, face.refusals()) == (code, [("frame", str(code))])
         await until(lambda: face.daemon.connections == ())
+
+
+async def test_the_longest_line_of_the_daemon_is_the_longest_message(tmp_path_factory: pytest.TempPathFactory) -> None:
+    async with faced(tmp_path_factory.mktemp("lines") / "home") as face:
+        face.daemon.max_line_bytes = 1000
+        listening = await listen(face.daemon, "ws://127.0.0.1:0")
+        try:
+            async with Face(face.daemon, listening.url, face.home).connected() as client:
+                assert (await client.call("initialize"))["result"]["maxLineBytes"] == 1000
+                await client.socket.send("x" * 1001)
+                with pytest.raises(ConnectionClosed) as ended:
+                    await client.read()
+            assert ended.value.rcvd is not None
+            assert ended.value.rcvd.code == 1009
+        finally:
+            listening.stop()
+            await listening.close()
 
 
 async def test_no_log_and_no_answer_has_a_token_in_it(

@@ -105,6 +105,7 @@ async def test_a_session_made_over_a_websocket_may_look_and_not_touch_also_later
         for prompt in ("!write made.txt x", "!bash touch made.txt", "!read seen.txt"):
             assert "result" in await client.prompt(session, prompt)
         await client.call("session/close", {"sessionId": session})
+        await client.call("session/new", {"agentAlias": "default", "sessionId": session})
         await client.prompt(session, "!bash touch made.txt")  # It is opened anew, from what is on record.
         results = [one for one in client.updates if one["type"] == "tool_result"]
     assert [(one["name"], one["isError"]) for one in results] == [

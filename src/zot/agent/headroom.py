@@ -18,6 +18,8 @@ _ANSWER_TOKENS = 16_384
 #: An answer gets at least so much, however full the window is.
 _LEAST_ANSWER_TOKENS = 4096
 _BYTES_PER_TOKEN = 4
+#: No token stands for so many bytes: the longest that are known, in any vocabulary, have 128.
+_MOST_BYTES_PER_TOKEN = 256
 #: What most services count for an image.
 _IMAGE_TOKENS = 1600
 #: What the form of a block or message takes, besides what is said in it.
@@ -123,6 +125,11 @@ def answer_tokens(model: Model, need: int) -> int:
     if need >= model.context_window or left >= model.max_output:
         return model.max_output
     return max(left, min(model.max_output, _LEAST_ANSWER_TOKENS))
+
+
+def least_tokens(text: str) -> int:
+    """Return how many tokens ``text`` takes at least, whoever counts: white space may be merged, or be dropped."""
+    return sum(map(size_of, text.split())) // _MOST_BYTES_PER_TOKEN
 
 
 def size_of(text: str) -> int:

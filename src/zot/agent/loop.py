@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast, get_args
 
 from zot.agent.budget import Budget
 from zot.agent.calls import CallRunner
-from zot.agent.headroom import Gauge, answer_tokens
+from zot.agent.headroom import Gauge, answer_tokens, least_tokens
 from zot.agent.hooks import AllowAll, Approver, Extensions, MessageDecision, NoExtensions, Question
 from zot.agent.relief import AutoCompact, Relief
 from zot.agent.run import Run
@@ -169,18 +169,23 @@ class Agent:
                 run.spent(call.reply().counters)
             return call.reply()
 
-    def check_fit(self, message: Message) -> None:
-        """Raise PromptTooLong if a message alone leaves no room in the window. Where none is made, nobody can say."""
-        if not self.auto_compact.on:
-            return
-        specs = [tool.spec for tool in self._offered().values()]
-        needed, limit = Gauge().need(self.system, specs, [message]), self.gauge.limit(self.model, self.auto_compact.at)
-        if needed > limit:
+    def check_fit(self, text: str) -> None:
+        """Raise PromptTooLong if a prompt surely does not fit the model's window. What is only likely is asked."""
+        needed, limit = least_tokens(text), self.model.context_window
+        if needed > limit and self.model.window_known:
             raise PromptTooLong(
-                f"the prompt is too long: it takes about {needed} tokens, and the model has room for {limit}",
+                f"the prompt is too long: it takes at least {needed} tokens, and the model's window holds {limit}",
                 needed=needed,
                 limit=limit,
             )
+
+    def _fits_alone(self, message: Message) -> bool:
+        """True if a message leaves room in the window, as far as we can tell, when it is all that is said."""
+        if not self.auto_compact.on:
+            return True
+        specs = [tool.spec for tool in self._offered().values()]
+        needed = Gauge().need(self.system, specs, [message])
+        return needed <= self.gauge.limit(self.model, self.auto_compact.at)
 
     def take_back(self, run: Run, text: str | None) -> None:
         """There was no room for what was said last: let go of it if it is ``text``, or if there never is any for it.
@@ -188,11 +193,8 @@ class Agent:
         Otherwise, nothing that is said from then on could be answered.
         """
         for said in run.recorder.transcript.messages[-1:]:
-            if said.role == "user" and text_of(said.content) != text:
-                try:
-                    self.check_fit(said)
-                except PromptTooLong:
-                    text = text_of(said.content)
+            if said.role == "user" and text_of(said.content) != text and not self._fits_alone(said):
+                text = text_of(said.content)
         if text is not None:
             run.take_back(text)
 

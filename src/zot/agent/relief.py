@@ -46,12 +46,15 @@ class Relief:
         self._tools = tools
 
     async def before(self) -> None:
-        """Make room if the request would not fit. Raise ContextExhausted if that does not help, ProviderError."""
-        if not self._agent.auto_compact.on:
+        """Make room if the request would not fit, as far as we can tell. If none can be made, the service decides.
+
+        Raise ContextExhausted if the service finds even a part of it too long, ProviderError.
+        """
+        if not self._agent.auto_compact.on or self._run.cramped:
             return
         need, limit = self._need(), self._agent.gauge.limit(self._agent.model, self._agent.auto_compact.at)
         if need > limit:
-            await self._free(need, limit)
+            self._run.cramped = not await self._free(need, limit)
 
     async def after(self, refusal: ProviderError) -> None:
         """Make room if that is why the service refused, once in a run. Raise ``refusal``, or ContextExhausted."""
@@ -69,15 +72,19 @@ class Relief:
             raise self._exhausted(need, refusal) from refusal
         self._run.relieved = True
         try:
-            await self._free(need, need // 2)
+            is_shorter = await self._free(need, need // 2)
         except ContextExhausted:
+            is_shorter = False
+        if not is_shorter:
             raise self._exhausted(need, refusal) from refusal
 
-    async def _free(self, need: int, limit: int) -> None:
+    async def _free(self, need: int, limit: int) -> bool:
         """Make the conversation so short that it takes ``limit`` tokens instead of ``need``, or much less than it did.
 
         Old output of tools goes first; then a summary takes the place of all that is old; then also new output is
-        shortened. Raise ContextExhausted if hardly anything is gained.
+        shortened. False if hardly anything is gained: then it stays as it is.
+
+        Raise ContextExhausted if the service finds even what is to be summarised too long.
         """
         old = list(self._run.recorder.transcript.messages)
         excess = need - self._weigh(old)
@@ -91,9 +98,10 @@ class Relief:
             pruned += more
         left = excess + self._weigh(new)
         if left > limit and left > (1 - _PROGRESS) * need:
-            raise self._exhausted(need)
+            return False
         self._run.compacted(_splice(old, new), "" if summary is None else summary.shown, pruned=pruned)
         self._agent.gauge.rebased(self._run.recorder.transcript.messages, left)
+        return True
 
     async def _summarised(self, messages: Sequence[Message], limit: int) -> tuple[Summary | None, list[Message]]:
         """Return a summary, and the conversation with it instead of what is old; None if there is nothing to gain."""

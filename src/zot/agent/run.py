@@ -114,6 +114,8 @@ class Run:
         self.complaints = 0
         #: Whether the conversation has been made shorter because the service found it too long.
         self.relieved = False
+        #: Whether it should have been made shorter before it was sent, and could not be.
+        self.cramped = False
         #: What was decided about calls, by id: by extensions, and by a person.
         self.decisions: dict[str, CallDecision] = {}
         self.answers: dict[str, Answer] = {}

@@ -21,7 +21,8 @@ from zot.events import ApprovalAnswer, ApprovalRequest
 from zot.outcome import CUT_OFF
 from zot.printable import printable, shell_word
 from zot.serve.streams import read_chunks
-from zot.wire.lines import LineSplitter
+from zot.wire.jsonrpc import RpcError
+from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
 
 if TYPE_CHECKING:
     from zot.conversation import Conversation, Home
@@ -42,6 +43,7 @@ _FLAGS = (
     flags.Flag("--cwd", "where a new session works, or one whose directory is gone", value="DIR"),
     flags.Flag("--plain", "lines, also on a terminal that could show more"),
     flags.Flag("--after", "show first what happened above this number; 0 is everything", value="N", parse=_number),
+    flags.MAX_LINE_FLAG,
     WAIT_FLAG,
     *PLACE_FLAGS,
 )
@@ -101,7 +103,11 @@ async def _chosen(client: Client, name: str | None, settings: dict[str, Any]) ->
         return await client.session(agent=settings.get("agent", "default"), cwd=directory(settings.get("cwd")))
     entry = _found(await client.sessions(), name)
     if "cwd" not in settings:
-        return await client.attach(entry.session_id)
+        try:  # It may have been closed.
+            return await client.session(entry.session_id, entry.agent_alias)
+        except RpcError as problem:
+            remark(str(problem))  # It can still be read.
+            return await client.attach(entry.session_id)
     if await asyncio.to_thread(os.path.isdir, entry.cwd):
         raise UserError(f"session {entry.session_id!r} works in {entry.cwd}, which is there: it stays there")
     return await client.session(entry.session_id, entry.agent_alias, directory(settings["cwd"]))
@@ -157,7 +163,8 @@ async def _on_screen(client: Client, session: ClientSession, settings: dict[str,
 async def _in_lines(session: ClientSession, settings: dict[str, Any]) -> int:
     """Show the session line by line. Whoever sits there is told how to go on, however it is left."""
     is_person = sys.stdin.isatty()
-    attachment = Attachment(session, patient=not is_person)
+    limit = settings.get("max_line_bytes", MAX_LINE_BYTES)
+    attachment = Attachment(session, patient=not is_person, max_line_bytes=limit)
     try:
         return await attachment.serve(settings.get("after"))
     except asyncio.CancelledError:
@@ -198,8 +205,9 @@ def _own_home(cwd: str, agent: str) -> Home:
 class Attachment:
     """A person, or a program, at a session. One that is ``patient`` answers questions before they are asked."""
 
-    def __init__(self, session: ClientSession, *, patient: bool = False) -> None:
+    def __init__(self, session: ClientSession, *, patient: bool = False, max_line_bytes: int = MAX_LINE_BYTES) -> None:
         self._session = session
+        self._max_line_bytes = max_line_bytes
         self._patient = patient
         self._failed = False
         #: The question that waits for an answer.
@@ -252,18 +260,26 @@ class Attachment:
                 self._moved.set()
 
     async def _obey(self) -> None:
-        lines = LineSplitter()
+        lines = LineSplitter(max_line_bytes=self._max_line_bytes)
         async for data in read_chunks(0):
             for line in lines.feed(data):
-                if not await self._take(line.decode("utf-8", "replace") if isinstance(line, bytes) else ""):
+                if not await self._take(self._text(line)):
                     return
         for line in lines.finish():
-            await self._take(line.decode("utf-8", "replace") if isinstance(line, bytes) else "")
+            await self._take(self._text(line))
         if self._turns:
             await asyncio.wait(self._turns)
         while self._shown < self._due:
             self._moved.clear()
             await self._moved.wait()
+
+    def _text(self, line: bytes | TooLong) -> str:
+        """Return a line that was typed; "" for one that is too long, which counts as a failed prompt."""
+        if isinstance(line, bytes):
+            return line.decode("utf-8", "replace")
+        self._failed = True
+        remark(f"a line is longer than {line.limit} bytes and was not read; --max-line-bytes raises the limit")
+        return ""
 
     async def _take(self, line: str) -> bool:
         """Do what was typed. False if that was to leave."""

@@ -14,6 +14,7 @@ from zot.config import AGENT_FLAGS, zot_home
 from zot.endpoint import Place, locate
 from zot.errors import ConfigError, DaemonRunning, UsageError, UserError
 from zot.printable import printable
+from zot.wire.lines import MAX_LINE_BYTES
 
 if TYPE_CHECKING:
     import socket
@@ -28,6 +29,7 @@ _OWN_FLAGS = (
     flags.Flag("--listen", "be there for WebSockets, too, such as at ws://127.0.0.1:7777", value="URL", many=True),
     flags.Flag("--tls-cert", "the certificate for wss://, with those that vouch for it", value="FILE"),
     flags.Flag("--tls-key", "its key, unless it is in the same file", value="FILE"),
+    flags.MAX_LINE_FLAG,
     flags.Flag("--replace", "take over from the daemon that runs, without refusing anybody"),
 )
 _OWN = frozenset(flag.key for flag in _OWN_FLAGS)
@@ -81,7 +83,11 @@ def main(argv: Sequence[str]) -> int:
 
     given = {name: value for name, value in settings.items() if name not in _OWN}
     place = replace(place, socket=claim.path)  # A socket that was made for us may be elsewhere.
-    leave(asyncio.run(serve(place, agents, claim, given, ephemeral=bool(own.get("ephemeral")), listens=listens)))
+    limit = own.get("max_line_bytes", MAX_LINE_BYTES)
+    serving = serve(
+        place, agents, claim, given, ephemeral=bool(own.get("ephemeral")), listens=listens, max_line_bytes=limit
+    )
+    leave(asyncio.run(serving))
 
 
 def _listens(own: Mapping[str, Any], settings: DaemonSettings) -> Sequence[tuple[str, Tls | None]]:

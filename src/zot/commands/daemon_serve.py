@@ -19,6 +19,7 @@ from zot.establishment import Establishment, journal_of
 from zot.journal.journal import Journal
 from zot.preloading import preload
 from zot.premises import Premises
+from zot.printable import printable
 from zot.serve.chores import Chores
 from zot.serve.claim import Claim
 from zot.serve.log_file import LogFile
@@ -50,6 +51,7 @@ async def serve(
     *,
     ephemeral: bool,
     listens: Sequence[tuple[str, Tls | None]],
+    max_line_bytes: int,
 ) -> int:
     """Serve until somebody wants an end; return the exit code. The endpoint is free then, whatever happens."""
     sys.setswitchinterval(_SWITCH_S)
@@ -59,7 +61,7 @@ async def serve(
         parts = await _furnish(place, agents, given)
         from zot.serve.daemon import Daemon
 
-        daemon = Daemon(parts, ephemeral=ephemeral)
+        daemon = Daemon(parts, ephemeral=ephemeral, max_line_bytes=max_line_bytes)
         log.addHandler(daemon.log_feed)
         _heed_signals(daemon, claim, notifier)
         leave_socket = await _open(daemon, claim)
@@ -67,6 +69,7 @@ async def serve(
             chores.start(_ping(notifier), "watchdog")
             chores.start(_stay(daemon, claim, leave_socket), "staying")
             chores.start(_load(daemon, given.get("provider", "")), "loading")
+            chores.start(_warn(daemon, parts), "warning")
             is_there = await _attend(daemon, parts, claim, notifier, listens)
         parts.audit.close()
         handler.close()
@@ -150,6 +153,13 @@ async def _load(daemon: Daemon, provider: str) -> None:
     await asyncio.sleep(_LOAD_S)
     assert daemon.handlers
     await preload(provider)
+
+
+async def _warn(daemon: Daemon, parts: Establishment) -> None:
+    """Log which agents cannot be used as they are configured. The others are served."""
+    await daemon.greeted(_LOAD_S)
+    for alias, problem in (await asyncio.to_thread(parts.unusable)).items():
+        log.warning("agent %s cannot be used: %s", printable(alias), problem)
 
 
 async def _watch(daemon: Daemon) -> None:

@@ -46,6 +46,7 @@ _HOST_FLAGS = (
                parse=flags.choice("true", "false")),
     flags.Flag("--protocol", "the version of the protocol; there is v1", value="NAME"),
     flags.Flag("--max-input-bytes", "longest request that is read (1 MiB)", value="N", parse=flags.positive),
+    flags.Flag("--max-line-bytes", "the same", value="N", parse=flags.positive, setting="max_input_bytes"),
     flags.Flag("--stdin-timeout-ms", "how long the request may take to come (15000)", value="MS", parse=flags.positive),
     flags.Flag("--exit-zero", "exit code 0 whenever an answer was written"),
     flags.Flag("--idempotency-ttl", "how long an answer that got out is given again for the same key (60)",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from zot import flags
 from zot.commands.kept import open_earlier, open_kept, take_earlier
-from zot.config import AGENT_FLAGS, RESUME_FLAGS, chosen, resolve
+from zot.config import AGENT_FLAGS, FOREIGN_FLAGS, RESUME_FLAGS, chosen, ignore_foreign, resolve
 from zot.errors import AgentError, UsageError
 from zot.runtime import check, open_any
 from zot.serve.stdio import claim, leave, leave_on_signals
@@ -46,10 +46,11 @@ _STDIN_WAIT_S = 3.0
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
+    settings, words = flags.parse(argv, (*_FLAGS, *FOREIGN_FLAGS, flags.Flag("--help", "this text", short="-h")))
     if settings.pop("help", False):
         sys.stdout.write(flags.usage("zot -p PROMPT", _SUMMARY, _FLAGS) + "\n")
         return 0
+    ignore_foreign(settings)
     how = {name: settings.pop(name, None) for name in ("print", "json", "features", "stdin_wait")}
     how |= {"resume": settings.get("resume"), "form": _form(settings)}
     if how["print"] and how["json"]:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from zot import flags
-from zot.config import AGENT_FLAGS, RESUME_FLAGS, Config, chosen, resolve
-from zot.errors import UsageError
+from zot.config import AGENT_FLAGS, FOREIGN_FLAGS, RESUME_FLAGS, Config, chosen, ignore_foreign, resolve
 from zot.runtime import check, open_any
 from zot.serve.early import answer_early
 from zot.serve.stdio import claim, leave, leave_on_signals
@@ -23,22 +22,20 @@ from zot.wire.rpc_greeting import Greeting
 if TYPE_CHECKING:
     from zot.session import Session
 
-_FLAGS = (
-    *AGENT_FLAGS,
-    flags.Flag("--max-line-bytes", "longest line that is read (16 MiB)", value="N", parse=flags.positive),
-)
+_FLAGS = (*AGENT_FLAGS, flags.MAX_LINE_FLAG)
 _SUMMARY = "Speak zot RPC v1, newline-delimited JSON, on standard input and output."
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    known = (*_FLAGS, *RESUME_FLAGS, flags.Flag("--help", "this text", short="-h"))
+    known = (*_FLAGS, *RESUME_FLAGS, *FOREIGN_FLAGS, flags.Flag("--help", "this text", short="-h"))
     settings, words = flags.parse(argv, known)
     if settings.pop("help", False):
         sys.stdout.write(flags.usage("zot rpc", _SUMMARY, _FLAGS) + "\n")
         return 0
-    if words:
-        raise UsageError(f"zot rpc takes no words, only flags: {words[0]!r}")
+    ignore_foreign(settings)
+    if words and sys.stderr is not None:
+        sys.stderr.write(f"zot: {words[0]!r} has no effect: prompts are read from standard input\n")
     for flag in RESUME_FLAGS:  # Clients pass them to other modes, too; here only --session keeps anything.
         settings.pop(flag.key, None)
     limit = settings.pop("max_line_bytes", MAX_LINE_BYTES)

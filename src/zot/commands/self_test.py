@@ -12,6 +12,7 @@ import msgspec
 from zot.config import Config, agent_names, resolve
 from zot.errors import AgentError, ConfigError, KeyMissing, UserError
 from zot.providers.vendors import VENDORS
+from zot.provision import unused_key
 from zot.runtime import check, check_journal, check_settings
 
 
@@ -54,6 +55,7 @@ def examine(problem: ConfigError | None, settings: Mapping[str, Any]) -> Report:
 
     def chosen() -> str:
         nonlocal model, missing
+        remarks: list[str] = []
         for name, config in agents.items():
             with _named(name):
                 try:
@@ -61,8 +63,10 @@ def examine(problem: ConfigError | None, settings: Mapping[str, Any]) -> Report:
                 except KeyMissing:
                     missing = config.provider
                     raise
+                if remark := unused_key(config):
+                    remarks.append(remark if name == "default" else f"agent {name!r}: {remark}")
             model = model or used
-        return f"{agents['default'].provider}, {model}"
+        return "; ".join((f"{agents['default'].provider}, {model}", *dict.fromkeys(remarks)))
 
     def kept() -> str:
         return asyncio.run(check_journal(agents["default"]))

@@ -102,7 +102,13 @@ def merged(listed: Catalogue, served: Sequence[Served]) -> list[tuple[Model, boo
 
 def _described(served: Served, provider: str) -> Model:
     model = unknown_model(served.id, provider)
-    told = {"name": served.name, "context_window": served.context_window, "max_output": served.max_output}
+    window = served.context_window
+    told = {
+        "name": served.name,
+        "context_window": window,
+        "max_output": served.max_output,
+        "window_known": bool(window),
+    }
     return msgspec.structs.replace(model, **{field: value for field, value in told.items() if value})
 
 

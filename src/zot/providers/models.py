@@ -60,7 +60,7 @@ class Model(msgspec.Struct, frozen=True):
     """One model. ``price`` is None when nobody told us: unknown is not free.
 
     ``base_url`` is where it is served if not where its provider's others are; ``as_of`` when what is said here was
-    last looked at, "" if it is not from the catalogue.
+    last looked at, "" if it is not from the catalogue. Without ``window_known``, its window is a guess.
     """
 
     id: str
@@ -72,6 +72,7 @@ class Model(msgspec.Struct, frozen=True):
     name: str = ""
     base_url: str = ""
     as_of: str = ""
+    window_known: bool = True
 
     def charge(self, counters: Counters) -> Counters:
         """Return the ``counters`` of one call with their cost at this model's prices."""
@@ -112,7 +113,9 @@ def unknown_model(model_id: str, provider: str) -> Model:
 
     It is taken to reason: who asks for that means it, and a service that cannot says so.
     """
-    return Model(model_id, provider, _UNKNOWN_WINDOW, _UNKNOWN_OUTPUT, reasoning=True, name=model_id)
+    return Model(
+        model_id, provider, _UNKNOWN_WINDOW, _UNKNOWN_OUTPUT, reasoning=True, name=model_id, window_known=False
+    )
 
 
 def catalogue(provider: str, *, unlisted: bool = False) -> Catalogue:

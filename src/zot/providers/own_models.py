@@ -36,6 +36,7 @@ class OwnModel(msgspec.Struct, frozen=True, rename="camel"):
             "name": self.name,
             "reasoning": self.reasoning,
             "context_window": self.context_window,
+            "window_known": None if self.context_window is None else True,
             "max_output": self.max_tokens,
             "base_url": self.base_url,
         }

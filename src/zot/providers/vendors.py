@@ -231,8 +231,22 @@ def endpoint(vendor: Vendor, *, api: ApiName | None, base_url: str | None, env: 
 
 
 def same_address(one: str, other: str) -> bool:
-    """True if two base URLs mean the same place."""
-    return one.rstrip("/").removesuffix("/v1") == other.rstrip("/").removesuffix("/v1")
+    """True if two base URLs mean the same place, however they are spelled."""
+    return one == other or _place(one) == _place(other)
+
+
+def _place(base_url: str) -> object:
+    """Return what two base URLs have in common that mean the same place, as the transport reads them."""
+    from zot.errors import ConnectionImpossible
+    from zot.providers.address import COMPLETIONS, split_url  # Few name an address.
+
+    try:
+        target = split_url(base_url)
+    except ConnectionImpossible:
+        return base_url
+    origin = msgspec.structs.replace(target.origin, host=target.origin.host.removesuffix("."))
+    path = target.path.rstrip("/").removesuffix(COMPLETIONS).rstrip("/")
+    return origin, path.removesuffix("/v1beta").removesuffix("/v1").rstrip("/")
 
 
 def _whole(address: str, vendor: Vendor) -> str:

@@ -255,7 +255,7 @@ class Connection:
         if self._unanswered_bytes + size > _MAX_UNANSWERED_BYTES:
             raise RpcError(jsonrpc.SESSION_BUSY, f"{self._unanswered_bytes} bytes of requests are unanswered; wait")
         method = find(request.method, initialized=self.is_welcome, local=self.is_local)
-        return read_params(method, request.params)
+        return read_params(method, request.params, self.spelling)
 
     def _initialize(self, request: Request, params: Initialize) -> None:
         try:

@@ -12,6 +12,8 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
+from msgspec import UNSET
+
 from zot.serve.acceptor import Acceptor, room_for_clients
 from zot.serve.audit import Who
 from zot.serve.connection import Connection, Handler
@@ -25,6 +27,7 @@ from zot.version import __version__
 from zot.wire.daemon import FEATURES, LOOKS, PROTOCOL_VERSION, STOPPING, capabilities, check_version
 from zot.wire.daemon_greeting import Initialize, Initialized
 from zot.wire.jsonrpc import NULL, TOO_MANY_CLIENTS, RpcError, encode_error
+from zot.wire.lines import MAX_LINE_BYTES
 
 if TYPE_CHECKING:  # Whoever greets the daemon is answered before it knows what to do for them.
     from zot.agents import Agents
@@ -50,7 +53,7 @@ _EPHEMERAL_S = 1.0
 class Daemon:
     """What all connections share (`connection.Office`)."""
 
-    def __init__(self, parts: Parts, *, ephemeral: bool = False) -> None:
+    def __init__(self, parts: Parts, *, ephemeral: bool = False, max_line_bytes: int = MAX_LINE_BYTES) -> None:
         self.parts = parts
         self.place = parts.place
         self.server_version = parts.settings.server_version or __version__
@@ -67,6 +70,8 @@ class Daemon:
         self._connections: dict[Connection, None] = {}
         self._began = time.monotonic()
         self._ephemeral = ephemeral
+        #: The longest line, or message of a WebSocket, that is read.
+        self.max_line_bytes = max_line_bytes
         self._leaving: asyncio.TimerHandle | None = None
         self._farewell = Farewell(self._leaving_clients)
         self._stopping = asyncio.Event()
@@ -241,6 +246,7 @@ class Daemon:
             features=tuple(feature for feature in FEATURES if feature in asked.features),
             endpoint=self.place.socket,
             tui_id=connection.name,
+            max_line_bytes=UNSET if self.max_line_bytes == MAX_LINE_BYTES else self.max_line_bytes,
         )
 
     def note(self, connection: Connection, method: str, params: Any, problem: RpcError | None) -> None:
@@ -388,6 +394,6 @@ class Daemon:
 
 async def listen(daemon: Daemon, listener: socket.socket) -> Callable[[], None]:
     """Accept clients at the local socket until the daemon stops; return what ends that before. Others wait in line."""
-    acceptor = Acceptor(listener, lambda: LocalWire(daemon.accept))
+    acceptor = Acceptor(listener, lambda: LocalWire(daemon.accept, max_line=daemon.max_line_bytes))
     daemon.when_stopping(acceptor.rest, acceptor.go_on)
     return acceptor.close

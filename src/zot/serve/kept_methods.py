@@ -130,10 +130,12 @@ class KeptMethods:
             await feed.caught_up()
             await self._hub.let_go(asked.session_id)  # Somebody may have come meanwhile.
             feed.bury(await self._shelf.delete(asked.session_id))
+        self._hub.unmark_closed(asked.session_id)
         connection.unfollow(asked.session_id)
         return said.Deleted(asked.session_id)
 
     async def _rename(self, connection: Connection, asked: said.Rename) -> said.Renamed:
+        self._hub.check_not_closed(asked.session_id)
         await check_use(self._hub, connection, asked.session_id)
         await self._shelf.rename(asked.session_id, asked.title)
         return said.Renamed(asked.session_id, (await self._shelf.find(asked.session_id)).title)

@@ -120,12 +120,24 @@ class RpcServer:
         self._session.approver_left()
 
     def _hold(self, command: rpc.AnyCommand) -> None:
-        """Let a command wait for those before it, so that answers keep their order. An abort waits for nobody."""
-        if isinstance(command, rpc.Abort):
-            self._session.abort(queue=bool(command.queue))
-            self._held.append(succeed(command))
-        else:
+        """Let a command wait for those before it, so that answers keep their order. An abort takes effect at once."""
+        if not isinstance(command, rpc.Abort):
             self._held.append(command)
+            return
+        is_aimed = self._session.busy
+        self._session.abort(queue=bool(command.queue))
+        if is_aimed:
+            self._drop_held(queue=bool(command.queue))
+            self._held.append(succeed(command))
+        else:  # It may follow a prompt that is held: in its place it ends that one.
+            self._held.append(command)
+
+    def _drop_held(self, *, queue: bool) -> None:
+        """Fail the held commands that an abort of the running prompt drops: steers; with ``queue`` prompts, too."""
+        dropped = (rpc.Steer, rpc.Prompt, rpc.Compact) if queue else rpc.Steer
+        for at, held in enumerate(self._held):
+            if isinstance(held, dropped):
+                self._held[at] = fail(held, "dropped by an abort")
 
     def _perform(self, command: rpc.AnyCommand) -> None:
         """Do what a command says, and answer it; if that takes a while, those behind it wait."""

@@ -145,14 +145,19 @@ class SessionMethods:
         return Told(attached, lambda: connection.follow(session_id, after, again=True))
 
     async def _detach(self, connection: Connection, asked: said.OfSession) -> said.Detached:
-        return said.Detached(asked.session_id, connection.unfollow(asked.session_id))
+        is_detached = connection.unfollow(asked.session_id)
+        if not is_detached:
+            self._hub.check_not_closed(asked.session_id)
+        return said.Detached(asked.session_id, is_detached)
 
     async def _close(self, connection: Connection, asked: said.OfSession) -> said.Closed:
+        self._hub.check_not_closed(asked.session_id)
         await check_use(self._hub, connection, asked.session_id)
         await self._let_go(connection, asked.session_id)
         return said.Closed(asked.session_id)
 
     async def _kill(self, connection: Connection, asked: said.OfSession) -> said.Killed:
+        self._hub.check_not_closed(asked.session_id)
         await check_use(self._hub, connection, asked.session_id)
         with suppress(AgentError):
             await self._see_to(asked.session_id)
@@ -162,6 +167,14 @@ class SessionMethods:
         return said.Killed(asked.session_id)
 
     async def _let_go(self, connection: Connection, session_id: str) -> None:
+        self._hub.mark_closed(session_id)
+        try:
+            await self._end(connection, session_id)
+        except BaseException:
+            self._hub.unmark_closed(session_id)
+            raise
+
+    async def _end(self, connection: Connection, session_id: str) -> None:
         with suppress(AgentError):  # Also one that others have deleted, or that cannot be opened, is let go of.
             await self._see_to(session_id)
         was_loaded = await self._hub.let_go(session_id)
@@ -177,6 +190,7 @@ class SessionMethods:
         await check_name(self._shelf, asked.new_session_id or "")
         async with used(self._hub, connection, asked.session_id) as session:
             made = await session.fork(asked.new_session_id, messages=asked.messages)
+        self._hub.unmark_closed(made)
         return await self._opened(connection, made, None)
 
     async def _state(self, connection: Connection, asked: said.OfSession) -> said.State:
@@ -305,13 +319,16 @@ class SessionMethods:
         async with used(self._hub, connection, asked.session_id) as session:
             self._hub.check_open()
             connection.follow(asked.session_id)
-            session.steer(
-                text,
-                images,
-                prompt_id=asked.prompt_id or "",
-                started=lambda: deferred.resolve(said.Steered(asked.session_id)),
-                dropped=lambda why: deferred.resolve(_undone(why, SESSION_NOT_FOUND)),
-            )
+            try:
+                session.steer(
+                    text,
+                    images,
+                    prompt_id=asked.prompt_id or "",
+                    started=lambda: deferred.resolve(said.Steered(asked.session_id)),
+                    dropped=lambda why: deferred.resolve(_undone(why, SESSION_NOT_FOUND)),
+                )
+            except RunCancelled as why:
+                raise _undone(why, SESSION_NOT_FOUND) from None
         return deferred
 
     async def _take_back(self, connection: Connection, asked: said.TakeBack) -> said.TakenBack:
@@ -322,12 +339,13 @@ class SessionMethods:
 
     async def _cancel(self, connection: Connection, asked: said.OfSession) -> said.Cancelled:
         del connection
+        self._hub.check_not_closed(asked.session_id)
         await self._see_to(asked.session_id)
         session = self._hub.session(asked.session_id)
         if session is None or not session.busy:
             await self._shelf.check_elsewhere(asked.session_id)
             raise RpcError(SESSION_NOT_FOUND, "No active turn for this session")
-        session.abort(steers=True)
+        session.abort()
         return said.Cancelled(asked.session_id)
 
     async def _approve(self, connection: Connection, asked: said.Approve) -> said.Approved:

@@ -39,7 +39,7 @@ def app_for(
     ``tokens`` are who may come in, otherwise those in `token` of the daemon's data directory. ``hosts`` and ``origins``
     count besides those that the configuration has. Raise ConfigError if there are no tokens.
     """
-    settings, limits = daemon.parts.settings, limits or Limits()
+    settings, limits = daemon.parts.settings, limits or Limits(message=daemon.max_line_bytes)
     daemon.parts.joinable = True
     known = tokens or Tokens(path_in(daemon.place.data_dir))
     gate = Gate(known, hosts=(*hosts, *settings.hosts), origins=(*origins, *settings.origins))

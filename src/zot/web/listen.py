@@ -85,7 +85,7 @@ async def listen(
 
     If one of those that were ``inherited`` listens there, a copy of it is used.
     """
-    limits = limits or Limits()
+    limits = limits or Limits(message=daemon.max_line_bytes)
     address = checked(url, tls)
     context = _context(tls) if tls is not None and address.is_secure else None
     tokens = Tokens(path_in(daemon.place.data_dir))

@@ -172,12 +172,13 @@ _DECLARED: Final = (
         "Follows a session, first with everything after a number.",
         (SESSION_NOT_FOUND, SESSION_LIMIT),
     ),
-    Method("session/detach", "session.OfSession", "session.Detached", "Follows a session no longer."),
+    Method("session/detach", "session.OfSession", "session.Detached", "Follows a session no longer.", _GONE),
     Method(
         "session/close",
         "session.OfSession",
         "session.Closed",
-        "Ends what runs in a session and lets go of it; it is kept and can be resumed.",
+        "Ends what runs in a session and closes it; until `session/new` resumes it, it can be read, attached to and"
+        " deleted.",
         (SESSION_NOT_FOUND, SESSION_BUSY, NOT_OWNED),
     ),
     Method(
@@ -366,9 +367,12 @@ def find(name: str, *, initialized: bool, local: bool) -> Method:
     return method
 
 
-def read_params(method: Method, raw: msgspec.Raw) -> Any:
-    """Return the parameters, an instance of ``method.params``, in whichever spelling. Raise RpcError."""
-    return read(method.params, raw)
+def read_params(method: Method, raw: msgspec.Raw, spelling: Spelling = Spelling.CAMEL) -> Any:
+    """Return the parameters, an instance of ``method.params``, in whichever spelling.
+
+    Raise RpcError, in ``spelling``; that of `initialize` is spelled as the call is.
+    """
+    return read(method.params, raw, spelling_of(raw) if method.name == "initialize" else spelling)
 
 
 def check_version(asked: Initialize) -> None:
@@ -383,8 +387,11 @@ def check_version(asked: Initialize) -> None:
 
 
 def spelling_of(raw: msgspec.Raw) -> Spelling:
-    """Return how a connection is spelled whose `initialize` has these parameters, which could be read."""
-    given = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    """Return how a connection is spelled whose `initialize` has these parameters."""
+    try:
+        given = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return Spelling.CAMEL
     return Spelling.SNAKE if "protocol_version" in given else Spelling.CAMEL
 
 

@@ -111,7 +111,7 @@ class DaemonPeer:
     ) -> int:
         """Ask for something, as soon as there is a connection; return its number.
 
-        What is longer than any daemon reads is not sent: over a WebSocket that would end the connection.
+        What is longer than the daemon reads is not sent: over a WebSocket that would end the connection.
         """
         self._number += 1
         repeats = method in REPEATABLE if is_repeatable is None else is_repeatable
@@ -119,8 +119,9 @@ class DaemonPeer:
         line = encode_request(method, params, self._number)
         prompts = params.get("sessionId", "") if method == "session/prompt" else ""
         call = Call(line, answered, is_repeatable=repeats, is_for_the_next=waits, prompts=prompts)
-        if call.size > MAX_LINE_BYTES:
-            answered(frame_too_large(MAX_LINE_BYTES))
+        limit = (self.greeting.max_line_bytes if self.greeting is not None else None) or MAX_LINE_BYTES
+        if call.size > limit:
+            answered(frame_too_large(limit))
             return self._number
         self._calls[self._number] = call
         # A daemon that is about to end may not read a prompt any more, and then nobody knows what became of it.

@@ -27,7 +27,10 @@ class Initialize(Spelled, frozen=True):
 
 
 class Initialized(Spelled, frozen=True, kw_only=True):
-    """``capabilities`` are the methods that this connection may call, ``features`` those that are on."""
+    """``capabilities`` are the methods that this connection may call, ``features`` those that are on.
+
+    ``max_line_bytes`` is the longest line that is read, if that is another than 16 MiB.
+    """
 
     protocol_version: int
     server_version: str
@@ -36,3 +39,4 @@ class Initialized(Spelled, frozen=True, kw_only=True):
     features: tuple[str, ...] = ()
     endpoint: str | msgspec.UnsetType = msgspec.UNSET
     tui_id: str | msgspec.UnsetType = msgspec.UNSET
+    max_line_bytes: int | msgspec.UnsetType = msgspec.UNSET

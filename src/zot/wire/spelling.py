@@ -7,6 +7,7 @@ ways; what is inside a value that is not ours, such as the arguments of a tool, 
 from __future__ import annotations
 
 import enum
+import re
 import typing
 from functools import cache
 from typing import Any, Final, NamedTuple, TypeVar
@@ -30,23 +31,45 @@ class Spelled(msgspec.Struct, frozen=True, rename="camel"):
 
 S = TypeVar("S", bound=msgspec.Struct)
 _MAX_REASON: Final = 500
+#: Before the place in what msgspec says of a value.
+_AT: Final = " - at `$"
 
 
-def read(kind: type[S], raw: msgspec.Raw) -> S:
+def read(kind: type[S], raw: msgspec.Raw, spelling: Spelling = Spelling.CAMEL) -> S:
     """Return what ``raw`` says, in either spelling; null counts as absent, what ``kind`` does not have is ignored.
 
-    Raise RpcError, which names the field, if it is not that.
+    Raise RpcError, which names the field in ``spelling``, if it is not that.
     """
     try:
         value = msgspec.json.decode(raw)
         if not isinstance(value, dict):
             raise RpcError(INVALID_PARAMS, "params must be an object")
-        return msgspec.convert(_named(kind, value, ""), learned(kind))
+        return msgspec.convert(_named(kind, value, "", spelling), learned(kind))
     except RecursionError:
         raise RpcError(INVALID_PARAMS, "params are nested too deeply") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
         # It may quote what was sent, however long that is.
-        raise RpcError(INVALID_PARAMS, f"params: {problem}"[:_MAX_REASON]) from None
+        reason = _respelled(kind, str(problem)) if spelling is Spelling.SNAKE else str(problem)
+        raise RpcError(INVALID_PARAMS, f"params: {reason}"[:_MAX_REASON]) from None
+
+
+def _respelled(kind: type[msgspec.Struct], reason: str) -> str:
+    """Return what msgspec says of a value, with the place, which stands at the end, in snake_case."""
+    said, at, place = reason.rpartition(_AT)
+    if not at:
+        return reason
+    names = _snake_names(kind)
+    return said + at + re.sub(r"\w+", lambda found: names.get(found[0], found[0]), place)
+
+
+def _snake_names(kind: type[msgspec.Struct]) -> dict[str, str]:
+    """Return every name in a struct, and in those inside of it, by how it is spelled in camelCase."""
+    names = {}
+    for field in _fields(kind):
+        names[field.camel] = field.snake
+        if field.inner is not None:
+            names |= _snake_names(field.inner)
+    return names
 
 
 def spelled(spelling: Spelling, value: Any) -> Any:
@@ -62,6 +85,10 @@ class _Field(NamedTuple):
     required: bool
     inner: type[msgspec.Struct] | None
     words: tuple[str, ...]
+
+    def name(self, spelling: Spelling) -> str:
+        """Return what it is called."""
+        return self.camel if spelling is Spelling.CAMEL else self.snake
 
 
 @cache
@@ -86,17 +113,17 @@ def _words(annotation: Any) -> tuple[str, ...]:
     return tuple(word for part in typing.get_args(annotation) for word in _words(part))
 
 
-def _named(kind: type[msgspec.Struct], given: dict[str, Any], place: str) -> dict[str, Any]:
+def _named(kind: type[msgspec.Struct], given: dict[str, Any], place: str, spelling: Spelling) -> dict[str, Any]:
     """Return what is given for the fields of ``kind``, by the names that it goes by."""
     named = {}
     for field in _fields(kind):
-        value = _given(field, given, place)
+        value, where = _given(field, given, place), f"{place}{field.name(spelling)}"
         if field.words and isinstance(value, str) and value not in field.words:
-            raise RpcError(INVALID_PARAMS, f"{place}{field.camel} must be one of {', '.join(field.words)}")
+            raise RpcError(INVALID_PARAMS, f"{where} must be one of {', '.join(field.words)}")
         if value is not None:
-            named[field.camel] = value if field.inner is None else _inside(field.inner, value, f"{place}{field.camel}")
+            named[field.camel] = value if field.inner is None else _inside(field.inner, value, where, spelling)
         elif field.required:
-            raise RpcError(INVALID_PARAMS, f"{place}{field.camel} is required")
+            raise RpcError(INVALID_PARAMS, f"{where} is required")
     return named
 
 
@@ -109,12 +136,12 @@ def _given(field: _Field, given: dict[str, Any], place: str) -> Any:
     return value
 
 
-def _inside(kind: type[msgspec.Struct], value: Any, place: str) -> Any:
+def _inside(kind: type[msgspec.Struct], value: Any, place: str, spelling: Spelling) -> Any:
     match value:
         case dict():
-            return _named(kind, value, f"{place}.")
+            return _named(kind, value, f"{place}.", spelling)
         case list():
-            return [_inside(kind, item, f"{place}[{index}]") for index, item in enumerate(value)]
+            return [_inside(kind, item, f"{place}[{index}]", spelling) for index, item in enumerate(value)]
         case _:
             return value  # Whatever it is, it is refused with its place.
 
