@@ -327,18 +327,8 @@ def test_a_missing_program_fails_the_run_in_ci_and_is_listed_elsewhere(
         "def test_that_needs_it(): raise AssertionError\n"
         "def test_that_needs_nothing(): pass\n"
     )
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "optional_report",
-        *workers,
-        tmp_path,
-    ]
+    options = ["-q", "-p", "no:cacheprovider", "-p", "optional_report", *workers]
+    command: Command = [sys.executable, "-m", "pytest", *options, tmp_path]
 
     def run_with(**env: str) -> tuple[int, str]:
         paths = {"PYTHONPATH": str(EXAMPLES.parent / "tests"), "PYTHONDONTWRITEBYTECODE": "1"}
