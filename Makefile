@@ -10,13 +10,36 @@ WORKERS ?= $(shell echo $$(( $(CORES) < 4 ? ($(CORES) * 3 + 1) / 2 : 6 )))
 # Snapshots are compared without it, and only it can write them.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -p no:inline_snapshot
 
-.PHONY: demo test check bench clean format lab-agents
+# Which tests are run: all of them, or the files and directories that are named.
+TESTS ?= tests
+# What may differ between Pythons: protocols, the loop, schemas, limits of nesting and size, files, the journal.
+QUICK := tests/wire tests/agent tests/docs/test_schema.py tests/test_schema.py tests/test_portable.py tests/test_journal.py \
+	tests/test_journal_faults.py tests/serve/test_daemon_hostile.py tests/serve/test_handover.py tests/serve/test_bad_input.py \
+	tests/serve/test_traces.py tests/providers/test_dial.py tests/extensions/test_peer.py
+# Further Pythons of this machine, one of each version. Each gets an environment of its own inside $(VENV).
+PYTHONS ?= $(shell $(PYTHON) scripts/pythons.py)
+
+.PHONY: demo test test-all test-quick check bench clean format lab-agents
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
 
 test: $(COMPILED)
-	@$(PYTEST) -n $(WORKERS) --dist worksteal
+	@$(PYTEST) -n $(WORKERS) --dist worksteal $(TESTS)
+
+# The suite on every Python that this machine has. CI runs test-quick: a part of it on all but the default one.
+test-all: test
+	$(call on_further_pythons,$(TESTS))
+
+test-quick: $(STAMP)
+	$(call on_further_pythons,$(QUICK))
+
+define on_further_pythons
+@failed=""; for python in $(PYTHONS); do \
+	version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); echo "Python $$version:"; \
+	$(MAKE) --no-print-directory test PYTHON=$$python VENV=$(VENV)/python$$version TESTS="$(1)" || failed="$$failed $$version"; \
+done; if [ -n "$$failed" ]; then echo "failed on Python$$failed"; exit 1; fi
+endef
 
 check: $(STAMP)
 	@$(BIN)/ruff format --check .
@@ -44,7 +67,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 # Otherwise every worker compiles every test the first time. What is wrong with one is said when it is run.
 $(COMPILED): $(STAMP)
-	@find tests -name 'test_*.py' | xargs -P $(CORES) -n 128 env $(PYTEST) --collect-only -qq >$@ 2>&1 || true
+	@find $(TESTS) -name 'test_*.py' | xargs -P $(CORES) -n 128 env $(PYTEST) --collect-only -qq >$@ 2>&1 || true
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache

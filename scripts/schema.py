@@ -8,6 +8,7 @@ python scripts/schema.py
 
 from __future__ import annotations
 
+import inspect
 import json
 import typing
 from collections.abc import Iterable
@@ -116,7 +117,7 @@ def schema() -> dict[str, Any]:
 
 def render() -> str:
     """Return the text of the file."""
-    return json.dumps(schema(), indent=2) + "\n"
+    return _rendered(schema())
 
 
 def host_schema() -> dict[str, Any]:
@@ -149,7 +150,7 @@ def host_schema() -> dict[str, Any]:
 
 def render_host() -> str:
     """Return the text of the file for the host protocol."""
-    return json.dumps(host_schema(), indent=2) + "\n"
+    return _rendered(host_schema())
 
 
 def extension_schema() -> dict[str, Any]:
@@ -172,7 +173,7 @@ def extension_schema() -> dict[str, Any]:
 
 def render_extension() -> str:
     """Return the text of the file for the extension protocol."""
-    return json.dumps(extension_schema(), indent=2) + "\n"
+    return _rendered(extension_schema())
 
 
 def daemon_schema() -> dict[str, Any]:
@@ -215,7 +216,7 @@ def daemon_schema() -> dict[str, Any]:
 
 def render_daemon() -> str:
     """Return the text of the file for the daemon."""
-    return json.dumps(daemon_schema(), indent=2) + "\n"
+    return _rendered(daemon_schema())
 
 
 def _answered(methods: Iterable[daemon.Method]) -> list[type[spelling.Spelled]]:
@@ -279,6 +280,24 @@ def _one_of(description: str, kinds: list[Any]) -> dict[str, Any]:
         "anyOf": [{"$ref": ref} for ref in refs.values()],
         "discriminator": {"propertyName": "type", "mapping": refs},
     }
+
+
+def _rendered(schema: dict[str, Any]) -> str:
+    return json.dumps(_with_clean_descriptions(schema), indent=2) + "\n"
+
+
+def _with_clean_descriptions(value: Any) -> Any:
+    """Return a schema without the indentation of docstrings, which Python keeps before 3.13 and strips from then on."""
+    if isinstance(value, list):
+        return [_with_clean_descriptions(one) for one in value]
+    if isinstance(value, dict):
+        return {
+            key: inspect.cleandoc(one)
+            if key == "description" and isinstance(one, str)
+            else _with_clean_descriptions(one)
+            for key, one in value.items()
+        }
+    return value
 
 
 if __name__ == "__main__":

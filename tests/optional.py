@@ -1,20 +1,20 @@
-"""Programs that only some checks need. Where one is missing its checks are not collected, but named at the end."""
+"""Programs that only some tests need. Where one is missing, its tests are left out and listed; in CI the run fails."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias, TypeVar
 
 Test = TypeVar("Test", bound=Callable[..., object])
 
-#: The checks that cannot run, by the program they would need.
+#: The tests that cannot run, by the program they need.
 Missing: TypeAlias = dict[str, list[str]]
 MISSING: Missing = {}
 
 
 def available(program: str, check: str = "", *, missing: Missing = MISSING) -> bool:
-    """True if ``program`` can be run. Otherwise ``check``, what it was wanted for, is named at the end of the tests."""
+    """Return whether ``program`` is installed. If not, note ``check``, the test that needs it, for the report."""
     if shutil.which(program):
         return True
     missing.setdefault(program, []).append(check or f"what needs {program}")
@@ -22,7 +22,7 @@ def available(program: str, check: str = "", *, missing: Missing = MISSING) -> b
 
 
 def needs(*programs: str, missing: Missing = MISSING) -> Callable[[Test], Test | None]:
-    """Collect a test only where it can run: ``@needs("jq")``. Elsewhere its name is kept for the end."""
+    """Collect a test only where these programs are installed: ``@needs("jq")``. Elsewhere the report names it."""
 
     def decide(test: Test) -> Test | None:
         found = [available(program, test.__name__, missing=missing) for program in programs]
@@ -32,5 +32,10 @@ def needs(*programs: str, missing: Missing = MISSING) -> Callable[[Test], Test |
 
 
 def report(missing: Missing) -> list[str]:
-    """Return the lines that say what could not run, and why."""
+    """Return one line per missing program, with the tests that it kept from running."""
     return [f"not run, because there is no {program}: {', '.join(tests)}" for program, tests in sorted(missing.items())]
+
+
+def must_have_all(env: Mapping[str, str]) -> bool:
+    """Return whether a missing program fails the run: on a CI machine, which can install it."""
+    return env.get("CI", "").lower() not in ("", "0", "false")

@@ -123,3 +123,10 @@ def test_what_is_wrong_is_named_with_its_line(change: Callable[[list[bytes]], li
     with pytest.raises(UserError) as caught:
         list(checked(enumerate(change(list(LINES)), 1), "f"))
     assert str(caught.value).startswith(f"f, {problem}")
+
+
+@pytest.mark.parametrize("args", [{"x": '[{"\\' * 5000}, {"x": [[]] * 5000}, {"x": json.loads("[" * 480 + "]" * 480)}])
+def test_brackets_that_are_not_nested_too_deeply_are_read_by_every_python(args: Any) -> None:
+    called = {"type": "event", "seq": 3, "run": 1, "event": {"type": "tool_call", "id": "x", "name": "x", "args": args}}
+    lines = [*LINES[:3], json.dumps(called).encode(), *LINES[4:]]
+    assert len(list(checked(enumerate(lines, 1), "f"))) == len(list(checked(enumerate(LINES, 1), "f")))

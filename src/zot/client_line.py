@@ -62,7 +62,11 @@ class LocalLine:
     async def send(self, data: bytes) -> None:
         """Write lines."""
         self._writer.write(data)
-        await self._writer.drain()
+        try:
+            await self._writer.drain()
+        except ConnectionError:
+            self._check_ours()
+            raise
 
     async def receive(self) -> bytes:
         """Return what came; b"" at the end."""

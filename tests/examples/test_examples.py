@@ -315,3 +315,36 @@ def test_a_check_without_its_program_is_not_collected_but_named() -> None:
     assert needs("sh", missing=missing)(test_something) is test_something
     assert needs("no-such-program", missing=missing)(test_something) is None
     assert report(missing) == ["not run, because there is no no-such-program: test_something"]
+
+
+@pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n", "1")], ids=["one process", "workers"])
+def test_a_missing_program_fails_the_run_in_ci_and_is_listed_elsewhere(
+    tmp_path: Path, workers: tuple[str, ...]
+) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "from optional import needs\n"
+        "@needs('no-such-program')\n"
+        "def test_that_needs_it(): raise AssertionError\n"
+        "def test_that_needs_nothing(): pass\n"
+    )
+    options = ["-q", "-p", "no:cacheprovider", "-p", "optional_report", *workers]
+    command: Command = [sys.executable, "-m", "pytest", *options, tmp_path]
+
+    def run_with(**env: str) -> tuple[int, str]:
+        paths = {"PYTHONPATH": str(EXAMPLES.parent / "tests"), "PYTHONDONTWRITEBYTECODE": "1"}
+        ended = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=environment(paths | env),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        return ended.returncode, ended.stdout
+
+    line = "not run, because there is no no-such-program: test_that_needs_it\n"
+    code, shown = run_with()
+    assert (code, line in shown, "1 passed" in shown) == (0, True, True)
+    code, shown = run_with(CI="true")
+    assert (code, f"FAILED {line}" in shown, "1 passed" in shown) == (1, True, True)

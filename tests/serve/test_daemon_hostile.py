@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from daemons import PATIENCE_S, Caller, Frame, Running, running
 from offspring import NOBODY, Child
+from zot.client_line import LocalLine
 from zot.commands.attach import main as attach
 from zot.commands.call import main as call
 from zot.commands.daemon_status import look
@@ -58,7 +59,7 @@ async def is_well(caller: Caller) -> None:
         (b"\xff\xfe", -32700),
         (b"[" * 100_000, -32700),
         (b"\xef\xbb\xbf{}", -32700),
-        (b'{"a":' * 5000 + b"1" + b"}" * 5000, -32700),
+        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, -32700),
         (b"[]", -32600),
         (b"[" + STATUS + b"]", -32600),
         (b"7", -32600),
@@ -234,6 +235,28 @@ async def test_another_user_is_hung_up_on_and_that_is_written_down(
     assert refused == [(uid, pid, "uid")]
     assert f"refused a connection of unix:pid={pid},uid={uid}: this daemon serves uid" in caplog.text
     assert {one["uid"] for one in lines if one["event"] in ("connected", "call")} == {us}
+
+
+async def test_a_line_says_whose_daemon_hung_up_also_when_it_notices_while_sending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as listener:
+        path = f"{directory}/d.sock"
+        listener.bind(path)
+        listener.listen()
+        line = await LocalLine.open(path, PATIENCE_S)
+        listener.accept()[0].close()
+        owner = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+
+        async def send_much() -> None:
+            for _ in range(1000):
+                await line.send(b"{}\n" * 1000)
+                await asyncio.sleep(0)
+
+        with pytest.raises(ConnectionResetError, match=f"uid {owner}\\), and serves nobody else$"):
+            await send_much()
+        line.close()
 
 
 async def test_commands_say_whose_daemon_it_is_that_hangs_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import select
 import socket
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -22,6 +23,9 @@ from zot.errors import DaemonRunning
 from zot.serve.claim import BACKLOG, Claim, claim_endpoint
 from zot.serve.handover import hand_over, take_over
 from zot.serve.lock_file import owner
+
+#: From Python 3.13 on a Unix server of asyncio removes the socket's file when it closes, unless told not to.
+KEEPING_ITS_FILE: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
 
 
 @pytest.fixture
@@ -153,7 +157,7 @@ async def test_a_daemon_with_an_event_loop_hands_over_when_it_has_wound_down(pat
         writer.close()
         handed.set_result(given)
 
-    server = await asyncio.start_unix_server(serve, sock=claim.listener, backlog=BACKLOG)
+    server = await asyncio.start_unix_server(serve, sock=claim.listener, backlog=BACKLOG, **KEEPING_ITS_FILE)
     taken = await asyncio.to_thread(take_over, path)
     assert await handed
     assert taken is not None
@@ -163,7 +167,7 @@ async def test_a_daemon_with_an_event_loop_hands_over_when_it_has_wound_down(pat
         writer.close()
 
     reader, writer = await asyncio.open_unix_connection(path)  # before the next one accepts
-    following = await asyncio.start_unix_server(greet, sock=taken.listener, backlog=BACKLOG)
+    following = await asyncio.start_unix_server(greet, sock=taken.listener, backlog=BACKLOG, **KEEPING_ITS_FILE)
     assert await reader.readuntil() == b"hi\n"
     writer.close()
     following.close()

@@ -229,8 +229,10 @@ def hear(process: Zot, heard: list[Any], count: int) -> None:
 
 
 def note(heard: list[Any], frame: Frame) -> None:
+    """Keep a frame. Of repeated ones only the first is kept, also if the answer to a command comes in between."""
     shape = shape_of(frame)
-    if not (heard and frame["type"] in REPEATED and heard[-1] == shape):
+    before = next((one for one in reversed(heard) if one["type"] != "response"), None)
+    if frame["type"] not in REPEATED or before != shape:
         heard.append(shape)
 
 

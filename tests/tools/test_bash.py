@@ -123,8 +123,9 @@ async def test_a_background_child_that_holds_the_output_is_not_waited_for(shell:
 
 async def test_of_very_many_background_children_some_are_told_of_and_that_there_are_others(shell: Shell) -> None:
     text = await shell.run("for i in 1 2 3 4 5 6; do for j in 1 2 3 4 5 6 7 8 9; do sleep 60 & done; done")
-    assert len(re.findall(r"\[still running: \d+ sleep 60\]\n", text)) == 50
-    assert text.endswith(" sleep 60]\n[still running: others, too]\n[exit 0]  Took T")
+    # A child that has not reached its exec yet still has the shell's command line.
+    assert len(re.findall(r"\[still running: \d+ .*\]\n", text)) == 50
+    assert text.endswith("]\n[still running: others, too]\n[exit 0]  Took T")
 
 
 async def test_a_background_child_that_has_closed_its_output_is_told_of_too(shell: Shell) -> None:

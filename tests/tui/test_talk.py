@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
 from pathlib import Path
 
 from textual._xterm_parser import XTermParser
@@ -282,3 +284,16 @@ async def test_a_long_list_of_offers_says_how_many_more_there_are(tmp_path: Path
         await person.pilot.press(*"se")
         await person.sees("/session ")
         assert "more:" not in person.screen
+
+
+async def test_work_that_is_cancelled_before_it_begins_leaves_no_warning_on_the_terminal(tmp_path: Path) -> None:
+    async with stage(tmp_path) as person:
+        await person.says("!say 1 hi")
+        await person.sees("hi")
+        with warnings.catch_warnings(record=True) as shown:
+            warnings.simplefilter("always")
+            person.app._do(person.app._refresh_state())
+            person.app.workers.cancel_all()
+            await person.until(lambda: not [*person.app.workers], "all work is over")
+            gc.collect()
+        assert [str(one.message) for one in shown] == []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Annotated, TypeAlias
@@ -29,9 +30,10 @@ Number: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 62)]
 Time: TypeAlias = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
 Id: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1000)]
 
-#: So few brackets cannot be nested too deeply; more are read with so many calls to spare.
-_FLAT = 200
-_MARGIN = 300
+#: How deeply a line may be nested. Every Python reads so much, also where many calls are under way: how much more one
+#: reads goes by its version, and a file that one zot wrote must not be too deep for another.
+_MAX_DEPTH = 500
+_BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|([\[{])|[\]}]', re.DOTALL)
 
 _REASONING = frozenset({"off", "low", "medium", "high"})
 
@@ -229,9 +231,9 @@ def _check_version(data: bytes) -> None:
 
 def _decoded(data: bytes) -> Line:
     try:
-        # Whoever reads it again may be deeper in calls of its own than we are, and must not fail for that.
-        is_flat = data.count(b"[") + data.count(b"{") < _FLAT
-        return _decoder().decode(data) if is_flat else _decoded_below(_MARGIN, data)
+        if _is_too_deep(data):
+            raise Wrong("it is nested too deeply")
+        return _decoder().decode(data)
     except RecursionError:
         raise Wrong("it is nested too deeply") from None
     except UnicodeDecodeError:
@@ -240,8 +242,18 @@ def _decoded(data: bytes) -> Line:
         raise Wrong(str(problem)) from None
 
 
-def _decoded_below(calls: int, data: bytes) -> Line:
-    return _decoded_below(calls - 1, data) if calls else _decoder().decode(data)
+def _is_too_deep(data: bytes) -> bool:
+    if data.count(b"[") + data.count(b"{") <= _MAX_DEPTH:
+        return False
+    depth = 0
+    for found in _BRACKETS.finditer(data):
+        if found[1]:
+            depth += 1
+        elif not found[0].startswith(b'"'):
+            depth -= 1
+        if depth > _MAX_DEPTH:
+            return True
+    return False
 
 
 @cache

@@ -150,10 +150,11 @@ class Writer:
                 self._work_in_hand = self._take()
                 self._work(self._work_in_hand)
                 self._work_in_hand = []
-            self._connection.close()
         except BaseException as problem:  # the thread's outermost boundary: whoever waits must hear of its end
             log.exception("the journal's writer failed")
             self._die(StoreFailed(f"{self._path} cannot be written any more ({problem}): restart zot and resume"))
+        finally:
+            self._connection.close()
 
     def _has_work(self) -> bool:
         """Wait for something to do. False if nothing more will come."""

@@ -6,12 +6,14 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.events import Event, Key, Paste
+from textual.worker import Worker
 
 from zot.conversation import Conversation, Home, Snapshot
 from zot.errors import AgentError, UserError
@@ -390,7 +392,9 @@ class ZotApp(Ground):
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something that takes a while; what goes wrong is said."""
-        self.run_worker(self._told(work))
+        worker: Worker[None] = self.run_worker(partial(self._told, work))
+        if worker._task is not None:  # Cancelled before it begins, as on leaving, a worker never awaits its work.
+            worker._task.add_done_callback(lambda _: work.close())
 
     async def _told(self, work: Coroutine[Any, Any, None]) -> None:
         try:
