@@ -283,3 +283,34 @@ async def test_long_requests_that_wait_are_bounded(daemon: Running, monkeypatch:
     await caller.get("session/cancel", sessionId="s")
     assert "result" in await caller.answer(first)
     assert await caller.get("session/prompt", sessionId="s", prompt="!echo " + "x" * 60_000)
+
+
+async def test_a_client_that_cannot_be_written_to_is_cut_off_alone_and_sees_no_torn_frame_continued(
+    daemon: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of a write gets out, then there is no memory for the rest, as when a copy of it cannot be made."""
+    unlucky, other = await daemon.stranger(), await daemon.caller()
+    [transport] = [one.wire.transport for one in daemon.daemon.connections if not one.is_welcome]
+    await unlucky.get("initialize", protocolVersion=1)
+    write, is_failing = type(transport).write, False
+
+    def failing(self: Any, data: bytes) -> None:
+        if self is not transport or not is_failing:
+            write(self, data)
+        elif not self.is_closing():
+            write(self, data[: len(data) // 2])
+            raise MemoryError
+
+    await other.get("session/new", agentAlias="default", sessionId="s")
+    await unlucky.get("session/attach", sessionId="s", after=0)
+    monkeypatch.setattr(type(transport), "write", failing)
+    is_failing = True
+    answer = await other.get("session/prompt", sessionId="s", prompt="!say 50 hello")
+    assert answer["stopReason"] == "end_turn"
+    assert [one["outcome"] for one in other.updates() if one["type"] == "turn_complete"] == ["completed"]
+    said = await asyncio.wait_for(unlucky.reader.read(), 30)
+    *whole, torn = said.split(b"\n")
+    for line in whole:
+        json.loads(line)
+    assert torn, "nothing was torn: the fault was not met"
+    assert len(daemon.daemon.connections) == 1
