@@ -82,8 +82,8 @@ async def test_a_turn_whose_first_rows_do_not_fit_ends_with_the_name_of_its_prom
             ended = await one.until(type="turn_complete", promptId="long")
             assert (ended["outcome"], "seq" in ended) == ("failed", False)
         assert (await caller.answer(asked))["error"]["code"] == -32603
-    ended = [one for one in caller.updates() if one["type"] == "turn_complete"]
-    assert [one.get("promptId") for one in ended] == [None, "long"]
+    names = [one.get("promptId") for one in caller.updates() if one["type"] == "turn_complete"]
+    assert names == [None, "long"]
     assert (await caller.get("session/prompt", sessionId="s", prompt="!echo after"))["content"] == "after"
     assert await daemons.end(daemon) == 0
 
@@ -168,6 +168,7 @@ async def test_a_daemon_that_cannot_record_any_more_says_so_and_ends(daemons: Da
         if process.poll() is None:
             process.kill()
             process.wait()
+        assert process.stderr is not None
         process.stderr.close()
     assert "CRITICAL the daemon ends" in daemons.log()
     (daemons.cwd / "die").unlink()

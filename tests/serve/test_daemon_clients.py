@@ -15,6 +15,7 @@ import pytest
 from daemon_process import eventually
 from daemons import PATIENCE_S, Caller, Frame, Running, order, running
 from zot.serve.backlog import MAX_UNREAD_BYTES
+from zot.serve.local import LocalWire
 from zot.version import __version__
 
 
@@ -290,7 +291,9 @@ async def test_a_client_that_cannot_be_written_to_is_cut_off_alone_and_sees_no_t
 ) -> None:
     """Half of a write gets out, then there is no memory for the rest, as when a copy of it cannot be made."""
     unlucky, other = await daemon.stranger(), await daemon.caller()
-    [transport] = [one.wire.transport for one in daemon.daemon.connections if not one.is_welcome]
+    [wire] = [one.wire for one in daemon.daemon.connections if not one.is_welcome]
+    assert isinstance(wire, LocalWire)
+    transport = wire.transport
     await unlucky.get("initialize", protocolVersion=1)
     write, is_failing = type(transport).write, False
 

@@ -86,7 +86,10 @@ def _end_without_journal(daemon: Daemon, journal: Journal) -> asyncio.Event:
         failure.set()
         daemon.stop(grace_s=0)
 
-    journal.when_failed(lambda problem: loop.call_soon_threadsafe(end, problem))
+    def end_soon(problem: StoreFailed) -> None:
+        loop.call_soon_threadsafe(end, problem)
+
+    journal.when_failed(end_soon)
     return failure
 
 
