@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from harness import PATIENCE_S, Zot, eventually
 from shell import Shell
 
 LAB = ("--provider", "lab")
+JUMPING = str(Path(__file__).parent / "jumping_clock.py")
+ORDER = ("first", "second", "third")
 
 
 def spoken(shell: Shell, session: str) -> list[tuple[str, str]]:
@@ -242,3 +245,27 @@ def test_a_person_is_told_which_session_it_is_and_a_program_is_not(shell: Shell)
     finally:
         os.close(terminal)
         os.close(theirs)
+
+
+def test_the_newest_session_is_the_one_used_last_also_if_the_clock_was_set_back(shell: Shell, tmp_path: Path) -> None:
+    clock = tmp_path / "clock"
+
+    def ask(ahead_s: int, *words: str) -> None:
+        clock.write_text(str(ahead_s))
+        done = subprocess.run(
+            [sys.executable, JUMPING, str(clock), "-p", *words, *LAB],
+            cwd=shell.cwd, env=shell.env, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+
+    day_s = 86_400
+    ask(day_s, "!echo one", "--session", "first")
+    ask(day_s, "!echo two", "--session", "second")
+    ask(0, "!echo three", "-c")  # The clock was wrong and is right now: the second is still the one used last.
+    ask(0, "!echo four", "--session", "third")
+    ask(0, "!echo five", "-c")
+    ask(0, "!echo six", "--session", "first")
+    ask(-day_s, "!echo seven", "-c")
+    said = {name: [text for role, text in spoken(shell, name) if role == "assistant"] for name in ORDER}
+    assert said == {"first": ["one", "six", "seven"], "second": ["two", "three"], "third": ["four", "five"]}
+    assert [row["id"] for row in shell.told("list")] == ["first", "third", "second"]

@@ -14,7 +14,7 @@ import pytest
 
 import forked
 from grammar import Grammar
-from harness import PATIENCE_S, environment
+from harness import PATIENCE_S, environment, eventually
 
 ANSWER = ("--provider", "lab", "--frozen-time", "2026-01-31T12:00:00Z")
 
@@ -165,6 +165,22 @@ def test_a_signal_ends_it_with_done_and_the_code_of_the_signal(tmp_path: Path, n
     frames = events(b"".join([*lines, out]).decode())
     assert [frame["type"] for frame in frames[-3:]] == ["tool_result", "turn_end", "done"]
     assert (process.returncode, err) == (128 + number, b"")
+
+
+@pytest.mark.parametrize("how", ["-p", "--json"])
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_is_no_success(tmp_path: Path, how: str, second: signal.Signals) -> None:
+    """The tool touches a file when it has been told to end, and ignores that, so there is time for a second one."""
+    stubborn = "trap 'touch asked' TERM; touch begun; while true; do sleep 0.05; done"
+    process = start(tmp_path, how, f"!bash {stubborn}")
+    assert process.stdout is not None
+    assert eventually((tmp_path / "begun").exists, within_s=30)
+    process.send_signal(signal.SIGINT)
+    assert eventually((tmp_path / "asked").exists, within_s=30)
+    process.send_signal(second)
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode in (128 + signal.SIGINT, 128 + second)
+    assert process.returncode != 0
 
 
 def test_a_reader_who_leaves_ends_it(tmp_path: Path) -> None:

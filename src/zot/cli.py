@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 _OBJECTS_PER_COLLECTION = 60_000
 _INTERRUPTED = 130
+#: Needs nothing but this file, and should cost no more.
+_TOLD_AT_ONCE = (["--version"], ["-V"], ["--help"], ["-h"], ["help"])
 _USAGE = """\
 usage: zot COMMAND [flags]
 
@@ -41,9 +43,16 @@ def main() -> None:
     """Run the command line and exit."""
     # What is imported is no garbage: looking for some as often as usual would take a twentieth of every start.
     gc.set_threshold(_OBJECTS_PER_COLLECTION)
+    argv = sys.argv[1:]
+    if _is_host(argv):
+        _hold_signals()
+    if argv[:1] not in _TOLD_AT_ONCE:
+        from zot.serve.stdio import guard_streams
+
+        guard_streams()
     try:
-        _check_output(sys.argv[1:])
-        code = run(sys.argv[1:])
+        _check_output(argv)
+        code = run(argv)
         if sys.stdout is not None:
             sys.stdout.flush()
     except KeyboardInterrupt:
@@ -55,9 +64,18 @@ def main() -> None:
     sys.exit(code)
 
 
+def _hold_signals() -> None:
+    """Block the signals that end us until the command heeds them: `host` answers whatever happens."""
+    # Before anything else is imported: a signal that comes earlier ends the process without an answer.
+    import signal
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+
+
 def _check_output(argv: Sequence[str]) -> None:
     """Leave if nothing that is printed could be: only who speaks a protocol can do without."""
-    if sys.stdout is None and argv[:1] not in (["rpc"], ["--rpc"], ["host"], ["daemon"]):
+    serves = argv[:1] in (["rpc"], ["--rpc"], ["host"], ["daemon"])
+    if sys.stdout is None and (not serves or "--help" in argv or "-h" in argv):
         if sys.stderr is not None:
             sys.stderr.write("zot: standard output is closed\n")
         _exit(1)
@@ -72,14 +90,14 @@ def _leave(problem: OSError) -> NoReturn:
 
 def _exit(code: int) -> NoReturn:
     """Exit without the interpreter's attempt to flush once more what cannot be written."""
-    import os
+    from zot.serve.stdio import leave
 
-    os._exit(code)
+    leave(code)
 
 
 def run(argv: Sequence[str]) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage."""
-    if len(argv) == 1 and argv[0].startswith("host "):
+    if len(argv) == 1 and _is_host(argv):
         argv = argv[0].split()  # Some bridges can give a command one argument only.
     word, rest = (argv[0], argv[1:]) if argv else ("", argv)
     if word in ("--version", "-V"):
@@ -101,6 +119,11 @@ def run(argv: Sequence[str]) -> int:
         sys.stderr.write(f"zot: {_misread(argv)}\n{_USAGE}\n" if word else f"{_USAGE}\n")
         return 2
     return _run(command, rest)
+
+
+def _is_host(argv: Sequence[str]) -> bool:
+    """True for `zot host`, also if all its words are one argument."""
+    return argv[:1] == ["host"] or (len(argv) == 1 and argv[0].startswith("host "))
 
 
 def _misread(argv: Sequence[str]) -> str:
@@ -147,10 +170,6 @@ def _is_terminal() -> bool:
 
 
 def _run(command: str, argv: Sequence[str]) -> int:
-    if command == "host":
-        from zot.serve.stdio import hold_signals
-
-        hold_signals()  # Who must answer whatever happens must not die while the rest is loaded.
     from zot.errors import AgentError, UsageError
 
     try:

@@ -32,11 +32,13 @@ _BOUNDS: dict[type, bool] = {TurnStart: True, TurnEnd: False, Error: False, Done
 
 class Batch(msgspec.Struct, frozen=True):
     """What happened together: ``events`` of one ``run``, the first of which has the number ``seq``; 0 if they are not
-    recorded. Nothing follows the end of a run in its batch."""
+    recorded. Nothing follows the end of a run in its batch. ``prompt_id`` names the prompt of a run whose end cannot be
+    recorded: its first event may never have been shown."""
 
     seq: int
     run: int
     events: Sequence[AgentEvent]
+    prompt_id: str = ""
 
     @property
     def last(self) -> int:
@@ -198,9 +200,9 @@ class History:
                 self._amended_upto = last
             self.learn(rows)
 
-    def announce(self, events: Sequence[AgentEvent]) -> None:
+    def announce(self, events: Sequence[AgentEvent], *, prompt_id: str = "") -> None:
         """Show ``events`` that cannot be stored: that it is over must be heard even when nothing can be written."""
-        self._show(Batch(0, self.run, events))
+        self._show(Batch(0, self.run, events, prompt_id))
 
     def mention(self, events: Sequence[AgentEvent]) -> None:
         """Show ``events`` that are no part of a run. Who has not kept up misses those that can be missed."""

@@ -358,7 +358,8 @@ class Worker:
         if failure is not None:
             # That it is over cannot be recorded, but whoever waits for the end must hear it.
             job.error = failure
-            self._history.announce([*self._turn_lost(failure), Error(str(failure)), Done()])
+            ended = [*self._turn_lost(failure), Error(str(failure)), Done()]
+            self._history.announce(ended, prompt_id=job.prompt_id)
 
     def _turn_lost(self, failure: StoreFailed) -> list[AgentEvent]:
         """Return the end of the turn that was shown to begin, if there is one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import subprocess
@@ -28,10 +29,14 @@ async def daemons(tmp_path: Path, nursery: Nursery) -> AsyncIterator[Daemons]:
 
 
 @contextmanager
-def full(pid: int, *files: Path) -> Iterator[None]:
-    """Let no file of a process become longer than the longest of these is: to it, that is a full disk."""
+def full(pid: int, *files: Path, but_for: int = 0) -> Iterator[None]:
+    """Let no file of a process become longer than the longest of these is: to it, that is a full disk.
+
+    ``but_for``: so many bytes still fit.
+    """
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (max(path.stat().st_size for path in files), before[1]))
+    most = max(path.stat().st_size for path in files) + but_for
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, before[1]))
     try:
         yield
     finally:
@@ -60,6 +65,26 @@ async def test_on_a_full_disk_turns_fail_and_say_why_and_go_on_when_there_is_roo
     await again.until(seq=attached["lastSeq"])
     assert again.updates()[: len(told)] == told
     assert [one["content"] for one in again.updates() if one["type"] == "turn_complete"] == ["before", "after"]
+    assert await daemons.end(daemon) == 0
+
+
+async def test_a_turn_whose_first_rows_do_not_fit_ends_with_the_name_of_its_prompt(daemons: Daemons) -> None:
+    """What says that a run begins is small, and fits; the prompt does not."""
+    daemon = daemons.start()
+    caller, other = await daemons.caller(), await daemons.caller()
+    await caller.get("session/new", agentAlias="default", sessionId="s")
+    await caller.get("session/prompt", sessionId="s", prompt="!echo before")
+    attached = await other.get("session/attach", sessionId="s", after=0)
+    await other.until(seq=attached["lastSeq"])
+    with full(daemon.pid, daemons.home / "journal.db", daemons.home / "journal.db-wal", but_for=64 << 10):
+        asked = caller.call("session/prompt", sessionId="s", prompt="!echo " + 300_000 * "x", promptId="long")
+        for one in (caller, other):
+            ended = await one.until(type="turn_complete", promptId="long")
+            assert (ended["outcome"], "seq" in ended) == ("failed", False)
+        assert (await caller.answer(asked))["error"]["code"] == -32603
+    names = [one.get("promptId") for one in caller.updates() if one["type"] == "turn_complete"]
+    assert names == [None, "long"]
+    assert (await caller.get("session/prompt", sessionId="s", prompt="!echo after"))["content"] == "after"
     assert await daemons.end(daemon) == 0
 
 
@@ -104,3 +129,51 @@ async def test_a_clock_that_jumps_ends_nothing_and_keeps_nothing(daemons: Daemon
         assert process.stderr is not None
         process.stderr.close()
     assert "ERROR" not in daemons.log()
+
+
+DYING = """\
+import os, sys
+import zot.journal.writer as writer
+from zot.cli import main
+
+take = writer.Writer._take
+
+def fail(self):
+    if os.path.exists("die"):
+        raise MemoryError("injected")
+    return take(self)
+
+writer.Writer._take = fail
+sys.argv = ["zot", "daemon", "--provider", "lab"]
+main()
+"""
+
+
+async def test_a_daemon_that_cannot_record_any_more_says_so_and_ends(daemons: Daemons) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", DYING], cwd=daemons.cwd, env=daemons.env, stderr=subprocess.PIPE
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        assert b"listens at" in process.stderr.readline()
+        caller = await daemons.caller()
+        await caller.get("session/new", agentAlias="default", sessionId="s")
+        await caller.get("session/prompt", sessionId="s", prompt="!echo before")
+        (daemons.cwd / "die").touch()
+        code, why = await caller.error("session/prompt", sessionId="s", prompt="!echo lost")
+        assert (code, "cannot be written any more" in why) == (-32603, True)
+        assert await asyncio.to_thread(process.wait, 30) == 1
+        assert b"the daemon ends, since nothing can be recorded" in process.stderr.read()
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
+    assert "CRITICAL the daemon ends" in daemons.log()
+    (daemons.cwd / "die").unlink()
+    daemon = daemons.start()
+    again = await daemons.caller()
+    await again.get("session/attach", sessionId="s", after=0)
+    assert (await again.get("session/prompt", sessionId="s", prompt="!echo after"))["content"] == "after"
+    assert await daemons.end(daemon) == 0

@@ -9,12 +9,17 @@ import warnings
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from asking import ask, user
 from local_server import OK, LocalServer, Peer, fetch, headers_of, networked, post, serving
 
+from fakes import read_key
 from zot.errors import ConnectionFailed, ConnectionImpossible
+from zot.providers.anthropic import AnthropicMessages
 from zot.providers.base import Deadlines
+from zot.providers.service import Service
 from zot.providers.tls import client_context
 
 TLS = Path(__file__).parent / "tls"
@@ -124,7 +129,7 @@ async def test_a_server_without_tls_is_reported_as_such() -> None:
         await peer.gone()
 
     async with serving(play) as server, networked(TRUSTED) as transport:
-        with pytest.raises(ConnectionFailed, match="speaks https"):
+        with pytest.raises(ConnectionImpossible, match=r"speaks https; .* begins with http://"):
             await post(transport, server.url(scheme="https"))
 
 
@@ -133,8 +138,23 @@ async def test_a_server_that_hangs_up_in_the_handshake_is_reported_as_such() -> 
         await peer.reader.read(1)
 
     async with serving(play) as server, networked(TRUSTED) as transport:
-        with pytest.raises(ConnectionFailed, match=f"127.0.0.1:{server.port}"):
+        with pytest.raises(ConnectionFailed, match=f"127.0.0.1:{server.port} closed .* during the TLS handshake"):
             await post(transport, server.url(scheme="https"))
+
+
+async def test_a_handshake_that_is_not_answered_is_reported_as_such_and_not_tried_again() -> None:
+    """A server that speaks plain http often waits for the end of a line, which never comes."""
+    async with serving(say_nothing) as server, networked(TRUSTED) as transport:
+        api = AnthropicMessages(base_url=server.url(scheme="https").rstrip("/"), origin="anthropic")
+        asked = Service("anthropic", api, transport, key=read_key, deadlines=Deadlines(connect_s=0.3))
+        call = asked.call(ask(user("hi")), Mock(side_effect=AssertionError("it was tried again")))
+        with pytest.raises(ConnectionImpossible) as problem:
+            await asyncio.wait_for(call.open(), 30)
+        assert (
+            f"127.0.0.1:{server.port} accepts connections, but did not answer the TLS handshake within 0.3 s:"
+            " check that it speaks https"
+        ) in str(problem.value)
+        assert len(server.peers) == 1
 
 
 async def test_a_server_that_hangs_up_after_the_handshake_is_noticed_at_once() -> None:
@@ -258,7 +278,7 @@ async def test_https_goes_through_a_tunnel_with_the_proxys_credentials(host: str
         (b"HTTP/1.1 403 No\r\n\r\n", "refused .*HTTP 403.*NO_PROXY"),
         (b"", "before an answer"),
         (b"SSH-2.0\r\n", "not valid HTTP"),
-        (TUNNEL_OPEN, "reset while it was being opened"),
+        (TUNNEL_OPEN, "closed the connection during the TLS handshake"),
         (b"HTTP/1.1 200 OK\r\nx: " + b"a" * 70_000, "too large headers"),
     ],
 )

@@ -563,3 +563,32 @@ async def test_whatever_breaks_a_call_its_connection_is_closed_with_it(at: int) 
     finally:
         stream.close()
     assert all(response.closed for response in transport.responses)
+
+
+#: Those whose streams have a last event; Gemini's only end with the body.
+ENDED = [api for api in APIS if api != "gemini"]
+
+
+@pytest.mark.parametrize("api", ENDED)
+@pytest.mark.parametrize("fault", [StreamBroken("the answer was cut short"), None], ids=["cut", "silent"])
+async def test_an_answer_is_whole_with_its_last_event_whatever_becomes_of_the_connection(
+    api: ApiName, fault: Exception | None
+) -> None:
+    words = APIS[api].words
+    transport = FakeTransport([Answer([*words.reply(words.text("Hel", "lo")), fault])])
+    stream = Service("test", APIS[api].api(), transport, key=read_key).call(REQUEST, Heard())
+    assert await everything(stream, patience_s=30) == [TextDelta("Hel"), TextDelta("lo")]
+    assert stream.reply().content == (TextBlock("Hello"),)
+    stream.close()
+    assert transport.responses[0].closed == 1
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_an_answer_that_is_cut_before_its_last_event_is_no_success(api: ApiName) -> None:
+    words = APIS[api].words
+    pieces: list[Piece] = [*words.reply(words.text("Hel", "lo"))]
+    last = max(at for at, piece in enumerate(pieces) if isinstance(piece, bytes) and piece.strip())
+    transport = FakeTransport([Answer([*pieces[:last], StreamBroken("the answer was cut short")])])
+    stream = Service("test", APIS[api].api(), transport, key=read_key).call(REQUEST, Heard())
+    with pytest.raises(StreamBroken, match="cut short"):
+        await everything(stream)

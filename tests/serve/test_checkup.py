@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import resource
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
 
 from daemons import running
 from zot.serve.checkup import Checkup
@@ -39,6 +47,55 @@ async def test_health_says_that_the_disk_is_full(tmp_path: Path) -> None:
         well = (await caller.get("health"))["components"]["journal"]
     assert (ill["status"], well["status"]) == ("error", "ok")
     assert "journal.db" in ill["lastError"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MiB where we may mount one; elsewhere a directory like any other."""
+    home = tmp_path / "home"
+    home.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "zot-test", str(home)], capture_output=True, check=False
+    )
+    try:
+        yield home
+    finally:
+        if mounted.returncode == 0:
+            subprocess.run(["umount", str(home)], check=True)
+
+
+@contextmanager
+def filled(disk: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leave room for a few pages, and for no more; where the disk is not ours to fill, new files find no room."""
+    if not os.path.ismount(disk):
+        with monkeypatch.context() as patch:
+            patch.setattr(tempfile, "TemporaryFile", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+            yield
+        return
+    room = os.statvfs(disk)
+    with open(disk / "filler", "wb", buffering=0) as filler:
+        filler.write(bytes(room.f_bavail * room.f_frsize - (64 << 10)))
+    try:
+        yield
+    finally:
+        (disk / "filler").unlink()
+
+
+async def test_health_notices_a_disk_with_room_for_a_page_and_not_for_a_turn(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(small_disk) as daemon:
+        caller = await daemon.caller()
+        await caller.get("session/new", agentAlias="default", sessionId="s")
+        assert (await caller.get("health"))["components"]["journal"]["status"] == "ok"
+        with filled(small_disk, monkeypatch):
+            ill = (await caller.get("health"))["components"]["journal"]
+            if os.path.ismount(small_disk):
+                await caller.error("session/prompt", sessionId="s", prompt="!echo " + 200_000 * "x")
+        well = (await caller.get("health"))["components"]["journal"]
+        assert (await caller.get("session/prompt", sessionId="s", prompt="!echo after"))["content"] == "after"
+    assert (ill["status"], well["status"]) == ("error", "ok")
+    assert "the disk cannot take 1 MiB more" in ill["lastError"]
 
 
 async def test_what_does_not_answer_does_not_work() -> None:

@@ -15,6 +15,7 @@ import pytest
 from daemon_process import eventually
 from daemons import PATIENCE_S, Caller, Frame, Running, order, running
 from zot.serve.backlog import MAX_UNREAD_BYTES
+from zot.serve.local import LocalWire
 from zot.version import __version__
 
 
@@ -295,3 +296,36 @@ async def test_errors_name_parameters_as_the_connection_spells_them(daemon: Runn
     ):
         assert (await caller.error(method, **params))[1].endswith(f" - at `$.{place}`")
     assert await (await daemon.caller()).error("session/new") == (-32602, "agentAlias is required")
+
+
+async def test_a_client_that_cannot_be_written_to_is_cut_off_alone_and_sees_no_torn_frame_continued(
+    daemon: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of a write gets out, then there is no memory for the rest, as when a copy of it cannot be made."""
+    unlucky, other = await daemon.stranger(), await daemon.caller()
+    [wire] = [one.wire for one in daemon.daemon.connections if not one.is_welcome]
+    assert isinstance(wire, LocalWire)
+    transport = wire.transport
+    await unlucky.get("initialize", protocolVersion=1)
+    write, is_failing = type(transport).write, False
+
+    def failing(self: Any, data: bytes) -> None:
+        if self is not transport or not is_failing:
+            write(self, data)
+        elif not self.is_closing():
+            write(self, data[: len(data) // 2])
+            raise MemoryError
+
+    await other.get("session/new", agentAlias="default", sessionId="s")
+    await unlucky.get("session/attach", sessionId="s", after=0)
+    monkeypatch.setattr(type(transport), "write", failing)
+    is_failing = True
+    answer = await other.get("session/prompt", sessionId="s", prompt="!say 50 hello")
+    assert answer["stopReason"] == "end_turn"
+    assert [one["outcome"] for one in other.updates() if one["type"] == "turn_complete"] == ["completed"]
+    said = await asyncio.wait_for(unlucky.reader.read(), 30)
+    *whole, torn = said.split(b"\n")
+    for line in whole:
+        json.loads(line)
+    assert torn, "nothing was torn: the fault was not met"
+    assert len(daemon.daemon.connections) == 1

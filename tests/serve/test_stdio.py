@@ -303,6 +303,41 @@ def test_an_output_that_takes_nothing_ends_it(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, reason)
 
 
+NO_MEMORY = {
+    "rpc": (
+        "import zot.serve.streams as module\n"
+        "real = memoryview\n"
+        "def fail(data):\n"
+        "    if len(data): raise MemoryError\n"
+        "    return real(data)\n"
+        "module.memoryview = fail\n"
+        "argv = ['rpc', '--provider', 'lab']\n",
+        b'{"type":"prompt","message":"!echo hi"}\n',
+        1,
+    ),
+    "host": (
+        "import zot.serve.host_output as module\n"
+        "def fail(*_): raise MemoryError\n"
+        "module.write_all = fail\n"
+        "argv = ['host', '--single-request', 'false', '--provider', 'lab']\n",
+        b'{"request_id":"r","session_id":"s","prompt":"!echo hi"}\n',
+        4,
+    ),
+}
+
+
+@pytest.mark.parametrize(("fault", "given", "code"), NO_MEMORY.values(), ids=NO_MEMORY.keys())
+def test_an_output_for_which_there_is_no_memory_ends_it(tmp_path: Path, fault: str, given: bytes, code: int) -> None:
+    """It says so and leaves; before, what it had to say was gone and it waited for ever."""
+    probe = f"import sys\n{fault}from zot.cli import main\nsys.argv = ['zot', *argv]\nmain()\n"
+    done = subprocess.run(
+        [sys.executable, "-c", probe], cwd=tmp_path, env=environment({"ZOT_HOME": str(tmp_path / "home")}),
+        input=given, capture_output=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (code, b"")
+    assert b"could not be written: Cannot allocate memory" in done.stderr
+
+
 def test_few_descriptors_are_enough(tmp_path: Path) -> None:
     def scarce() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from zot.agents import Agents
 from zot.endpoint import Place
-from zot.errors import ConfigError
+from zot.errors import ConfigError, StoreFailed
 from zot.establishment import Establishment, journal_of
 from zot.journal.journal import Journal
 from zot.preloading import preload
@@ -63,6 +63,7 @@ async def serve(
 
         daemon = Daemon(parts, ephemeral=ephemeral, max_line_bytes=max_line_bytes)
         log.addHandler(daemon.log_feed)
+        failure = _end_without_journal(daemon, parts.journal)
         _heed_signals(daemon, claim, notifier)
         leave_socket = await _open(daemon, claim)
         async with Chores() as chores:
@@ -76,7 +77,23 @@ async def serve(
         await _give_up(claim, daemon, notifier)
     finally:
         claim.release()
-    return 0 if is_there else 1
+    return 0 if is_there and not failure.is_set() else 1
+
+
+def _end_without_journal(daemon: Daemon, journal: Journal) -> asyncio.Event:
+    """End the daemon when its journal fails for good, which sets the event: started anew, it can serve again."""
+    loop, failure = asyncio.get_running_loop(), asyncio.Event()
+
+    def end(problem: StoreFailed) -> None:
+        log.critical("the daemon ends, since nothing can be recorded: %s", problem)
+        failure.set()
+        daemon.stop(grace_s=0)
+
+    def end_soon(problem: StoreFailed) -> None:
+        loop.call_soon_threadsafe(end, problem)
+
+    journal.when_failed(end_soon)
+    return failure
 
 
 async def _furnish(place: Place, agents: Agents, given: Mapping[str, Any]) -> Establishment:

@@ -12,7 +12,7 @@ from zot import flags
 from zot.config import AGENT_FLAGS, Config, resolve
 from zot.errors import AgentError, ConfigError
 from zot.serve.age import process_began
-from zot.serve.stdio import claim, heed_signals, leave, writable, write_all, write_within
+from zot.serve.stdio import claim, heed_signals, leave, write_all, write_within
 from zot.wire.host import (
     MAX_INPUT_BYTES,
     PROTOCOL,
@@ -356,8 +356,8 @@ class _Host:
 
     def _unwritten(self, problem: OSError) -> int:
         gone = isinstance(problem, BrokenPipeError | ConnectionResetError)
-        if not gone and writable(2):  # Whoever does not read the one may not read the other.
-            os.write(2, f"zot: the answer could not be written: {problem.strerror}\n".encode())
+        if not gone:
+            sys.stderr.write(f"zot: the answer could not be written: {problem.strerror}\n")
         self._exit_zero = False  # There is no answer to go by.
         return _FAILED
 

@@ -97,7 +97,7 @@ async def _answer(
     from zot.serve.once import EventLines, LastWords, OneRun
     from zot.serve.streams import Writer
 
-    output, lifetime = Writer(outgoing), Lifetime(outgoing)
+    output, lifetime = Writer(outgoing), Lifetime(outgoing, as_failure=True)
     output.on_broken(lifetime.end)
     face = EventLines(output, frozenset(how["features"] or ())) if how["json"] else LastWords(output, how["form"])
     session: Session | None = None
@@ -123,9 +123,7 @@ async def _answer(
     if output.problem is not None:
         return unwritten(output.problem)
     if problem is not None:
-        from zot.serve.notices import complain
-
-        complain(f"zot: {problem}")
+        sys.stderr.write(f"zot: {problem}\n")
     return lifetime.exit_code if not finished else _exit_code(problem)
 
 

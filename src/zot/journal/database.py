@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sqlite3
@@ -18,6 +19,8 @@ BUSY_S = 10.0
 #: How soon we look again if SQLite does not wait for that.
 _AGAIN_S = 0.01
 PAGE_BYTES = 4096
+#: With less room than this, turns fail although small writes still succeed.
+_ROOM_BYTES = 1 << 20
 #: No zot will ever write a version above this.
 _PLAUSIBLE = 1000
 
@@ -194,6 +197,21 @@ def migrate(connection: sqlite3.Connection, path: str) -> None:
 def rewrite(connection: sqlite3.Connection) -> None:
     """Write what stands there already: whoever can do that can write."""
     connection.execute(f"PRAGMA user_version = {_version(connection)}")
+
+
+def check_room(path: str) -> None:
+    """Raise StoreFailed if the disk has no room for a turn: one page may still fit where its rows do not."""
+    from tempfile import TemporaryFile  # Imported lazily: start-up budget.
+
+    try:
+        with TemporaryFile(dir=os.path.dirname(os.path.abspath(path)), buffering=0) as scratch:
+            if scratch.write(bytes(_ROOM_BYTES)) < _ROOM_BYTES:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except PermissionError:
+        return  # The directory takes no new files; whether this one can be written was tried.
+    except OSError as problem:
+        reason = f"the disk cannot take {_ROOM_BYTES >> 20} MiB more beside {path}: {problem.strerror}"
+        raise StoreFailed(f"{reason}; free some space, then resume") from problem
 
 
 def is_damage(problem: sqlite3.Error) -> bool:

@@ -17,7 +17,7 @@ import msgspec
 
 from zot.errors import JournalDamaged, NoSuchSession, StoreFailed
 from zot.journal import tables
-from zot.journal.database import connect, explained, migrate, prepare, replacement, rewrite
+from zot.journal.database import check_room, connect, explained, migrate, prepare, replacement, rewrite
 from zot.journal.lease import SUSPECTED, Leases
 from zot.journal.look import Look
 from zot.journal.readers import Readers
@@ -52,6 +52,7 @@ class Journal(Look):
         self.notices: list[str] = []
         self._users = 1
         self._replaced = 0
+        self._when_failed: list[Callable[[StoreFailed], None]] = []
         prepare(path)
         self.leases = Leases(f"{path}.lock")
         try:
@@ -222,8 +223,17 @@ class Journal(Look):
         def write(connection: sqlite3.Connection) -> None:
             self.writer.check_file()
             rewrite(connection)
+            check_room(self.path)
 
         await self.writing(write)
+
+    def when_failed(self, call: Callable[[StoreFailed], None]) -> None:
+        """Call ``call``, in another thread, when nothing can be written any more until the file is opened anew."""
+        self._when_failed.append(call)
+
+    def _fail(self, problem: StoreFailed) -> None:
+        for call in self._when_failed:
+            call(problem)
 
     def suspect(self, problem: BaseException) -> None:
         """If that is damage, see to it that the file is salvaged when it is next opened, or a session resumed."""
@@ -260,7 +270,7 @@ class Journal(Look):
             self._salvage(problem)
             connection = self._look()
         self._readers = Readers(self.path)
-        self.writer = Writer(self.path, connection, mark=self.leases.mark)
+        self.writer = Writer(self.path, connection, mark=self.leases.mark, failed=self._fail)
 
     def _look(self) -> sqlite3.Connection:
         """Return the writer's connection to the file, which is of our version by now and looks whole.

@@ -17,7 +17,7 @@ from zot.journal.lease import Leases
 from zot.journal.owner import Owner, boot_id, host_name, ourselves
 from zot.journal.parcel import Parcel
 from zot.journal.summary import Summary, added, summarise
-from zot.journal.tables import SessionRecord, all_changes, find, last_run, newest_count, rows_after, standing
+from zot.journal.tables import SessionRecord, all_changes, find, last_run, newest_count, rows_after, standing, used_at
 from zot.journal.ticket import Ticket
 from zot.journal.writer import Writer
 from zot.store import Allowed, Change, Row
@@ -154,8 +154,8 @@ class Record:
             self.admit(connection, run)
         # Another zot may have counted otherwise: from here on, it is right.
         query = "UPDATE sessions SET owner = ?, updated = ?, messages = coalesce(?, messages) WHERE number = ?"
-        mark = msgspec.json.encode(owner)
-        connection.execute(query, (mark, owner.since, self._counted(last, rows), self.number))
+        mark, now = msgspec.json.encode(owner), used_at(connection, session.cwd, owner.since, number=self.number)
+        connection.execute(query, (mark, max(now, session.updated), self._counted(last, rows), self.number))
         return epoch, last, run, rows
 
     def _counted(self, last: int, rows: Sequence[tuple[int, Row]]) -> int | None:

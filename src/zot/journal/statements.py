@@ -17,7 +17,7 @@ _AT_ONCE = (64, 8, 1)
 _INSERT = "INSERT INTO chunks (session, kind, first, count, run, crc, body) VALUES {}"
 _SUM_UP = """
 WITH more (number, messages, words, totals, cwd, mark) AS (VALUES {})
-UPDATE sessions SET updated = ?, (messages, title, totals, cwd, owner) = (
+UPDATE sessions SET updated = max(updated, ?), (messages, title, totals, cwd, owner) = (
     SELECT sessions.messages + more.messages, CASE title WHEN '' THEN words ELSE title END,
         coalesce(more.totals, sessions.totals), coalesce(more.cwd, sessions.cwd),
         CASE owner WHEN mark THEN x'' ELSE owner END

@@ -116,6 +116,24 @@ def newest(connection: sqlite3.Connection, cwd: str, *, but: str) -> SessionReco
     return None if row is None else record_of(row)
 
 
+def used_at(connection: sqlite3.Connection, cwd: str, now: str, *, number: int = 0) -> str:
+    """Return the time to note for a session of ``cwd`` that is used ``now``: later than that of any other one there.
+
+    A clock that was set back must not make one that was used before it the newest. ``number`` is the session's own.
+    """
+    query = "SELECT updated FROM sessions WHERE cwd = ? AND number <> ? ORDER BY updated DESC LIMIT 1"
+    row = connection.execute(query, (key_of(cwd), number)).fetchone()
+    if row is None or row[0] < now:
+        return now
+    from datetime import datetime, timedelta  # Only a clock that was set back needs it.
+
+    try:
+        later = datetime.fromisoformat(row[0]) + timedelta(milliseconds=1)
+    except (ValueError, OverflowError):
+        return now
+    return timestamp(later.timestamp())
+
+
 def create(connection: sqlite3.Connection, session_id: str, *, cwd: str, title: str, now: str) -> SessionRecord:
     """Make a session. Raise UserError if it exists.
 
@@ -126,7 +144,7 @@ def create(connection: sqlite3.Connection, session_id: str, *, cwd: str, title: 
         raise UserError(f"there is a session {session_id!r} already")
     connection.execute(
         "INSERT INTO sessions (id, created, updated, cwd, title) VALUES (?, ?, ?, ?, ?)",
-        (key_of(session_id), now, now, key_of(cwd), titled(title)),
+        (key_of(session_id), now, used_at(connection, cwd, now), key_of(cwd), titled(title)),
     )
     connection.execute(f"UPDATE sessions SET epoch = 1 + (number - 1) * {_EPOCHS} WHERE number = last_insert_rowid()")
     return get(connection, session_id)

@@ -51,13 +51,22 @@ class Task(msgspec.Struct):
 class Writer:
     """Writes to one file, from one thread, in the order in which things were given to it."""
 
-    def __init__(self, path: str, connection: sqlite3.Connection, *, mark: Callable[[Mapping[int, int]], None]) -> None:
+    def __init__(
+        self,
+        path: str,
+        connection: sqlite3.Connection,
+        *,
+        mark: Callable[[Mapping[int, int]], None],
+        failed: Callable[[StoreFailed], None] = lambda _: None,
+    ) -> None:
         """``connection`` is the writer's from now on.
 
         ``mark`` is told, in this thread, up to which row sessions are safe, by number, before anybody else is.
+        ``failed`` is called, in this thread, if it ends although nobody closed it.
         """
         self._path = path
         self._mark = mark
+        self._failed = failed
         self._connection = connection
         self._file = os.stat(path)
         self._queue: deque[Parcel | Task] = deque()
@@ -152,7 +161,10 @@ class Writer:
                 self._work_in_hand = []
         except BaseException as problem:  # the thread's outermost boundary: whoever waits must hear of its end
             log.exception("the journal's writer failed")
-            self._die(StoreFailed(f"{self._path} cannot be written any more ({problem}): restart zot and resume"))
+            reason = str(problem) or type(problem).__name__
+            failure = StoreFailed(f"{self._path} cannot be written any more ({reason}): restart zot and resume")
+            self._die(failure)
+            self._failed(failure)
         finally:
             self._connection.close()
 

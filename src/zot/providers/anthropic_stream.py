@@ -220,6 +220,8 @@ class AnthropicDecoder(StreamDecoder):
             case _MessageDelta(delta=ending, usage=usage):
                 self._count(usage)
                 self._stop_reason = ending.stop_reason or self._stop_reason
+            case _MessageStop():
+                self.is_complete = True
             case _ErrorEvent(error=fault):
                 from zot.providers.failures import in_stream  # Who asks for the first time waits for what is loaded.
 

@@ -208,6 +208,10 @@ class Decoder(Protocol):
     def progress(self) -> int:
         """How many meaningful stream events have been seen. Pings and comments do not count."""
 
+    @property
+    def is_complete(self) -> bool:
+        """True when the service has sent the event after which nothing follows."""
+
     def finish(self) -> list[StreamEvent]:
         """The body has ended properly. Return what was still held. Raise StreamBroken if the reply is not whole."""
 

@@ -31,6 +31,8 @@ class Connection(asyncio.Protocol):
         self._answer: Answer | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._paused = False
+        #: True while the peer's part of a TLS handshake is awaited.
+        self.in_handshake = False
 
     @property
     def usable(self) -> bool:
@@ -89,11 +91,13 @@ class Connection(asyncio.Protocol):
         """Encrypt the connection and check that the peer is ``host``. Raise OSError."""
         assert self._transport is not None
         self._answer = None
+        self.in_handshake = True
         if self._transport.is_closing():
             raise ConnectionResetError("the peer closed the connection before the TLS handshake")
         transport = await self._loop.start_tls(self._transport, self, context, server_hostname=host)
         if transport is None:
             raise ConnectionResetError("the peer closed the connection during the TLS handshake")
+        self.in_handshake = False
         self._adopt(transport)
 
     def abort(self) -> None:

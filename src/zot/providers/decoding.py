@@ -13,6 +13,8 @@ class StreamDecoder:
     def __init__(self) -> None:
         self._sse = SseParser()
         self.progress = 0
+        #: True when the service has sent the event after which nothing follows.
+        self.is_complete = False
         self.failure: ProviderError | None = None
 
     def feed(self, data: bytes) -> list[StreamEvent]:

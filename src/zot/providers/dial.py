@@ -32,7 +32,9 @@ async def dial(
             await _connect(connection, origin, proxy, tls_context)
     except OSError as exc:
         connection.abort()
-        raise tls.explain(exc, label) or ConnectionFailed(_explain(exc, label, proxy, within_s)) from exc
+        if connection.in_handshake:
+            raise tls.explain(exc, label, within_s) from exc
+        raise ConnectionFailed(_explain(exc, label, proxy, within_s)) from exc
     except BaseException:
         connection.abort()
         raise

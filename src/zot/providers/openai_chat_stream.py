@@ -94,6 +94,7 @@ class ChatDecoder(StreamDecoder):
                 chunk = _reader.decode(payload)
             except (ValueError, RecursionError):
                 if payload.strip() == b"[DONE]":
+                    self.is_complete = True
                     continue
                 chunk = _reader.decode_with_care(payload)
             if chunk is None:

@@ -139,9 +139,11 @@ class ResponsesDecoder(StreamDecoder):
         match frame:
             case f.Completed():
                 self._ending = "completed"
+                self.is_complete = True
                 self._complete(frame.response, events)
             case f.Incomplete(response=f.Response(incomplete_details=details)):
                 self._ending = "incomplete"
+                self.is_complete = True
                 self._shortfall = (details.reason if details else None) or ""
             case f.Failed():
                 raise _failure(frame.response.error or f.Fault())

@@ -36,6 +36,8 @@ _MAX_ERROR_BODY = 64 * 1024
 #: So much of an answer is kept, to be shown if it is none.
 _OPENING_BYTES = 4096
 _EVENTS = "text/event-stream"
+#: How long the end of the HTTP answer may take after the last event of the reply: the connection is kept only with it.
+_EPILOGUE_S = 1.0
 _BAD_REQUEST = 400
 _UNAUTHORIZED = 401
 
@@ -277,11 +279,17 @@ class _Call:
         return []
 
     async def _next_bytes(self, response: HttpResponse) -> bytes:
+        # What still comes after the last event, or does not, is no part of the answer.
+        silence_s = _EPILOGUE_S if self._decoder.is_complete else self._deadlines.silence_s
         try:
-            async with asyncio.timeout_at(self._quiet_since + self._deadlines.silence_s):
+            async with asyncio.timeout_at(self._quiet_since + silence_s):
                 data = await response.read()
-        except TimeoutError:
-            raise Stalled(f"the answer stalled: nothing new for {self._deadlines.silence_s:g} s") from None
+        except (TimeoutError, StreamBroken) as problem:
+            if self._decoder.is_complete:
+                return b""
+            if isinstance(problem, StreamBroken):
+                raise
+            raise Stalled(f"the answer stalled: nothing new for {silence_s:g} s") from None
         if len(self._opening) < _OPENING_BYTES:
             self._opening += data[:_OPENING_BYTES]
         self._received_bytes += len(data)

@@ -37,20 +37,29 @@ def client_context(env: Mapping[str, str]) -> ssl.SSLContext:
     return context
 
 
-def explain(exc: OSError, label: str) -> ConnectionFailed | None:
-    """Say what a failed handshake means and what to check; None if ``exc`` is no TLS error."""
+def explain(exc: OSError, label: str, within_s: float) -> ConnectionFailed:
+    """Say what a failed handshake means and what to check. Impossible is what the next attempt would meet again."""
     import ssl
 
+    if isinstance(exc, TimeoutError):
+        # Most servers that speak plain http wait for the end of a line that never comes.
+        return ConnectionImpossible(
+            f"{label} accepts connections, but did not answer the TLS handshake within {within_s:g} s: "
+            "check that it speaks https; the address of a server that does not begins with http://"
+        )
     if isinstance(exc, ssl.SSLCertVerificationError):
         return ConnectionImpossible(
             f"the certificate of {label} is not trusted ({exc.verify_message}): check the address; "
             "if a private authority signed it, set SSL_CERT_FILE to that authority's PEM file"
         )
-    if isinstance(exc, ssl.SSLError):
-        return ConnectionFailed(
-            f"no TLS connection to {label} ({exc.reason or 'handshake failed'}): check that it speaks https"
+    if isinstance(exc, ssl.SSLError) and not isinstance(exc, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return ConnectionImpossible(
+            f"no TLS connection to {label} ({exc.reason or 'handshake failed'}): "
+            "check that it speaks https; the address of a server that does not begins with http://"
         )
-    return None
+    return ConnectionFailed(
+        f"{label} closed the connection during the TLS handshake: check that it speaks https, and any firewall"
+    )
 
 
 def _trust_named(context: ssl.SSLContext, cafile: str | None, capath: str | None) -> None:

@@ -292,7 +292,7 @@ class Feed:
             self.in_run = not is_over
             self.metrics.runs += is_over
         for dialect, updates in self._updates.items():
-            data = updates.lines(batch.seq, batch.events)
+            data = updates.lines(batch.seq, batch.events, prompt_id=batch.prompt_id)
             followers = [one for one in self._followers if one.is_live and one.dialect is dialect]
             for follower in followers:
                 follower.cursor = self.seq

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import errno
+import os
 import threading
+from collections.abc import Sequence
 
 import msgspec
 
@@ -79,23 +82,24 @@ class LineThread:
                 self._changed.wait_for(lambda: self._lines)
                 lines = list(self._lines)
                 self._lines.clear()
-            data = b"".join(line.data for line in lines)
-            self._write_out(data)
+            self._write_out(lines)
             for line in lines:
                 if line.is_answer:
                     line.slot.written()
             with self._changed:
-                self._size -= len(data)
+                self._size -= sum(len(line.data) for line in lines)
                 self._changed.notify_all()
             if self._waiters and not self.full:
                 self._loop.call_soon_threadsafe(self._wake)
 
-    def _write_out(self, data: bytes) -> None:
+    def _write_out(self, lines: Sequence[_Line]) -> None:
         if self.problem is None:
             try:
-                write_all(self._descriptor, data)
+                write_all(self._descriptor, b"".join(line.data for line in lines))
             except OSError as problem:
                 self.problem = problem
+            except MemoryError:
+                self.problem = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []

@@ -25,16 +25,17 @@ _OWN_TIME_S = 8.0
 class Lifetime:
     """Ends on a signal, when nobody reads our output, or when the input has ended and so has our parent.
 
-    A second signal leaves at once.
+    A second signal leaves at once: with code 0, or ``as_failure`` with the code shells know.
     """
 
-    def __init__(self, outgoing: int) -> None:
+    def __init__(self, outgoing: int, *, as_failure: bool = False) -> None:
         self._outgoing = outgoing
         self._parent = os.getppid()
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self.input_ended = False
         self._signal = 0
+        self._as_failure = as_failure
         for number in SIGNALS:
             self._loop.add_signal_handler(number, self._on_signal, number)
         self._look()
@@ -62,7 +63,7 @@ class Lifetime:
 
     def _on_signal(self, number: int) -> None:
         if self._ended.done():
-            leave(0)
+            leave(128 + number if self._as_failure else 0)
         self._signal = number
         self.end()
 

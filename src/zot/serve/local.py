@@ -151,7 +151,12 @@ class LocalWire(asyncio.Protocol):
     def _flush(self) -> None:
         if self._pieces and not self.transport.is_closing():
             pieces, self._pieces, self._size = self._pieces, [], 0
-            self.transport.write(b"".join(pieces))
+            try:
+                self.transport.write(b"".join(pieces))
+            except (MemoryError, OSError) as problem:
+                # Part of a frame may be out, and the rest is lost: no other frame must follow.
+                self.cut(f"it could not be written to: {problem!r}")
+                return
             if self.transport.get_write_buffer_size() > _CHOKED_BYTES:
                 self.transport.pause_reading()
 

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import _thread
+import atexit
 import errno
+import io
 import os
 import select
 import signal
+import stat
+import sys
 import time
+from collections import deque
 from contextlib import suppress
-from typing import NoReturn
+from typing import NoReturn, TextIO, cast
 
 #: What ends us, politely.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+#: How much of standard error may wait for its reader; more is dropped.
+_MAX_WAITING_BYTES = 64 * 1024
+#: How long we wait at exit for the reader of standard error, if it has fallen back.
+_DRAIN_S = 0.2
+#: How long we wait after a descriptor was ready, but took nothing.
+_RETRY_S = 0.01
+
+
+def guard_streams() -> None:
+    """Open descriptors 0 to 2 if they are closed, and make `sys.stderr` a `Diagnostics`."""
+    for descriptor in (0, 1, 2):
+        _ensure_open(descriptor)
+    sys.stderr = cast(TextIO, Diagnostics(2, getattr(sys.__stderr__, "encoding", "utf-8")))
+    atexit.register(drain_stderr)
 
 
 def claim() -> tuple[int, int]:
@@ -27,7 +47,178 @@ def claim() -> tuple[int, int]:
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
+    sys.stdout = sys.stderr
     return incoming, outgoing
+
+
+class Diagnostics(io.TextIOBase):
+    """Standard error that never blocks and never raises. Logging, warnings, tracebacks and prints all write to it.
+
+    Text that the reader has no room for waits, up to a limit. Beyond that, lines are dropped and counted until the
+    reader has caught up; then a line reports how many. A thread waits for room; it starts when text has to wait.
+    """
+
+    def __init__(self, descriptor: int, encoding: str = "utf-8") -> None:
+        self._descriptor = descriptor
+        self._encoding = encoding
+        mode = os.fstat(descriptor).st_mode
+        self._own = _reopen_nonblocking(descriptor) if stat.S_ISFIFO(mode) or os.isatty(descriptor) else None
+        #: Where a write may block, and nothing but poll can tell.
+        self._must_poll = self._own is None and not stat.S_ISREG(mode)
+        # Reentrant: a signal handler may write, too.
+        self._lock = _thread.RLock()
+        self._line = ""
+        #: Encoded text, and how many lines are lost with it.
+        self._waiting: deque[tuple[bytes, int]] = deque()
+        self._size = 0
+        self._dropped = 0
+        self._is_torn = False
+        self._is_sending = False
+        self._is_pumping = False
+        self._is_gone = False
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # the base class allows no assignment, whatever its stub says
+        return self._encoding
+
+    @property
+    def errors(self) -> str:  # type: ignore[override]  # as above
+        return "backslashreplace"
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        return os.isatty(self._descriptor)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str, /) -> int:
+        """Take text; it leaves line by line, or with `flush`."""
+        with self._lock:
+            lines, newline, self._line = (self._line + text).rpartition("\n")
+            self._take(lines + newline)
+            if len(self._line) > _MAX_WAITING_BYTES:
+                self.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        """Let an unfinished line leave. Does not wait for the reader."""
+        with self._lock:
+            line, self._line = self._line, ""
+            self._take(line)
+
+    def drain(self, within_s: float) -> None:
+        """Wait for the reader to take everything, at most so long."""
+        deadline = time.monotonic() + within_s
+        if not self._lock.acquire(timeout=within_s):
+            return
+        try:
+            self.flush()
+            while not self._send() and (left_s := deadline - time.monotonic()) > 0:
+                self._poll(min(left_s, _RETRY_S))
+        finally:
+            self._lock.release()
+
+    def _take(self, text: str) -> None:
+        if not text or self._is_gone:
+            return
+        data = text.encode(self._encoding, "backslashreplace")
+        count = max(1, text.count("\n"))
+        # Once a line was dropped, those after it are, too, until its place is reported.
+        if self._waiting and (self._dropped or self._size + len(data) > _MAX_WAITING_BYTES):
+            self._dropped += count
+            return
+        if self._dropped:
+            self._report()
+        self._put(data, count)
+        if not self._send() and not self._is_pumping:
+            try:
+                _thread.start_new_thread(self._pump, ())
+                self._is_pumping = True
+            except RuntimeError:  # No thread can be had now: the next line tries again.
+                return
+
+    def _put(self, data: bytes, count: int) -> None:
+        self._waiting.append((data, count))
+        self._size += len(data)
+
+    def _report(self) -> None:
+        start, dropped = "\n" if self._is_torn else "", self._dropped
+        self._dropped, self._is_torn = 0, False
+        lines = "1 line was" if dropped == 1 else f"{dropped} lines were"
+        self._put(f"{start}zot: {lines} dropped here: standard error was not read in time\n".encode(), dropped)
+
+    def _send(self) -> bool:
+        """Write what the reader has room for. False if something still waits."""
+        if self._is_sending:  # A signal handler interrupted us: the interrupted call continues.
+            return True
+        self._is_sending = True
+        try:
+            while self._waiting or self._dropped:
+                if not self._waiting:
+                    self._report()
+                self._send_piece()
+        except BlockingIOError:
+            return False
+        except OSError as problem:
+            self._discard(problem)
+        finally:
+            self._is_sending = False
+        return True
+
+    def _send_piece(self) -> None:
+        """Write the first piece. Raise BlockingIOError if there is no room, OSError if it cannot be written."""
+        data, count = self._waiting[0]
+        # A pipe takes so much whole or not at all, and a descriptor that is ready does not block for it.
+        piece = data[: data.rfind(b"\n", 0, select.PIPE_BUF) + 1 or select.PIPE_BUF]
+        if self._must_poll and not self._poll(0):
+            raise BlockingIOError
+        sent = os.write(self._descriptor if self._own is None else self._own, piece)
+        self._size -= sent
+        if sent == len(data):
+            self._waiting.popleft()
+        else:
+            self._waiting[0] = data[sent:], count
+        self._is_torn = data[sent - 1 : sent] != b"\n"
+
+    def _discard(self, problem: OSError) -> None:
+        """Give up what waits. A full disk may have room again later; a reader that has gone does not return."""
+        self._is_gone = problem.errno in (errno.EPIPE, errno.ECONNRESET, errno.EBADF, errno.ENXIO)
+        self._dropped = 0 if self._is_gone else self._dropped + sum(count for _, count in self._waiting)
+        self._waiting.clear()
+        self._size = 0
+
+    def _pump(self) -> None:
+        """Send what waits whenever there is room, until nothing is left."""
+        while True:
+            self._poll(None)
+            with self._lock:
+                if self._send():
+                    self._is_pumping = False
+                    return
+            time.sleep(_RETRY_S)
+
+    def _poll(self, within_s: float | None) -> bool:
+        poll = select.poll()
+        poll.register(self._descriptor if self._own is None else self._own, select.POLLOUT)
+        return bool(poll.poll(None if within_s is None else within_s * 1000))
+
+
+def drain_stderr(within_s: float = _DRAIN_S) -> None:
+    """Give the reader of standard error a moment to take what waits for it."""
+    if isinstance(sys.stderr, Diagnostics):
+        sys.stderr.drain(within_s)
+
+
+def _reopen_nonblocking(descriptor: int) -> int | None:
+    """Return a descriptor with flags of its own for the same pipe or terminal; None where that cannot be had."""
+    try:
+        flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        return os.open(f"/proc/self/fd/{descriptor}", flags)
+    except OSError:
+        return None
 
 
 def readable(descriptor: int) -> bool:
@@ -81,16 +272,12 @@ def write_within(descriptor: int, data: bytes, within_s: float) -> None:
 
 def leave(code: int) -> NoReturn:
     """Exit without tearing the interpreter down: all is flushed, and that would cost 13 ms."""
+    drain_stderr()
     os._exit(code)
 
 
-def hold_signals() -> None:
-    """Let signals wait that would end us, until `heed_signals`."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-
-
 def heed_signals() -> None:
-    """Let signals come; those that waited come first."""
+    """Unblock the signals that end us; those that waited come first."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 

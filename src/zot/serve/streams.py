@@ -7,6 +7,7 @@ the event loop; anything else is read and written by a thread.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import stat
@@ -111,7 +112,11 @@ class Writer:
     def _flush(self) -> None:
         """Write what can be written now; arrange for the rest."""
         if self._pieces:
-            self._unwritten = memoryview(b"".join([self._unwritten, *self._pieces]))
+            try:
+                self._unwritten = memoryview(b"".join([self._unwritten, *self._pieces]))
+            except MemoryError:
+                self._break(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
+                return
             self._pieces = []
         if not self._watchable:
             self._flush_in_thread()

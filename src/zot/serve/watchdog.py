@@ -140,7 +140,7 @@ class Watchdog:
         try:
             self._look_out()
         except BaseException as problem:  # the thread's outermost boundary: without it nobody would guard anything
-            os.write(2, f"zot: the watchdog failed: {problem!r}\n".encode())
+            sys.stderr.write(f"zot: the watchdog failed: {problem!r}\n")
             leave(4)
 
     def _look_out(self) -> NoReturn:

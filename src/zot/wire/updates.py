@@ -166,8 +166,12 @@ class Updates:
         self._turn = Turn()
         self._prompt_id = prompt_id
 
-    def lines(self, seq: int, events: Sequence[AgentEvent]) -> bytes:
-        """Return the lines for ``events``, the first of which has the number ``seq``; 0: they are not recorded."""
+    def lines(self, seq: int, events: Sequence[AgentEvent], *, prompt_id: str = "") -> bytes:
+        """Return the lines for ``events``, the first of which has the number ``seq``; 0: they are not recorded.
+
+        ``prompt_id`` is that of their turn, if its beginning could not be recorded, either.
+        """
+        self._prompt_id = self._prompt_id or prompt_id
         if self._native:
             return self._native_lines(seq, events)
         lines: list[bytes] = []
