@@ -188,7 +188,7 @@ def test_both_spellings_of_no_skills_mean_it(flag: str) -> None:
             "[agents.a] lock: expected `bool`, got `int`; [agents.a] modle: unknown setting; did you mean model?; "
             "[agents.b] max_steps: expected `int` >= 1; [daemon] idle_s: expected `float` > 0.0",
         ),
-        (b"\xff", "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
+        (b"\xff", "not UTF-8, at byte 0"),
     ],
 )
 def test_a_wrong_file_is_named_with_what_is_wrong(tmp_path: Path, text: str | bytes, problem: str) -> None:

@@ -15,6 +15,15 @@ class ConfigError(UserError):
     """A flag, file or environment variable does not make sense."""
 
 
+class MalformedFile(ConfigError):
+    """A user's file, or one line of it, cannot be decoded. ``place`` says which one, ``reason`` why."""
+
+    def __init__(self, place: str, reason: str) -> None:
+        super().__init__(f"{place}: {reason}")
+        self.place = place
+        self.reason = reason
+
+
 class InvalidConfigFile(ConfigError):
     """A configuration file makes no sense. ``problems`` say one by one which field of which table is wrong, and how."""
 

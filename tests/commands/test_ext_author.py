@@ -198,7 +198,7 @@ def test_one_that_crashes_is_not_tried_further(shell: Ext) -> None:
         (shell.cwd / "one" / "extension.json").write_text(json.dumps({"name": "one", "exec": program}))
         assert shell.run("ext", "run", "one").err.endswith(f"; {advice}\n")
     (shell.cwd / "one" / "extension.json").unlink()
-    missing = f"zot: {shell.cwd}/one/extension.json: No such file or directory\n"
+    missing = f"zot: {shell.cwd}/one is not an extension directory: it has no extension.json\n"
     assert shell.run("ext", "test", "one") == ("", missing, 1)
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, TypeAlias
 
 import msgspec
 
-from zot.errors import ConfigError, UserError
+from zot import regular
+from zot.errors import ConfigError, MalformedFile, UserError
 from zot.extensions.permissions import Permissions
 from zot.fingerprint import DEFAULT_DATA
 from zot.learned import learned
-from zot.regular import content
 from zot.wire.extension import ExtensionName, Intercepted, OnFailure
 
 FILE_NAME = "extension.json"
@@ -46,11 +46,13 @@ def load(directory: str) -> Manifest:
     """Return the manifest in ``directory``. Raise ConfigError that names the file and the field that is wrong."""
     path = os.path.join(directory, FILE_NAME)
     try:
-        data = content(path)
-    except OSError as problem:
-        raise ConfigError(f"{path}: {problem.strerror}") from None
-    if len(data) > MAX_BYTES:
-        raise ConfigError(f"{path}: longer than {MAX_BYTES} bytes")
+        data = regular.load(path, bytes, max_bytes=MAX_BYTES)
+    except FileNotFoundError:
+        if not os.path.lexists(directory):
+            raise ConfigError(f"{directory}: no such directory") from None
+        raise ConfigError(f"{directory} is not an extension directory: it has no {FILE_NAME}") from None
+    except NotADirectoryError:
+        raise ConfigError(f"{directory} is not an extension directory: it is a file") from None
     return parse(data, path)
 
 
@@ -58,18 +60,25 @@ def parse(data: bytes, path: str) -> Manifest:
     """Return the manifest that ``data`` is, which was found at ``path``. Raise ConfigError."""
     data = data.removeprefix(b"\xef\xbb\xbf")
     try:
-        manifest = msgspec.json.decode(data, type=learned(Manifest))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
-        raise ConfigError(f"{path}: {_explained(data) or problem}") from None
+        manifest, fields = regular.decoded(data, _decoded, path)
+    except MalformedFile as problem:
+        raise ConfigError(f"{path}: {_explained(data) or problem.reason}") from None
     for word in (manifest.exec, *manifest.args):
         if "\0" in word:
             raise ConfigError(f"{path}: `exec` and `args` must be without NUL characters")
-    fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     _check_spelling(fields, path)
     if manifest.permissions is None and "permissions" in fields:
         # Whoever writes this hardly wants to allow everything.
         raise ConfigError(f"{path}: {_explained(data)}")
     return manifest
+
+
+def _decoded(data: bytes) -> tuple[Manifest, Mapping[str, msgspec.Raw]]:
+    """Return a manifest, and all the fields that the file has."""
+    return (
+        msgspec.json.decode(data, type=learned(Manifest)),
+        msgspec.json.decode(data, type=dict[str, msgspec.Raw]),
+    )
 
 
 def _explained(data: bytes) -> str:

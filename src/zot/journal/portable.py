@@ -10,16 +10,17 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-from zot.errors import UserError
+from zot.errors import MalformedFile, UserError
 from zot.events import AgentEvent
 from zot.journal.chunks import images
 from zot.learned import decoder, learned
+from zot.regular import UNDECODABLE, decoded
 from zot.store import Allowed, Began, Change, Configured, Counted, Guarded, Locked, Row, Said, Spliced, Wrote
 
 VERSION = 1
@@ -219,7 +220,7 @@ class _Reading:
 def _check_version(data: bytes) -> None:
     try:
         claim = msgspec.json.decode(data, type=learned(_Claim))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         raise Wrong("this is not a session that zot exported") from None
     if claim.type != "zot_session":
         raise Wrong("this is not a session that zot exported")
@@ -231,13 +232,9 @@ def _decoded(data: bytes) -> Line:
     try:
         # Whoever reads it again may be deeper in calls of its own than we are, and must not fail for that.
         is_flat = data.count(b"[") + data.count(b"{") < _FLAT
-        return _decoder().decode(data) if is_flat else _decoded_below(_MARGIN, data)
-    except RecursionError:
-        raise Wrong("it is nested too deeply") from None
-    except UnicodeDecodeError:
-        raise Wrong("it is not UTF-8") from None
-    except msgspec.MsgspecError as problem:
-        raise Wrong(str(problem)) from None
+        return decoded(data, _decoder().decode if is_flat else partial(_decoded_below, _MARGIN), "")
+    except MalformedFile as problem:
+        raise Wrong(problem.reason) from None
 
 
 def _decoded_below(calls: int, data: bytes) -> Line:

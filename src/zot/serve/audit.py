@@ -10,6 +10,7 @@ import msgspec
 from zot.learned import learned
 from zot.messages import timestamp
 from zot.printable import printable_line
+from zot.regular import UNDECODABLE
 from zot.serve.log_file import LogFile
 
 try:  # Without what else hashlib knows, which takes longer to load than all of this.
@@ -193,7 +194,7 @@ def _read(line: bytes) -> Entry | None:
         return None
     try:
         return msgspec.json.decode(line, type=learned(Entry))
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         return None
 
 
