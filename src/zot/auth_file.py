@@ -45,6 +45,17 @@ def check(home: str) -> tuple[str, ...] | None:
     return tuple(_read(path)) if os.path.lexists(path) else None
 
 
+def addresses(home: str) -> dict[str, str]:
+    """Return the providers that have a usable entry, with its ``base_url``. Raise ConfigError as `stored` does."""
+    found = {}
+    for provider, raw in _read(path_in(home)).items():
+        try:
+            found[provider] = _entry(home, provider, raw).base_url
+        except ConfigError:
+            continue
+    return found
+
+
 def store(home: str, provider: str, entry: Entry) -> None:
     """Store an entry in place of the provider's old one; those of others stay as they are. Raise ConfigError."""
     from zot.private import exclusive

@@ -10,7 +10,6 @@ import msgspec
 from zot.learned import learned
 from zot.messages import timestamp
 from zot.printable import printable_line
-from zot.regular import UNDECODABLE
 from zot.serve.log_file import LogFile
 
 try:  # Without what else hashlib knows, which takes longer to load than all of this.
@@ -192,6 +191,8 @@ def _read(line: bytes) -> Entry | None:
     body, end = line[:-_END_BYTES], line[-_END_BYTES:]
     if end != _HASH + _hash(body).encode() + b'"}':
         return None
+    from zot.regular import UNDECODABLE  # Imported lazily: start-up budget.
+
     try:
         return msgspec.json.decode(line, type=learned(Entry))
     except UNDECODABLE:
