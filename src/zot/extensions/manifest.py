@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Annotated, TypeAlias
 
@@ -18,6 +19,22 @@ from zot.wire.extension import ExtensionName, Intercepted, OnFailure
 FILE_NAME = "extension.json"
 MAX_BYTES = 256 * 1024
 
+#: As `exec`: the interpreter that runs zot, in which a script can import zot.ext however zot was installed.
+ZOT_PYTHON = "zot-python"
+#: Runs a script as ``python SCRIPT ARGS`` does. zot, and what it needs, come last in the path if they are not in it:
+#: zot may have been started from a directory that only its own process knows.
+_LAUNCH = """
+import os, sys
+places, sys.argv = sys.argv[1:3], sys.argv[3:]
+__file__ = os.path.abspath(sys.argv[0])
+if not sys.flags.safe_path:
+    sys.path[0] = os.path.dirname(__file__)
+sys.path += [place for place in places if place not in sys.path]
+del places
+with open(__file__, "rb") as source:
+    source = compile(source.read(), __file__, "exec")
+exec(source)
+"""
 #: What makes a pattern stand for several names.
 _WILD = frozenset("*?[")
 _NonEmpty: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
@@ -127,11 +144,38 @@ def _literal(path: str) -> str:
 
 
 def program(manifest: Manifest, directory: str) -> str:
-    """Return what is to be started: relative to the manifest, or a bare name beside it, or else on the PATH."""
+    """Return what is to be started: relative to the manifest, or a bare name beside it, or else on the PATH.
+
+    ZOT_PYTHON is the interpreter that runs zot.
+    """
     if "/" in manifest.exec:
         return os.path.join(directory, manifest.exec)
     beside = os.path.join(directory, manifest.exec)
-    return beside if os.path.isfile(beside) else manifest.exec
+    if os.path.isfile(beside):
+        return beside
+    return own_python() if manifest.exec == ZOT_PYTHON else manifest.exec
+
+
+def command_line(manifest: Manifest, directory: str) -> list[str]:
+    """Return the program to start and its arguments."""
+    itself = program(manifest, directory)
+    is_ours = manifest.exec == ZOT_PYTHON and itself == own_python()
+    if not is_ours or not manifest.args or manifest.args[0].startswith("-"):
+        return [itself, *manifest.args]
+    return [itself, "-c", _LAUNCH, _parent(msgspec.__file__), _parent(__file__, 2), *manifest.args]
+
+
+def own_python() -> str:
+    """Return the interpreter that runs zot; a program that has zot built in has none, so the PATH must do."""
+    return "python3" if not sys.executable or getattr(sys, "frozen", False) else sys.executable
+
+
+def _parent(file: str, levels: int = 1) -> str:
+    """Return the directory from which the package of ``file`` is imported, which lies so many packages deep."""
+    path = os.path.abspath(file)
+    for _ in range(levels + 1):
+        path = os.path.dirname(path)
+    return path
 
 
 def data_directories(manifest: Manifest) -> list[str]:

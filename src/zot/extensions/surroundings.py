@@ -11,7 +11,7 @@ from zot.errors import UserError
 from zot.extensions.carrier import Deaf
 from zot.extensions.confinement import Confinement, NoSandbox, environment
 from zot.extensions.deadlines import Deadlines
-from zot.extensions.manifest import Manifest, data_directories, program
+from zot.extensions.manifest import Manifest, command_line, data_directories, program
 from zot.extensions.peer import Peer
 from zot.extensions.permissions import LACKING
 from zot.extensions.process import ExtensionProcess, spawned
@@ -87,7 +87,7 @@ class Start(NamedTuple):
         if self.broken:
             raise UserError(self.broken)
         permissions = self.manifest.permissions
-        argv: Sequence[str | bytes] = [program(self.manifest, self.directory), *self.manifest.args]
+        argv: Sequence[str | bytes] = command_line(self.manifest, self.directory)
         advice = ""
         if permissions is not None:
             try:
