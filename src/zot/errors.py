@@ -105,6 +105,14 @@ class AlreadyAnswered(UserError):
         self.answer = answer
 
 
+class NoSuchCommand(UserError):
+    """No running extension has the command. ``absent`` says which extensions do not run, and why; "" if all run."""
+
+    def __init__(self, message: str, *, absent: str = "") -> None:
+        super().__init__(f"{message}; {absent}" if absent else message)
+        self.absent = absent
+
+
 class NoSuchSession(UserError):
     """The journal has no session of that id."""
 

@@ -33,6 +33,8 @@ class Surroundings(NamedTuple):
     confinement: Confinement
     #: What cannot be confined runs nevertheless.
     unsandboxed: bool
+    #: `zot ext logs` finds the logs: they are in zot's home, not in a directory of the daemon.
+    logs_are_home: bool = True
 
 
 def acknowledgement(around: Surroundings, *, directory: str, data: str) -> wire.HelloAck:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from zot.conversation import SessionInfo
-from zot.errors import UserError
+from zot.errors import NoSuchCommand, UserError
 from zot.readable import counted, one_line, when
 from zot.tui.looks import tokens
 from zot.tui.terminal import Option, Terminal
@@ -58,6 +58,13 @@ async def _obey(terminal: Terminal, name: str, args: str) -> None:
     if any(one.name == name for one in await terminal.conversation.commands()):
         await _extension(terminal, name, args)
         return
+    try:
+        await _extension(terminal, name, args)  # The error says which extensions do not run, and why.
+    except NoSuchCommand as problem:
+        if problem.absent:
+            raise UserError(f"/{name} cannot be run: {problem.absent}") from None
+    else:
+        return  # It has been registered just now.
     raise UserError(f"there is no command /{name}; /help lists those that there are")
 
 
