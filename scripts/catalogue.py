@@ -24,7 +24,10 @@ PATH = Path(__file__).parents[1] / "src" / "zot" / "providers" / "catalogue.json
 
 
 class First(NamedTuple):
-    """A model that comes before the others of its provider. Its price is used only where the data has none."""
+    """A model that comes before the others of its provider; the very first is the default.
+
+    Its price is used only where the data has none.
+    """
 
     id: str
     context_window: int
@@ -56,6 +59,7 @@ _VENDORS: Mapping[str, Vendor] = {
     "anthropic": Vendor(
         "anthropic",
         [
+            First("claude-sonnet-5-5", 1_000_000, 64_000, True),
             First("claude-sonnet-4-5", 200_000, 64_000, True),
             First("claude-opus-4-1", 200_000, 32_000, True),
             First("claude-opus-4-0", 200_000, 32_000, True),
@@ -75,6 +79,7 @@ _VENDORS: Mapping[str, Vendor] = {
     "openai": Vendor(
         "openai",
         [
+            First("gpt-6.1-sol", 1_050_000, 128_000, True),
             First("gpt-5", 400_000, 128_000, True),
             First("gpt-5-mini", 400_000, 128_000, True),
             First("gpt-5-nano", 400_000, 128_000, True),
@@ -100,6 +105,7 @@ _VENDORS: Mapping[str, Vendor] = {
     "gemini": Vendor(
         "google",
         [
+            First("gemini-4-argon", 1_048_576, 65_536, True),
             First("gemini-2.5-pro", 1_048_576, 65_536, True),
             First("gemini-2.5-flash", 1_048_576, 65_536, True),
             First("gemini-2.5-flash-lite", 1_048_576, 65_536, True),
@@ -109,7 +115,11 @@ _VENDORS: Mapping[str, Vendor] = {
     ),
     "deepseek": Vendor(
         "deepseek",
-        [First("deepseek-chat", 128_000, 8_192, False), First("deepseek-reasoner", 128_000, 64_000, True)],
+        [
+            First("deepseek-flash", 1_000_000, 64_000, True),
+            First("deepseek-chat", 128_000, 8_192, False),
+            First("deepseek-reasoner", 128_000, 64_000, True),
+        ],
         [Family(r"deepseek-(flash|pro|v[4-9].*)", 64_000, True)],
     ),
     "kimi": Vendor(
@@ -119,7 +129,10 @@ _VENDORS: Mapping[str, Vendor] = {
     ),
     "openrouter": Vendor(
         "openrouter",
-        [First("anthropic/claude-sonnet-4.5", 200_000, 64_000, True)],
+        [
+            First("anthropic/claude-sonnet-5.5", 1_000_000, 64_000, True),
+            First("anthropic/claude-sonnet-4.5", 200_000, 64_000, True),
+        ],
         [
             Family(r"anthropic/claude-(fable|haiku|opus|sonnet)-.*", 64_000, True),
             Family(r"openai/gpt-[5-9].*", 128_000, True),

@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "version": set(),
     "surrogates": set(),
     "printable": set(),
-    "regular": set(),
+    "regular": {"errors"},
     "private": {"errors"},
     "pipe_name": set(),
     # Whoever looks for the daemon starts quickly, so it knows next to nothing.
@@ -38,12 +38,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "listen_address": {"errors"},
     "daemon_settings": {"flags", "listen_address"},
     "config_file": {"learned", "errors", "printable", "regular", "flags", "daemon_settings", "providers/vendors"},
-    "config": {"learned", "errors", "flags", "config_file", "providers/vendors", "agent/policy"},
+    "config": {"learned", "errors", "flags", "config_file", "auth_file", "providers/vendors", "agent/policy"},
     # One reading of the file, with an eye to what the agent would make of it.
     "agents": {"errors", "config", "config_file", "daemon_settings", "agent/policy", "providers/vendors"},
     # It asks where settings come from, which nobody who runs an agent needs to know.
     "origins": {"errors", "config", "agents", "credentials", "provision", "providers/vendors", "providers/models"},
-    "auth_file": {"learned", "errors", "private"},
+    "auth_file": {"learned", "errors", "private", "regular"},
     "token_file": {"errors", "private"},
     "credentials": {"errors", "config", "auth_file", "providers/vendors"},
     # A command that prints a key is kept as tools keep theirs.
@@ -53,9 +53,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "instructions": set(),
     "patterns": set(),
     "schema": {"errors", "regular", "patterns"},
-    "trust": {"learned", "errors", "private", "messages", "fingerprint"},
+    "trust": {"learned", "errors", "private", "regular", "messages", "fingerprint"},
     "store": {"errors", "messages", "events"},
-    "journal": {"learned", "errors", "messages", "encoding", "events", "store", "surrogates"},
+    "journal": {"learned", "errors", "regular", "messages", "encoding", "events", "store", "surrogates"},
     "readable": {"messages"},
     "wire": {"learned", "errors", "messages", "encoding", "events", "open_panels", "surrogates", "outcome"},
     # The protocol without I/O in `peer.py`, and around it what spawns, asks and tells.

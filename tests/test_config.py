@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from zot.auth_file import Entry, store
 from zot.config import AGENT_FLAGS, SECRET_NAMES, Config, checked, resolve, tool_environment, zot_home
 from zot.errors import ConfigError, UsageError
 from zot.flags import parse
@@ -188,7 +189,7 @@ def test_both_spellings_of_no_skills_mean_it(flag: str) -> None:
             "[agents.a] lock: expected `bool`, got `int`; [agents.a] modle: unknown setting; did you mean model?; "
             "[agents.b] max_steps: expected `int` >= 1; [daemon] idle_s: expected `float` > 0.0",
         ),
-        (b"\xff", "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
+        (b"\xff", "not UTF-8, at byte 0"),
     ],
 )
 def test_a_wrong_file_is_named_with_what_is_wrong(tmp_path: Path, text: str | bytes, problem: str) -> None:
@@ -263,3 +264,47 @@ def test_no_key_of_any_provider_reaches_a_tool(name: str) -> None:
 def test_a_rule_about_a_tool_that_zot_does_not_have_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     open_session(Config(provider="lab", policy=("Bash=deny", "*=ask", "bash=deny"), env={}))
     assert caplog.messages == ["policy: no tool of zot is named 'Bash'; its own are bash, edit, read, skill, write"]
+
+
+@pytest.mark.parametrize(
+    ("env", "provider"),
+    [
+        ({}, "anthropic"),
+        ({"OPENAI_API_KEY": "k"}, "openai"),
+        ({"GOOGLE_API_KEY": "k"}, "gemini"),
+        ({"XAI_API_KEY": "k", "DEEPSEEK_API_KEY": "k"}, "deepseek"),
+        ({"XAI_API_KEY": "k", "OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}, "anthropic"),
+        ({"OPENAI_API_KEY": "", "MISTRAL_API_KEY": "k"}, "mistral"),
+        ({"ANTHROPIC_BASE_URL": "http://localhost:1", "OPENAI_API_KEY": "k"}, "anthropic"),
+        ({"OLLAMA_API_KEY": "k"}, "anthropic"),
+    ],
+)
+def test_the_first_provider_with_a_key_is_the_default(tmp_path: Path, env: dict[str, str], provider: str) -> None:
+    env = {"ZOT_HOME": str(tmp_path), **env}
+    assert resolve({}, env).provider == provider
+    assert checked({"env": env}).provider == provider
+    assert resolve({"provider": "lab"}, env).provider == "lab"
+    for tied in ({"api_key": "k"}, {"base_url": "http://localhost:1"}, {"api": "anthropic"}):
+        assert resolve(tied, env).provider == "anthropic"
+    write(tmp_path, "[agents.default]\nprovider = 'groq'")
+    assert resolve({}, env).provider == "groq"
+
+
+def test_a_stored_key_makes_its_provider_the_default(tmp_path: Path) -> None:
+    env = {"ZOT_HOME": str(tmp_path)}
+    store(str(tmp_path), "groq", Entry(command="echo k"))
+    store(str(tmp_path), "openai", Entry(key="k", base_url="http://localhost:1"))
+    (tmp_path / "auth.json").write_text((tmp_path / "auth.json").read_text().replace("{", '{"anthropic": {}, ', 1))
+    assert resolve({}, env).provider == "groq"
+    assert resolve({}, {**env, "XAI_API_KEY": "k"}).provider == "groq"
+    assert resolve({}, {**env, "KIMI_API_KEY": "k"}).provider == "kimi"
+    (tmp_path / "auth.json").write_text("damaged")
+    assert resolve({}, env).provider == "anthropic"
+
+
+def test_a_model_in_the_file_belongs_to_the_provider_that_is_the_default(tmp_path: Path) -> None:
+    env = {"ZOT_HOME": str(tmp_path), "OPENAI_API_KEY": "k"}
+    write(tmp_path, "[agents.default]\nmodel = 'gpt-5'")
+    assert resolve({}, env).model == "gpt-5"
+    assert resolve({"provider": "openai"}, env).model == "gpt-5"
+    assert resolve({"provider": "anthropic"}, env).model is None

@@ -30,8 +30,8 @@ def test_a_table_shows_everything_and_cuts_nothing() -> None:
     head, *rows = output.splitlines()
     assert " ".join(head.split()) == "PROVIDER MODEL CONTEXT OUTPUT REASONING $IN $OUT $CACHE READ $CACHE WRITE AS OF"
     as_of = catalogue("gemini").models[0].as_of
-    assert rows[0].split() == ["gemini", "gemini-2.5-pro", "1048576", "65536", "yes", "1.25", "10", "0.125", "-", as_of]
-    assert rows[1].split() == ["above", "200000", "tokens", "2.5", "15", "0.25", "-"]
+    assert rows[1].split() == ["gemini", "gemini-2.5-pro", "1048576", "65536", "yes", "1.25", "10", "0.125", "-", as_of]
+    assert rows[2].split() == ["above", "200000", "tokens", "2.5", "15", "0.25", "-"]
     assert [row.split()[1] for row in rows if row.startswith("gemini")] == [
         model.id for model in catalogue("gemini").models
     ]
@@ -51,12 +51,12 @@ def test_programs_get_one_object_a_line_of_every_provider() -> None:
     assert [(line["provider"], line["id"]) for line in found] == known
     assert found[0] == {
         "provider": "anthropic",
-        "id": "claude-sonnet-4-5",
-        "name": "Claude Sonnet 4.5",
-        "context_window": 200000,
+        "id": "claude-sonnet-5-5",
+        "name": "Claude Sonnet 5.5",
+        "context_window": 1000000,
         "max_output": 64000,
         "reasoning": True,
-        "price": {"input": 3.0, "output": 15.0, "cache_read": 0.3, "cache_write": 3.75},
+        "price": {"input": 2.0, "output": 10.0, "cache_read": 0.1, "cache_write": 2.5},
         "base_url": None,
         "as_of": catalogue("anthropic").models[0].as_of,
         "listed": None,

@@ -277,3 +277,46 @@ def test_notices_that_nobody_reads_keep_nobody_waiting(tmp_path: Path) -> None:
         os.close(unread)
         os.close(errors)
     assert process.returncode == 0
+
+
+def made(place: Path, script: str, **more: object) -> Path:
+    place.mkdir(parents=True)
+    (place / "main.py").write_text(script)
+    manifest = {"name": place.name, "exec": sys.executable, "args": ["main.py"], **more}
+    (place / "extension.json").write_text(json.dumps(manifest))
+    return place
+
+
+ADVICE = "a space before the slash makes it a prompt"
+
+
+def test_a_command_of_an_extension_that_does_not_run_is_an_error_and_no_prompt(tmp_path: Path) -> None:
+    made(tmp_path / "greet", "import nowhere")
+    out, err, code = ask(tmp_path, "-p", "/hi Ada", "--ext", "greet")
+    why = "ModuleNotFoundError: No module named 'nowhere' (all of it: zot ext logs greet)"
+    assert (out, code) == ("", 1)
+    assert err.split("\n")[-2].startswith("zot: /hi cannot be run: extension greet does not run: exited with 1")
+    assert err.endswith(f"{why}; {ADVICE}\n")
+    out, _, code = ask(tmp_path, "--json", "/hi Ada", "--ext", "greet")
+    assert code == 1
+    response, error, done = map(json.loads, out.split("\n")[:-1])
+    assert (response["command"], response["success"], done) == ("run_command", False, {"type": "done"})
+    assert response["error"] == error["message"]
+    for prompt in (" /hi", "/tmp/x", "/ hi", "hi"):
+        assert ask(tmp_path, "-p", prompt, "--ext", "greet")[2] == 0, prompt
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({}, "extension greet is not trusted; try: zot ext trust greet"),
+        ({"enabled": False}, "extension greet is disabled; try: zot ext enable greet"),
+        ({"exec": ""}, "extension greet does not run: {place}/extension.json: `exec` must be"),
+    ],
+)
+def test_nor_is_that_of_one_that_is_not_started(tmp_path: Path, more: dict[str, object], reason: str) -> None:
+    place = made(tmp_path / ".zot" / "extensions" / "greet", "", **more)
+    out, err, code = ask(tmp_path, "-p", "/greet Ada")
+    assert (out, code) == ("", 1)
+    assert f"zot: /greet cannot be run: {reason.format(place=place)}" in err
+    assert ask(tmp_path, "-p", "/other Ada")[2] == (0 if "enabled" in more else 1)

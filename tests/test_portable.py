@@ -102,7 +102,7 @@ WRONG: list[tuple[str, Callable[[list[bytes]], list[bytes]], str]] = [
     ("thinking", altered(2, change__reasoning="hard"), "line 2: reasoning must be one of high, low, medium, off"),
     ("an event", altered(4, event__type="x"), "line 4: Invalid value 'x' - at `$.event.type`"),
     ("a role", altered(3, change__message__role="boss"), "line 3: Invalid enum value 'boss' - at `$.change."),
-    ("no UTF-8", lambda lines: [*lines[:2], lines[2].replace(b"Yes", b"\xff"), *lines[3:]], "line 3: it is not UTF-8"),
+    ("no UTF-8", lambda lines: [*lines[:2], lines[2].replace(b"Yes", b"\xff"), *lines[3:]], "line 3: not UTF-8"),
     ("a splice", altered(3, change={"type": "spliced", "start": 5, "stop": 0, "messages": []}),
      "line 3: it replaces messages 5 to 0"),
     ("an image", altered(3, change__message__content=[{"type": "image", "mime_type": "x", "data": "aaaa"}]),
@@ -114,7 +114,7 @@ WRONG: list[tuple[str, Callable[[list[bytes]], list[bytes]], str]] = [
     ("an image twice", lambda lines: [lines[0], json.dumps(PICTURE).encode(), json.dumps(PICTURE).encode(), *lines[1:]],
      "line 3: this image was there already"),
     ("deep", lambda lines: [*lines[:3], b'{"type":"event","seq":3,"run":1,"event":{"type":"tool_call","id":"x",'
-     b'"name":"x","args":{"x":' + b"[" * 700 + b"]" * 700 + b"}}}", *lines[4:]], "line 4: it is nested too deeply"),
+     b'"name":"x","args":{"x":' + b"[" * 700 + b"]" * 700 + b"}}}", *lines[4:]], "line 4: nested too deeply"),
 ]  # fmt: skip
 
 

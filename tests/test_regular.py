@@ -1,16 +1,26 @@
-"""What should be a file and is a pipe keeps nobody waiting."""
+"""Files of users that are pipes, damaged, nested too deeply or too long: refused at once, with the file's name."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import forked
 from harness import PATIENCE_S, environment
+from zot import auth_file, private, regular, schema
+from zot.config import resolve
+from zot.errors import ConfigError
+from zot.extensions import manifest
+from zot.extensions.switching import switch
+from zot.providers import own_models
+from zot.providers.recording import Recording, header_of
 from zot.regular import content
+from zot.trust import TrustStore
 
 
 def zot(home: Path, *words: str) -> tuple[int, str, str]:
@@ -49,3 +59,74 @@ def test_a_pipe_without_a_writer_is_given_up(tmp_path: Path) -> None:
 def test_what_is_neither_file_nor_pipe_is_refused(path: str) -> None:
     with pytest.raises(OSError, match="not a regular file"):
         content(path, pipe_silence_s=1)
+
+
+READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "keys": ("auth.json", lambda home: auth_file.stored(str(home), "anthropic")),
+    "keys that are listed": ("auth.json", lambda home: auth_file.check(str(home))),
+    "a key that is replaced": ("auth.json", lambda home: auth_file.store(str(home), "x", auth_file.Entry(key="k"))),
+    "trust": ("trust.json", lambda home: TrustStore(str(home)).is_trusted(str(home))),
+    "trust that is given": ("trust.json", lambda home: TrustStore(str(home)).trust(str(home), ("*.json",))),
+    "settings": ("config.toml", lambda home: resolve({}, {"ZOT_HOME": str(home)})),
+    "models": ("models.json", lambda home: own_models.load(str(home / "models.json"))),
+    "a manifest": ("extension.json", lambda home: manifest.load(str(home))),
+    "a manifest that is switched": ("extension.json", lambda home: switch(str(home), enabled=False)),
+    "a schema": ("schema.json", lambda home: schema.load(str(home / "schema.json"))),
+    "a recording": ("r.jsonl", lambda home: Recording.load(str(home / "r.jsonl"))),
+    "the header of a recording": ("r.jsonl", lambda home: header_of(str(home / "r.jsonl"))),
+}
+DAMAGE = {
+    "nothing of ours": b"\x7fELF\n",
+    "no UTF-8": b'{"\xff": 1, "providers": {"\xff": {}}}\n',
+    "deep lists": b"[" * 100_000 + b"\n",
+    "deep objects": b'{"anthropic":' * 100_000 + b"\n",
+    "closed deep lists": b'{"anthropic": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n",
+    "deep in a known field": b'{"version": 1, "trusted": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n",
+    "a number that is too long": b"1" + b"0" * 5_000 + b"\n",
+    "deep TOML": b"a = " + b"[" * 10_000,
+    "a long number in TOML": b"a = 1" + b"0" * 5_000,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+@pytest.mark.parametrize(("name", "read"), READERS.values(), ids=READERS)
+def test_a_damaged_file_is_an_error_that_names_it(
+    tmp_path: Path, name: str, read: Callable[[Path], object], damage: bytes
+) -> None:
+    (tmp_path / name).write_bytes(damage)
+    (tmp_path / name).chmod(0o600)
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path)
+    assert str(tmp_path / name) in str(caught.value)
+    assert len(str(caught.value)) < 500 + len(str(tmp_path))
+
+
+def test_a_file_that_never_ends_is_not_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "models.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)  # nothing is stored
+    with pytest.raises(ConfigError, match=f"{path}: longer than {regular.MAX_BYTES} bytes"):
+        own_models.load(str(path))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda home: TrustStore(str(home)).trust(str(home)),
+        lambda home: TrustStore(str(home)).untrust(str(home)),
+        lambda home: auth_file.store(str(home), "anthropic", auth_file.Entry(key="k")),
+    ],
+    ids=["trust", "untrust", "login"],
+)
+def test_a_lock_that_another_process_keeps_is_given_up(
+    tmp_path: Path, change: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(private, "LOCK_S", 0.05)
+    held = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(ConfigError, match=r"has been locked by another zot for 0\.05 s; try again"):
+            change(tmp_path)
+    finally:
+        os.close(held)
+    change(tmp_path)

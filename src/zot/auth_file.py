@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 import stat
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 
-from zot.errors import ConfigError
+from zot.errors import ConfigError, MalformedFile
 from zot.learned import learned
+from zot.regular import decoded, load
 
 FILE_NAME = "auth.json"
 _OTHERS = 0o077
 _MAX_BYTES = 1024 * 1024
-#: How long another `zot login` may take to write the file; it holds the lock for milliseconds.
-_LOCK_S = 5.0
-_LOOK_AGAIN_S = 0.02
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -48,9 +45,22 @@ def check(home: str) -> tuple[str, ...] | None:
     return tuple(_read(path)) if os.path.lexists(path) else None
 
 
+def addresses(home: str) -> dict[str, str]:
+    """Return the providers that have a usable entry, with its ``base_url``. Raise ConfigError as `stored` does."""
+    found = {}
+    for provider, raw in _read(path_in(home)).items():
+        try:
+            found[provider] = _entry(home, provider, raw).base_url
+        except ConfigError:
+            continue
+    return found
+
+
 def store(home: str, provider: str, entry: Entry) -> None:
     """Store an entry in place of the provider's old one; those of others stay as they are. Raise ConfigError."""
-    with _exclusive(home):
+    from zot.private import exclusive
+
+    with exclusive(home):
         _write(path_in(home), {**_read(path_in(home)), provider: msgspec.Raw(msgspec.json.encode(entry))})
 
 
@@ -58,7 +68,9 @@ def remove(home: str, provider: str) -> bool:
     """Forget what is stored for ``provider``; False if nothing was. Raise ConfigError."""
     if not os.path.lexists(path_in(home)):
         return False
-    with _exclusive(home):
+    from zot.private import exclusive
+
+    with exclusive(home):
         entries = _read(path_in(home))
         if entries.pop(provider, None) is None:
             return False
@@ -72,41 +84,34 @@ def path_in(home: str) -> str:
 
 
 def _read(path: str) -> dict[str, msgspec.Raw]:
-    """Return the entries as they stand there: what we do not understand must survive a change."""
+    """Return the entries as they stand there: fields of a newer zot must survive a change."""
     try:
-        # Not to wait for the writer of a pipe, nor to be given a terminal: what is no file is refused below.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        return load(path, _entries, check=partial(_check_private, path), max_bytes=_MAX_BYTES)
     except FileNotFoundError:
         return {}
-    except OSError as problem:
-        raise ConfigError(f"{path}: {problem.strerror}") from None
-    try:
-        # Of what was opened, not of its name: a link may lead anywhere, and may be changed while we look.
-        _check_private(path, os.fstat(descriptor))
-        data = os.read(descriptor, _MAX_BYTES + 1)
-    except OSError as problem:
-        raise ConfigError(f"{path}: {problem.strerror}") from None
-    finally:
-        os.close(descriptor)
-    if len(data) > _MAX_BYTES:
-        raise ConfigError(f"{path} is longer than {_MAX_BYTES} bytes: that is not ours")
-    try:
-        return msgspec.json.decode(data or b"{}", type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        # Without what the decoder says: it might quote a piece of a key.
+    except MalformedFile:
+        # Without the decoder's reason: it might quote a piece of a key.
         raise ConfigError(f'{path} is damaged: it must be like {{"anthropic": {{"key": "..."}}}}') from None
+
+
+def _entries(data: bytes) -> dict[str, msgspec.Raw]:
+    return msgspec.json.decode(data or b"{}", type=dict[str, msgspec.Raw])
 
 
 def _entry(home: str, provider: str, raw: msgspec.Raw) -> Entry:
     try:
-        entry = msgspec.json.decode(raw, type=learned(Entry))
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+        entry = decoded(bytes(raw), _stored_entry, path_in(home))
+    except MalformedFile:
         entry = Entry()
     if not (entry.key or entry.command):
         raise ConfigError(
             f'{path_in(home)}: the entry for {provider} has neither "key" nor "command"; try: zot login {provider}'
         )
     return entry
+
+
+def _stored_entry(data: bytes) -> Entry:
+    return msgspec.json.decode(data, type=learned(Entry))
 
 
 def _check_private(path: str, about: os.stat_result) -> None:
@@ -122,53 +127,6 @@ def _check_private(path: str, about: os.stat_result) -> None:
 
 
 def _write(path: str, entries: Mapping[str, msgspec.Raw]) -> None:
-    """Replace the file, whole or not at all. A link to it stays one."""
-    data = msgspec.json.format(msgspec.json.encode(entries), indent=2) + b"\n"
-    target = os.path.realpath(path)
-    temp = f"{target}.{os.urandom(8).hex()}"
-    try:
-        descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            os.fchmod(descriptor, 0o600)
-            with open(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(descriptor)
-            os.replace(temp, target)
-        except BaseException:
-            os.unlink(temp)
-            raise
-    except OSError as problem:
-        raise ConfigError(f"{path}: {problem.strerror}") from None
+    from zot.private import replace_file
 
-
-@contextmanager
-def _exclusive(home: str) -> Iterator[None]:
-    """Let nobody else change the file meanwhile. Raise ConfigError if somebody does not stop doing so."""
-    from zot.private import make_directory  # Only who changes the file needs it.
-
-    try:
-        make_directory(home)
-        descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as problem:
-        raise ConfigError(f"{home}: {problem.strerror}") from None
-    try:
-        _lock(descriptor, home)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, home: str) -> None:
-    import fcntl  # Only who changes the file needs it.
-
-    deadline = time.monotonic() + _LOCK_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise ConfigError(f"{home} has been locked by another zot for {_LOCK_S:g} s; try again") from None
-            time.sleep(_LOOK_AGAIN_S)
-        else:
-            return
+    replace_file(path, msgspec.json.format(msgspec.json.encode(entries), indent=2) + b"\n")

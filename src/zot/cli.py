@@ -165,8 +165,8 @@ def _asks_once(argv: Sequence[str]) -> bool:
 
 
 def _is_terminal() -> bool:
-    """True if a person sits at both ends."""
-    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+    """True if a person types and reads; standard error may be anywhere, such as a file."""
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
 
 
 def _run(command: str, argv: Sequence[str]) -> int:

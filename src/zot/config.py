@@ -13,7 +13,7 @@ import msgspec
 from zot.errors import ConfigError, NoSuchAgent, UsageError
 from zot.flags import DeadlineName, Flag, Seconds, choice, dollars, positive, seconds, switch
 from zot.learned import learned
-from zot.providers.vendors import KEY_NAMES, VENDORS, ApiName
+from zot.providers.vendors import KEY_NAMES, VENDORS, ApiName, same_address
 
 #: Names that never reach a tool or an extension: our token, and the keys of all providers.
 SECRET_NAMES = frozenset({"ZOTCORE_RPC_TOKEN", "ANTHROPIC_AUTH_TOKEN"}) | KEY_NAMES
@@ -112,7 +112,8 @@ def _rule(text: str) -> str:
 #: The flags of every command that runs an agent.
 AGENT_FLAGS: Sequence[Flag] = (
     Flag("--agent", "the agent that config.toml describes as [agents.NAME]", value="NAME"),
-    Flag("--provider", "the model service; `lab` needs no key and no network", value="NAME", parse=_provider),
+    Flag("--provider", "the model service; without it the first that has a key. `lab` needs none, and no network",
+         value="NAME", parse=_provider),
     Flag("--model", "the model", value="ID"),
     Flag("--api-key", "the key; better set the service's variable: arguments are visible to others", value="KEY"),
     Flag("--base-url", "another server that speaks the provider's API", value="URL"),
@@ -212,9 +213,12 @@ def combined(settings: Mapping[str, Any], stored: Mapping[str, Any], env: Mappin
         raise UsageError("--session needs a name, and this one is empty")
     if given.pop("no_session", False) and "session" in given:
         raise UsageError("--session and --no-session exclude each other")
-    kept = fitting(stored, given)
+    environment = os.environ if env is None else env
+    kept = fitting(stored, given, environment)
+    if given.get("provider") is None and kept.get("provider") is None:
+        given["provider"] = _unnamed({**kept, **given}, environment)
     if (cwd := kept.get("cwd", "")).startswith("~/"):
-        kept["cwd"] = os.path.join((os.environ if env is None else env).get("HOME") or "/", cwd[2:])
+        kept["cwd"] = os.path.join(environment.get("HOME") or "/", cwd[2:])
     # What the file says still holds where no flag says otherwise.
     given["policy"] = (*given.get("policy", ()), *stored.get("policy", ()))
     return Config(**{**kept, **given}, env=env)
@@ -248,11 +252,52 @@ def _tables(directory: str | None) -> Mapping[str, Mapping[str, Any]]:
     return {name: table.settings for name, table in read(directory).agents.items()}
 
 
-def fitting(stored: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def fitting(stored: Mapping[str, Any], given: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
     """Return what of the file's settings goes with what was given: a model and an address belong to their provider."""
-    if given.get("provider") in (None, stored.get("provider", Config().provider)):
+    named: str | None = given.get("provider")
+    if named is None or named == (stored.get("provider") or _unnamed(stored, env)):
         return dict(stored)
     return {name: value for name, value in stored.items() if name not in ("model", "base_url", "api")}
+
+
+def _unnamed(settings: Mapping[str, Any], env: Mapping[str, str]) -> str:
+    """Return the provider that ``settings`` mean which name none: a key, an address and an API are Anthropic's."""
+    is_tied = any(settings.get(name) is not None for name in ("api_key", "base_url", "api"))
+    return Config().provider if is_tied else default_provider(env)
+
+
+def default_provider(env: Mapping[str, str]) -> str:
+    """Return the first provider, in the order of VENDORS, that has a key or another address; else Anthropic.
+
+    Providers that need no key are never a default. A key in auth.json counts at the address that it was stored for.
+    """
+    stored: Mapping[str, str] | None = None
+    for vendor in VENDORS.values():
+        if not vendor.needs_key:
+            continue
+        if any(env.get(name) for name in (*vendor.key_names, *vendor.base_url_names)):
+            return vendor.name
+        if stored is None:
+            stored = _stored_addresses(env)
+        if same_address(stored.get(vendor.name) or "", vendor.base_url):
+            return vendor.name
+    return Config().provider
+
+
+def _stored_addresses(env: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the providers that auth.json has a key for, with its address. A file that cannot be used has none here:
+    the error comes when a key is looked for.
+    """
+    home = zot_home(env)
+    if home is None or not os.path.lexists(os.path.join(home, "auth.json")):
+        return {}
+    from zot.auth_file import addresses
+
+    try:
+        found = addresses(home)
+    except ConfigError:
+        return {}
+    return {name: found[name] or vendor.base_url for name, vendor in VENDORS.items() if name in found}
 
 
 class Given(frozenset[str]):
@@ -383,6 +428,9 @@ def checked(settings: Mapping[str, Any], base: Config | None = None) -> Config:
     if not isinstance(base, Config | None):
         raise ConfigError("the configuration must be a zot.Config; settings are given by name")
     fields = {} if base is None else msgspec.structs.asdict(base)
+    if base is None and "provider" not in settings:
+        env = settings.get("env")
+        fields["provider"] = _unnamed(settings, env if isinstance(env, Mapping) else os.environ)
     paths = {name: os.fspath(value) for name, value in settings.items() if isinstance(value, os.PathLike)}
     try:
         return msgspec.convert({**fields, **settings, **paths}, learned(Config))

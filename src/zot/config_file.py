@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from zot.daemon_settings import DaemonSettings
-from zot.errors import ConfigError, InvalidConfigFile
+from zot.errors import ConfigError, InvalidConfigFile, MalformedFile
 from zot.flags import DeadlineName, Seconds
 from zot.learned import learned
 from zot.printable import printable
@@ -101,19 +101,16 @@ def read(directory: str | None, look: Callable[[AgentTable], list[str]] | None =
 
 
 def _parsed(path: str) -> dict[str, Any]:
-    from zot.regular import content
+    import tomllib  # Imported lazily: few have a configuration file.
+
+    from zot.regular import load
 
     try:
-        text = content(path)
-    except OSError as problem:
+        return load(path, lambda data: tomllib.loads(data.decode("utf-8-sig")))
+    except FileNotFoundError as problem:  # a link that leads nowhere, or removed just now
         raise ConfigError(f"{path}: {problem.strerror}") from None
-    import tomllib  # Only who has a configuration file pays for reading it.
-
-    try:
-        return tomllib.loads(text.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as problem:
-        what = str(problem) if isinstance(problem, ValueError) else "nested too deeply"
-        raise InvalidConfigFile(f"{path}: {what}", path=path, problems=(what,)) from None
+    except MalformedFile as problem:
+        raise InvalidConfigFile(str(problem), path=path, problems=(problem.reason,)) from None
 
 
 def _misplaced(found: Mapping[str, Any]) -> list[str]:

@@ -15,6 +15,15 @@ class ConfigError(UserError):
     """A flag, file or environment variable does not make sense."""
 
 
+class MalformedFile(ConfigError):
+    """A user's file, or one line of it, cannot be decoded. ``place`` says which one, ``reason`` why."""
+
+    def __init__(self, place: str, reason: str) -> None:
+        super().__init__(f"{place}: {reason}")
+        self.place = place
+        self.reason = reason
+
+
 class InvalidConfigFile(ConfigError):
     """A configuration file makes no sense. ``problems`` say one by one which field of which table is wrong, and how."""
 
@@ -94,6 +103,14 @@ class AlreadyAnswered(UserError):
     def __init__(self, message: str, *, answer: bytes) -> None:
         super().__init__(message)
         self.answer = answer
+
+
+class NoSuchCommand(UserError):
+    """No running extension has the command. ``absent`` says which extensions do not run, and why; "" if all run."""
+
+    def __init__(self, message: str, *, absent: str = "") -> None:
+        super().__init__(f"{message}; {absent}" if absent else message)
+        self.absent = absent
 
 
 class NoSuchSession(UserError):

@@ -41,7 +41,7 @@ def open_extensions(
     from zot.version import __version__
 
     located, wanted = find_extensions(config, cwd), config.tools
-    if not any(one.counts for one in located) and not joinable:
+    if not located and not joinable:
         _warn_of_missing(wanted or (), ())
         return None
     env, home = tool_environment(config.environment), zot_home(config.environment)
@@ -56,6 +56,7 @@ def open_extensions(
         Deadlines(**{f"{name}_s": seconds for name, seconds in config.ext_deadlines.items()}),
         Confinement(toolbox.processes, env, cwd=cwd, zot_home=home),
         config.unsandboxed_ext,
+        logs_are_home=kept_in(config) == home,
     )
     return Manager(
         located,

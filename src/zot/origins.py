@@ -48,14 +48,17 @@ _DEFAULT = (Origin("default"),)
 
 def settings_of(agents: Agents, config: Config, given: Mapping[str, Any]) -> dict[str, Setting]:
     """Return every setting of ``config``, which is what ``given`` flags and the file of ``agents`` make together."""
-    table = fitting(agents.table(config.agent).settings, given)
+    table = fitting(agents.table(config.agent).settings, given, config.environment)
     place = Origin("file", f"{agents.file.path} [agents.{config.agent}]")
     found = {
         name: Setting(getattr(config, name), _origins(name, given, table, place))
         for name in config.__struct_fields__
         if name not in _UNSHOWN
     }
-    return {**found, "cwd": replace(found["cwd"], value=_directory(config)), **_effective(config, found)}
+    found |= {"cwd": replace(found["cwd"], value=_directory(config)), **_effective(config, found)}
+    if found["provider"].origins == _DEFAULT and config.provider != Config().provider:
+        found["provider"] = replace(found["provider"], origins=found["api_key"].origins)  # chosen for its key
+    return found
 
 
 def daemon_settings_of(agents: Agents) -> dict[str, Setting]:

@@ -162,7 +162,7 @@ def _check(extensions: Extensions) -> None:
     if isinstance(extensions, Manager):
         failed = [one for one in extensions.extensions if one.condition != "running"]
         if failed:
-            reasons = "; ".join(f"{one.name}: {one.problem or 'it did not start in time'}" for one in failed)
+            reasons = "; ".join(f"{one.name}: {one.explained or 'it did not start in time'}" for one in failed)
             raise UserError(f"the extensions stay as they were, because {reasons}")
 
 
@@ -176,7 +176,7 @@ def _problems(extensions: Extensions) -> set[tuple[str, str]]:
     """Return who has failed, and why."""
     from zot.extensions.manager import Manager
 
-    return {(one.name, one.problem) for one in extensions.extensions} if isinstance(extensions, Manager) else set()
+    return {(one.name, one.explained) for one in extensions.extensions} if isinstance(extensions, Manager) else set()
 
 
 def _is_one_of(event: AgentEvent, failures: set[tuple[str, str]]) -> bool:

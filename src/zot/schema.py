@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from zot.errors import ConfigError
+from zot import regular
+from zot.errors import ConfigError, MalformedFile
 from zot.patterns import MAX_TEXT, compiled
-from zot.regular import content
 
 Schema: TypeAlias = Mapping[str, Any] | bool
 
@@ -34,11 +34,11 @@ class Problem(msgspec.Struct, frozen=True):
 def load(path: str) -> Schema:
     """Read a schema from a file. Raise ConfigError, with the place, if it is none or more than we can check."""
     try:
-        schema = msgspec.json.decode(content(path))
-    except OSError as problem:
+        schema = regular.load(path, msgspec.json.decode)
+    except FileNotFoundError as problem:
         raise ConfigError(f"{path}: {problem.strerror}") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
-        raise ConfigError(f"{path}: not JSON: {problem}") from None
+    except MalformedFile as problem:
+        raise ConfigError(f"{path}: not JSON: {problem.reason}") from None
     try:
         return checked(schema)
     except ConfigError as problem:

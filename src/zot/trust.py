@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
-from zot.errors import ConfigError, UserError
+from zot.errors import ConfigError, MalformedFile, UserError
 from zot.fingerprint import fingerprint
-from zot.learned import learned
+from zot.learned import decoder
 from zot.messages import timestamp
-from zot.private import make_directory
+from zot.private import exclusive, replace_file
+from zot.regular import load
 
 _VERSION = 1
 _FILE_NAME = "trust.json"
@@ -62,13 +62,13 @@ class TrustStore:
         """Trust ``directory`` as it is now. Raise UserError if it cannot be checked."""
         where = os.path.realpath(directory)
         entry = Trusted(where, fingerprint(where, data_patterns), self._now())
-        with self._exclusive():
+        with exclusive(self._home):
             self._write({**self._read(), where: entry})
         return entry
 
     def untrust(self, directory: str) -> bool:
         """Trust ``directory`` no longer; False if it was not trusted. It need not exist any more."""
-        with self._exclusive():
+        with exclusive(self._home):
             known = self._read()
             entry = known.pop(os.path.realpath(directory), None)
             if entry is not None:
@@ -82,51 +82,22 @@ class TrustStore:
     def _read(self) -> dict[str, Trusted]:
         try:
             _check_owner(self._home, os.stat(self._home))
-            with open(self._path, "rb") as file:
-                _check_owner(self._path, os.fstat(file.fileno()))
-                found = msgspec.json.decode(file.read(), type=learned(_File))
+            found = load(self._path, decoder(_File).decode, check=partial(_check_owner, self._path))
         except FileNotFoundError:
             return {}
         except OSError as problem:
-            raise ConfigError(f"{self._path}: {problem.strerror}") from None
-        except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
-            raise ConfigError(f"{self._path} is damaged: {problem}; remove it, and trust again what you need") from None
+            raise ConfigError(f"{self._home}: {problem.strerror}") from None
+        except MalformedFile as problem:
+            raise ConfigError(
+                f"{self._path} is damaged: {problem.reason}; remove it, and trust again what you need"
+            ) from None
         if found.version != _VERSION:
             raise ConfigError(f"{self._path} has version {found.version}; this zot knows only version {_VERSION}")
         return {entry.directory: entry for entry in found.trusted}
 
     def _write(self, known: Mapping[str, Trusted]) -> None:
-        """Replace the file, whole or not at all."""
-        data = msgspec.json.format(msgspec.json.encode(_File(_VERSION, tuple(known.values()))), indent=2) + b"\n"
-        temp = f"{self._path}.{os.urandom(8).hex()}"
-        try:
-            fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                os.fchmod(fd, 0o600)
-                with open(fd, "wb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(fd)
-                os.replace(temp, self._path)
-            except BaseException:
-                os.unlink(temp)
-                raise
-        except OSError as problem:
-            raise ConfigError(f"{self._path}: {problem.strerror}") from None
-
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """Let nobody else change the file meanwhile."""
-        try:
-            make_directory(self._home)
-            fd = os.open(self._home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as problem:
-            raise ConfigError(f"{self._home}: {problem.strerror}") from None
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(fd)
+        data = msgspec.json.encode(_File(_VERSION, tuple(known.values())))
+        replace_file(self._path, msgspec.json.format(data, indent=2) + b"\n")
 
 
 def _check_owner(path: str, about: os.stat_result) -> None:

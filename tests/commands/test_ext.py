@@ -193,7 +193,7 @@ def test_what_cannot_be_installed_leaves_nothing(ext: Ext) -> None:
     pattern = f'`name` must be {rule}; but it is "../up"'
     for source, reason in [
         (str(pipe), f"{pipe}/fifo is neither a file nor a directory nor a link"),
-        (str(empty), f"{empty}/extension.json: No such file or directory"),
+        (str(empty), f"{empty} is not an extension directory: it has no extension.json"),
         ("nowhere", "nowhere: no such directory"),
         (str(wrong / "run"), f"{wrong}/run: not a directory"),
         (str(wrong), f"{wrong}/extension.json: {pattern}"),
@@ -236,7 +236,7 @@ def test_a_repository_is_cloned_without_its_history(ext: Ext) -> None:
     (work / "extension.json").unlink()
     git(work, "commit", "-qam", "none")
     again = ext.ext("install", f"file://{work}")
-    assert again == ("", f"zot: file://{work}/extension.json: No such file or directory\n", 1)
+    assert again == ("", f"zot: file://{work} is not an extension directory: it has no extension.json\n", 1)
     missing = f"zot: git clone file://{work}/no: '{work}/no' does not appear to be a git repository; "
     assert ext.ext("install", f"file://{work}/no").err.startswith(missing)
     ext.env["GIT_SSH_COMMAND"] = "echo 'Warning: a new key' >&2; echo 'ssh: no such host' >&2; false"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import venv
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -198,7 +201,7 @@ def test_one_that_crashes_is_not_tried_further(shell: Ext) -> None:
         (shell.cwd / "one" / "extension.json").write_text(json.dumps({"name": "one", "exec": program}))
         assert shell.run("ext", "run", "one").err.endswith(f"; {advice}\n")
     (shell.cwd / "one" / "extension.json").unlink()
-    missing = f"zot: {shell.cwd}/one/extension.json: No such file or directory\n"
+    missing = f"zot: {shell.cwd}/one is not an extension directory: it has no extension.json\n"
     assert shell.run("ext", "test", "one") == ("", missing, 1)
 
 
@@ -296,3 +299,63 @@ def until(process: subprocess.Popen[bytes], end: bytes, descriptor: int | None =
         assert data, said
         said += data
     return said
+
+
+def elsewhere(place: Path) -> Path:
+    """Copy zot and what its SDK needs into ``place``."""
+    for name in ("zot", "msgspec"):
+        source = find_spec(name)
+        assert source is not None
+        assert source.origin is not None
+        shutil.copytree(Path(source.origin).parent, place / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return place
+
+
+@pytest.mark.parametrize("kind", ["a virtual environment", "a directory that only its process knows"])
+def test_a_python_extension_runs_with_the_interpreter_of_zot_however_that_was_installed(
+    shell: Ext, tmp_path: Path, kind: str
+) -> None:
+    """As with pipx: neither that interpreter nor zot is on the PATH, and the python3 that is there knows no zot."""
+    venv.create(tmp_path / "venv", symlinks=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    venv.create(tmp_path / "system", symlinks=True)
+    env = {"PATH": f"{tmp_path / 'system' / 'bin'}:/usr/bin:/bin", "HOME": str(tmp_path), "ZOT_HOME": str(shell.home)}
+    bare = subprocess.run(["python3", "-c", "import zot"], env=env, capture_output=True, check=False)
+    assert b"No module named 'zot'" in bare.stderr
+    if kind == "a virtual environment":
+        elsewhere(next((tmp_path / "venv" / "lib").glob("python*/site-packages")))
+        zot = [str(python), "-m", "zot"]
+    else:
+        libraries = elsewhere(tmp_path / "libraries")
+        start = f"import sys; sys.path.insert(0, {str(libraries)!r}); from zot.cli import main; main()"
+        zot = [str(python), "-c", start]
+
+    def run(*words: str) -> tuple[str, str, int]:
+        done = subprocess.run(
+            [*zot, *words], cwd=shell.cwd, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+        return done.stdout, done.stderr, done.returncode
+
+    assert run("ext", "new", "greet")[1:] == ("", 0)
+    assert "import zot.ext\n" in (shell.cwd / "greet" / "main.py").read_text()
+    told, errors, code = run("ext", "test", "--call-tools", "greet")
+    assert (errors, code) == ("", 0)
+    assert "ok     command /greet: answered with prompt\n" in told
+    assert run("-p", "/greet Ada", "--provider", "lab", "--no-session", "--ext", "greet")[1:] == ("", 0)
+
+
+def test_a_script_of_zot_python_is_run_as_by_python_itself(shell: Ext) -> None:
+    directory = put(
+        shell,
+        'import beside\nassert __name__ == "__main__" and __file__ == os.path.abspath("main.py")\n'
+        'assert sys.argv == ["main.py", "-x", "y"], sys.argv\n'
+        'assert sys.modules["__main__"].say is say and "places" not in globals()\n'
+        'say("hello", name=beside.NAME)\nsys.stdin.readline()\nraise RuntimeError("seen")\n',
+        exec="zot-python",
+        args=["main.py", "-x", "y"],
+    )
+    (directory / "beside.py").write_text('NAME = "one"\n')
+    said = shell.run("ext", "test", "one")
+    assert "ok     said hello as one" in said.out
+    assert f'  File "{directory}/main.py", line 9, in <module>' in said.err
+    assert "RuntimeError: seen" in said.err

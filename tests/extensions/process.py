@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import subprocess
@@ -26,6 +25,7 @@ from zot.extensions.happenings import (
     Terminate,
     ToolAnswered,
 )
+from zot.extensions.manifest import command_line, load
 from zot.extensions.peer import Peer
 from zot.wire import extension as wire
 
@@ -135,8 +135,8 @@ def running(
 ) -> Iterator[Running]:
     """Start what the manifest of a directory says, or a command; leave nothing behind."""
     if not command:
-        manifest = json.loads((directory / "extension.json").read_text())
-        name, command = manifest["name"], [start_of(directory, manifest["exec"]), *manifest.get("args", ())]
+        manifest = load(str(directory))
+        name, command = manifest.name, command_line(manifest, str(directory))
     extension = Running(name, command, directory, data_dir)
     try:
         yield extension
@@ -147,9 +147,3 @@ def running(
             assert stream is not None
             with contextlib.suppress(BrokenPipeError):
                 stream.close()
-
-
-def start_of(directory: Path, program: str) -> str:
-    """Return what a manifest means by ``exec``: beside it, unless it is a bare name that is not there."""
-    beside = directory / program
-    return str(beside) if "/" in program or beside.exists() else program

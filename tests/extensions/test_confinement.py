@@ -282,10 +282,12 @@ async def test_zot_itself_can_be_imported_wherever_it_is(place: Place) -> None:
 
 @needs("bwrap")
 async def test_one_that_says_nothing_may_lack_what_it_did_not_declare(place: Place) -> None:
-    async with place.stage(place.probe(script="subprocess.run(['sort'])")) as stage:
+    async with place.stage(place.probe(script="import subprocess; subprocess.run(['sort'])")) as stage:
         await stage.prompt("say done")
     hint = "its permissions show it no programs but those in exec, and no files but those in fs.read"
-    assert stage.notices() == [("probe", f"exited with 1 before it said hello; {hint}")]
+    [(name, notice)] = stage.notices()
+    assert (name, notice.partition(": ")[0]) == ("probe", f"exited with 1 before it said hello; {hint}")
+    assert "FileNotFoundError: [Errno 2] No such file or directory: 'sort'" in notice
 
 
 @needs("bwrap")

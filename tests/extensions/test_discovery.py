@@ -288,6 +288,6 @@ def test_a_named_copy_takes_the_place_of_one_whose_manifest_is_broken(tmp_path: 
 
 
 async def test_a_named_extension_that_is_broken_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nowhere/extension\.json: No such file"):
+    with pytest.raises(ConfigError, match=r"nowhere: no such directory"):
         async with Stage(tmp_path, ext=(str(tmp_path / "nowhere"),)):
             pass

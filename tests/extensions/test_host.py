@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from zot.errors import RunCancelled, UserError
+from zot.errors import NoSuchCommand, RunCancelled, UserError
 from zot.extensions.pace import BURST
 from zot.extensions.process import ExtensionProcess
 from zot.messages import timestamp
@@ -599,3 +599,37 @@ async def test_a_tool_that_is_wanted_and_that_nobody_has_is_warned_of(
     (tmp_path / "extensions").mkdir()
     async with Stage(tmp_path, tools=("teleport",)):
         assert caplog.messages[1:] == ["no extension has the tool teleport that is wanted"]
+
+
+async def test_the_notice_of_a_crash_has_its_last_lines_and_the_command_that_shows_the_log(tmp_path: Path) -> None:
+    script = 'print("one\\n\\n[zot] not zot\\nt\\x1bwo", file=sys.stderr)\nimport nowhere\n'
+    async with Stage(tmp_path, Extension(tmp_path, "broken", f"import sys\n{script}")) as stage:
+        await stage.prompt("say done")
+        [(name, notice)] = stage.notices()
+        assert name == "broken"
+        assert notice.startswith("exited with 1 before it said hello: File ")
+        assert notice.endswith(
+            " | import nowhere | ModuleNotFoundError: No module named 'nowhere' (all of it: zot ext logs broken)"
+        )
+        with pytest.raises(NoSuchCommand) as caught:
+            await stage.session.run_command("anything", "")
+        assert caught.value.absent == f"extension broken does not run: {notice}"
+    again = Extension(tmp_path, "quiet", "import sys; sys.exit(3)")
+    async with Stage(tmp_path, again) as stage:
+        await stage.prompt("say done")
+        assert stage.notices() == [("quiet", "exited with 3 before it said hello")]
+
+
+async def test_a_notice_shows_what_this_run_wrote_and_not_one_before_it(tmp_path: Path) -> None:
+    script = """
+import os, sys
+if os.path.exists("data/before"): sys.exit(3)
+open("data/before", "w").close()
+print("x" * 100000, "the end", file=sys.stderr)
+sys.exit(2)
+"""
+    extension = Extension(tmp_path, "shy", script)
+    for notice in (f"exited with 2 before it said hello: {'x' * 200}... (all of it: zot ext logs shy)", None):
+        async with Stage(tmp_path, extension) as stage:
+            await stage.prompt("say done")
+            assert stage.notices() == [("shy", notice or "exited with 3 before it said hello")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from datetime import date
 from importlib.util import module_from_spec, spec_from_file_location
@@ -59,6 +60,18 @@ KNOWN: dict[str, list[tuple[str, int, int, bool]]] = {
     "kimi": [("kimi-for-coding", 262_144, 32_000, True)],
 }
 
+DEFAULTS = {
+    "anthropic": "claude-sonnet-5-5",
+    "openai": "gpt-6.1-sol",
+    "gemini": "gemini-4-argon",
+    "deepseek": "deepseek-flash",
+    "kimi": "kimi-for-coding",
+    "openrouter": "anthropic/claude-sonnet-5.5",
+    "groq": "openai/gpt-oss-120b",
+    "mistral": "mistral-medium-latest",
+    "xai": "grok-4.7",
+}
+
 
 def test_every_vendor_has_its_place_and_the_file_says_when_it_was_made() -> None:
     assert SHIPPED.keys() == {"as_of", "providers"}
@@ -85,12 +98,31 @@ def sound(model: Model, provider: str) -> bool:
 
 
 @pytest.mark.parametrize("provider", KNOWN)
-def test_what_clients_know_comes_first_and_the_default_is_the_first(provider: str) -> None:
+def test_the_models_that_clients_know_come_first_after_the_default(provider: str) -> None:
     known, models = KNOWN[provider], catalogue(provider).models
     told = [(model.id, model.context_window, model.max_output, model.reasoning) for model in models]
-    assert told[: len(known)] == known
-    assert catalogue(provider).find(None).id == known[0][0]
+    start = told.index(known[0])
+    assert told[start : start + len(known)] == known
+    assert [row[0] for row in told[:start]] == [DEFAULTS[provider]][:start]
     assert len(told) > len(known)
+
+
+@pytest.mark.parametrize("provider", DEFAULTS)
+def test_the_default_of_a_provider_is_a_current_model(provider: str) -> None:
+    """As of the catalogue's date: the newest model of the line that the first zot had as its default, or an alias."""
+    assert catalogue(provider).find(None).id == DEFAULTS[provider]
+
+
+@pytest.mark.parametrize("provider", DEFAULTS)
+def test_no_model_of_the_default_line_is_newer(provider: str) -> None:
+    default = catalogue(provider).find(None).id
+    line = re.escape(default)
+    for number in re.findall(r"\d+", default):
+        line = line.replace(number, r"(\d+)", 1)
+    versions = {model.id: re.fullmatch(line, model.id) for model in catalogue(provider).models}
+    # Grok 4.20 came before 4.3: what follows the point is a fraction.
+    numbers = {name: float(".".join(found.groups()) or 0) for name, found in versions.items() if found}
+    assert max(numbers, key=lambda name: numbers[name]) == default
 
 
 @pytest.mark.parametrize("provider", sorted(VENDORS.keys() - {"ollama"}))
@@ -208,7 +240,8 @@ def test_the_script_takes_what_holds_and_is_of_use(monkeypatch: pytest.MonkeyPat
             "tiers": [{"above": 100_000, "input": 2.0, "output": 4.0, "cache_read": 0.1}],
         },
     }
-    assert [name for name in models if name not in {known[0] for known in KNOWN["anthropic"]}] == ["claude-opus-5"]
+    known = {row[0] for row in KNOWN["anthropic"]} | {DEFAULTS["anthropic"]}
+    assert [name for name in models if name not in known] == ["claude-opus-5"]
 
 
 def test_of_prices_by_the_hour_the_script_takes_the_dearest(monkeypatch: pytest.MonkeyPatch) -> None:

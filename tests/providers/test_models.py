@@ -10,11 +10,10 @@ from zot.providers.base import Model, Price
 from zot.providers.models import catalogue
 from zot.providers.vendors import VENDORS
 
-SONNET = catalogue("anthropic").find(None)
+SONNET = catalogue("anthropic").find("claude-sonnet-4-5")
 
 
 def test_the_price_of_a_call_is_right_to_the_bit() -> None:
-    assert SONNET.id == "claude-sonnet-4-5"
     assert SONNET.charge(Counters(100, 1, 0, 0, 0.0)).cost_usd == 0.00031499999999999996
     everything = SONNET.charge(Counters(1_000_000, 1_000_000, 1_000_000, 1_000_000, 0.0))
     assert everything == Counters(1_000_000, 1_000_000, 1_000_000, 1_000_000, 3.0 + 15.0 + 0.3 + 3.75)

@@ -61,7 +61,7 @@ def test_a_known_model_keeps_its_place_and_what_is_not_said_of_it(tmp_path: Path
     found = models(tmp_path, "anthropic", {"id": listed.id, "maxTokens": 10, "priceOutput": 1}).models
     assert [model.id for model in found] == [model.id for model in catalogue("anthropic").models]
     assert found[0] == Model(
-        listed.id, "anthropic", listed.context_window, 10, True, Price(3.0, 1.0, 0.3, 3.75), listed.name
+        listed.id, "anthropic", listed.context_window, 10, True, Price(2.0, 1.0, 0.1, 2.5), listed.name
     )
 
 

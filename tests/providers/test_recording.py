@@ -97,7 +97,7 @@ async def test_a_recording_has_every_byte_in_order_and_no_key(tmp_path: Path, wo
         "version": 1,
         "provider": "anthropic",
         "api": "anthropic",
-        "model": "claude-sonnet-4-5",
+        "model": "claude-sonnet-5-5",
     }
     asked = [line for line in lines if line["type"] == "request"]
     assert [line["exchange"] for line in asked] == [1, 2, 3]

@@ -237,12 +237,12 @@ def test_tools_are_loaded_for_their_first_call() -> None:
     assert {f"zot.tools.{name}" for name in tools} & looked == {"zot.tools.paths", "zot.tools.read"}
 
 
-def test_a_stored_key_is_looked_up_by_one_module_and_its_command_not_run(tmp_path: Path) -> None:
+def test_a_stored_key_is_looked_up_by_two_small_modules_and_its_command_not_run(tmp_path: Path) -> None:
     (tmp_path / "auth.json").write_text(f'{{"anthropic": {{"command": "touch {tmp_path}/ran; echo k"}}}}')
     (tmp_path / "auth.json").chmod(0o600)
     usual = loaded_at("write", "rpc", "--provider", "lab")
     loaded = loaded_at("write", "rpc", "--provider", "anthropic", ZOT_HOME=str(tmp_path))
-    assert {name for name in loaded - usual if name.startswith("zot.")} == {"zot.auth_file"}
+    assert {name for name in loaded - usual if name.startswith("zot.")} == {"zot.auth_file", "zot.regular"}
     assert loaded & HEAVY == set()
     assert not (tmp_path / "ran").exists()
 

@@ -33,7 +33,7 @@ PROMPTS = {
 }
 #: An image that no API takes is told to the model as text, and would be taken for the prompt.
 SCRIPTS = {"prompt_images": 'say "nice image"'}
-ANTHROPIC = ("--provider", "anthropic", "--api-key", "none")
+ANTHROPIC = ("--provider", "anthropic", "--model", "claude-sonnet-4-5", "--api-key", "none")
 OPENAI = ("--provider", "openai", "--model", "gpt-5")
 FLAGS = {"max_steps": ("--max-steps", "2")}
 TOKENS = {"hello_token_right": "s3cret", "hello_token_wrong": "s3cret"}

@@ -19,6 +19,7 @@ from zot.config import Config
 from zot.conversation import Conversation, Home
 from zot.local_home import LocalHome
 from zot.tui.app import ZotApp
+from zot.tui.panel import Panel
 from zot.wire.daemon_server import Costs
 from zot.wire.daemon_session import State
 
@@ -446,6 +447,8 @@ async def test_extensions_are_reloaded_for_all_terminals(home: Path) -> None:
         await other.until(lambda: [c.name for c in other.app.extension_commands] == ["open"], "its command")
         await one.says("/open ")
         await other.sees("nothing pressed")
+        await one.until(lambda: isinstance(one.app.focused, Panel), "the panel has the keys")
+        one.app.screen.set_focus(one.app.editor)
         program.write_text(program.read_text().replace('name="open"', 'name="shut"'))
         await one.says("/reload-ext")
         await one.sees("running: keyed")

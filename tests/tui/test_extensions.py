@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from pathlib import Path
 
@@ -13,14 +12,14 @@ from extensions.stage import Extension
 from extensions.test_host import interceptor
 from tui.stage import Stage, stage
 from zot.events import PanelClosed, PanelOpened
-from zot.tui.order import DEAD_S
 from zot.tui.panel import Panel
 from zot.tui.question import Question
 
 #: Answers each command with the action that it is named after, and writes down its keys.
 PLAYER = """
 hello("commands", "panels")
-for name in ("prompt", "insert", "display", "lines", "open", "open2", "long", "long2", "noop", "fail", "slow", "notes"):
+for name in ("prompt", "insert", "display", "lines", "open", "open2", "long", "long2", "noop", "fail", "slow", "notes",
+             "later"):
     say("register_command", name=name, description="does " + name)
 say("ready")
 at = 0
@@ -44,11 +43,14 @@ for frame in frames():
         "fail": {"action": "noop", "error": "it did not work"},
         "slow": {"action": "noop"},
     }
+    answer_of["later"] = answer_of["open"]
     if frame["type"] == "command_invoked":
         if frame["name"] == "notes":
             for level in ("info", "success", "warn", "error"):
                 say("notify", level=level, message="a notice of level " + level)
-        if frame["name"] == "slow":
+        if frame["name"] == "later":
+            open("data/asked", "w").close()
+        if frame["name"] in ("slow", "later"):
             while not os.path.exists("data/go"):
                 time.sleep(0.02)
         say("command_response", id=frame["id"], **answer_of[frame["name"]])
@@ -178,7 +180,10 @@ for frame in frames():
 async def _entered(person: Stage, title: str) -> None:
     """Wait until a panel has the keys."""
     await person.until(
-        lambda: isinstance(panel := person.app.focused, Panel) and title in str(panel.border_title), f"{title} entered"
+        lambda: (
+            isinstance(panel := person.app.focused, Panel) and title in str(panel.border_title) and not panel.is_blind
+        ),
+        f"{title} entered",
     )
 
 
@@ -253,17 +258,61 @@ async def test_what_is_pasted_in_a_panel_is_typed_there_and_what_is_long_goes_to
         assert keys(player)[7:] == [("panel_key", "one", "rune", "x")]
 
 
-async def test_a_panel_takes_no_key_from_who_types_or_has_not_asked_for_it(tmp_path: Path) -> None:
+class Hands:
+    """A clock that stands still until it is moved on."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_a_panel_has_the_keys_at_once_and_those_before_it_but_no_stray_typing_acts(tmp_path: Path) -> None:
+    player, clock = Extension(tmp_path, "player", PLAYER), Hands()
+    async with stage(tmp_path, ext=(str(player.directory),), size=(100, 60), clock=clock) as person:
+        await _known(person)
+        person.app.editor.insert("/open ")
+        # Before the panel is there, or just after.
+        await person.pilot.press("enter", "down", "d", "o", "backspace", "end")
+        await person.until(lambda: isinstance(person.app.focused, Panel), "the panel has the keys")
+        await person.pilot.press(*"stray", "enter", "delete", "space", "up")
+        moves = [("panel_key", "one", name, "") for name in ("down", "end", "up")]
+        await person.until(lambda: keys(player) == moves, "the keys that move")
+        assert person.app.editor.text == ""
+        clock.now += 0.25
+        await person.pilot.press("a")  # Somebody types on, and looks at something else.
+        clock.now += 0.25
+        await person.pilot.press("b")
+        clock.now += 0.4
+        await person.pilot.press("q")
+        await person.until(lambda: keys(player) == [*moves, ("panel_key", "one", "rune", "q")], "the key that is meant")
+        assert person.app.editor.text == ""
+
+
+async def test_a_panel_that_comes_late_takes_no_key_from_a_prompt_that_is_written(tmp_path: Path) -> None:
+    player, clock = Extension(tmp_path, "player", PLAYER), Hands()
+    async with stage(tmp_path, ext=(str(player.directory),), size=(100, 60), clock=clock) as person:
+        await _known(person)
+        await person.says("/later ")
+        await person.until((player.directory / "data" / "asked").exists, "the command has begun")
+        await person.pilot.press(*"dear model")
+        clock.now += 5
+        (player.directory / "data" / "go").touch()
+        await person.sees("First [red] (player): Shift+Tab enters it")
+        await person.pilot.press(*", do")
+        assert (person.app.editor.text, keys(player)) == ("dear model, do", [])
+        await person.pilot.press("shift+tab", "q")
+        await person.until(lambda: keys(player) == [("panel_key", "one", "rune", "q")], "the key")
+
+
+async def test_a_panel_that_was_not_asked_for_here_takes_no_key(tmp_path: Path) -> None:
     player = Extension(tmp_path, "player", PLAYER)
     async with stage(tmp_path, ext=(str(player.directory),), size=(100, 60)) as person:
         await _known(person)
-        await person.says("/open ")
-        await person.pilot.press("a", "backspace")
-        await person.sees("First [red] (player): Shift+Tab enters it")
-        # What somebody else has asked for comes as an event only.
+        # A panel that another client has asked for comes as an event only.
         await person.app.conversation.run_command("open2", "")
         await person.sees("Second part (player): Shift+Tab enters it")
-        await asyncio.sleep(DEAD_S + 0.1)
         await person.pilot.press(*"cd")
         assert (person.app.editor.text, keys(player)) == ("cd", [])
         await person.pilot.press("shift+tab", "q")
@@ -410,6 +459,8 @@ async def test_a_question_has_room_although_panels_are_open(tmp_path: Path, size
         await _known(person)
         await person.says("/long")
         await person.sees("> row 0.")
+        await person.until(lambda: isinstance(person.app.focused, Panel), "a panel has the keys")
+        person.app.screen.set_focus(person.app.editor)
         await person.says("/open2")
         await person.until(lambda: isinstance(person.app.focused, Panel), "a panel has the keys")
         entered = person.app.focused

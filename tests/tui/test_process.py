@@ -50,12 +50,12 @@ RESTORED = (b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[?1003l", b"\x1b[?2004l")
 class Seat:
     """A program at a terminal, and what it has written there."""
 
-    def __init__(self, argv: list[str], cwd: Path, env: dict[str, str]) -> None:
+    def __init__(self, argv: list[str], cwd: Path, env: dict[str, str], *, errors: int | None = None) -> None:
         self._mine, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.before = termios.tcgetattr(theirs)
         self._theirs = theirs
-        streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+        streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs if errors is None else errors}
         self.process = subprocess.Popen(argv, cwd=cwd, env=env, start_new_session=True, **streams)  # type: ignore[call-overload]  # the streams are three of many
         self.written = b""
 
@@ -106,11 +106,12 @@ class Seat:
 
 
 @contextmanager
-def seat(tmp_path: Path, *argv: str, **env: str) -> Iterator[Seat]:
+def seat(tmp_path: Path, *argv: str, errors: int | None = None, **env: str) -> Iterator[Seat]:
     variables = environment(
         {"HOME": str(tmp_path), "ZOT_HOME": str(tmp_path / "home"), "TERM": "xterm-256color", **env}
     )
-    sitting = Seat([sys.executable, *(argv or ("-m", "zot", "--provider", "lab"))], tmp_path, variables)
+    program = [sys.executable, *(argv or ("-m", "zot", "--provider", "lab"))]
+    sitting = Seat(program, tmp_path, variables, errors=errors)
     try:
         yield sitting
     finally:
@@ -126,6 +127,26 @@ def test_a_signal_leaves_the_terminal_as_it_was(tmp_path: Path, number: signal.S
         assert person.end() == 128 + number
         assert person.now == person.before
         assert [code for code in RESTORED if code not in person.written] == []
+
+
+@pytest.mark.parametrize(
+    ("term", "ready", "typed", "answer", "leaving"),
+    [
+        ("xterm-256color", b"\x1b[?25l", b"!echo said it\r", b"  said it", b"\x11"),
+        ("dumb", b"> ", b"!echo said it\n", b"said it\r\n", b"\x04"),
+    ],
+)
+def test_the_terminal_starts_with_standard_error_in_a_file(
+    tmp_path: Path, term: str, ready: bytes, typed: bytes, answer: bytes, leaving: bytes
+) -> None:
+    with open(tmp_path / "errors", "wb") as file, seat(tmp_path, errors=file.fileno(), TERM=term) as person:
+        person.until(ready)
+        person.type(typed)
+        person.until(answer)
+        person.type(leaving)
+        assert person.end() == 0
+        assert person.now == person.before
+    assert (tmp_path / "errors").read_bytes() == b""
 
 
 def test_what_is_typed_while_it_starts_is_all_there(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from zot.agent.policy import Nothing, Subject
-from zot.errors import UserError
+from zot.errors import NoSuchCommand, UserError
 from zot.events import AgentEvent
 from zot.messages import CallBlock
 from zot.store import Allowed, Guarded
@@ -59,7 +59,7 @@ class Extensions(Protocol):
         """Return the commands that there are now."""
 
     async def run_command(self, name: str, args: str) -> CommandAnswer:
-        """Run a command. Raise UserError if there is none of that name, or it fails."""
+        """Run a command. Raise NoSuchCommand if there is none of that name, UserError if it fails."""
 
     def press(self, panel_id: str, key: str, text: str) -> None:
         """Let an open panel have a key. Raise UserError if there is no such panel or key."""
@@ -161,7 +161,7 @@ class NoExtensions:
         return ()
 
     async def run_command(self, name: str, args: str) -> CommandAnswer:
-        raise UserError(f"there is no command named {name!r}; no extension has any")
+        raise NoSuchCommand(f"there is no command named {name!r}; no extension has any")
 
     def press(self, panel_id: str, key: str, text: str) -> None:
         raise UserError(f"no panel {panel_id!r} is open")

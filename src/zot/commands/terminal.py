@@ -134,7 +134,7 @@ async def run_app(app: ZotApp) -> int:
     from zot.tui.charset import write_only_known
     from zot.tui.log import noted
 
-    write_only_known(sys.__stderr__)  # It is what the screen is drawn with.
+    write_only_known(sys.__stdout__)  # The driver draws there.
     loop, code = asyncio.get_running_loop(), None
     for number in SIGNALS:
         loop.add_signal_handler(number, app.exit, 128 + number)

@@ -53,6 +53,8 @@ def complaint(data: bytes, manifest: type[msgspec.Struct], permissions: type[msg
         return "is nested too deeply"
     except json.JSONDecodeError as problem:
         return _no_json(data.decode(), problem)
+    except ValueError as problem:  # a number with more digits than Python converts
+        return f"is not JSON: {problem}"
     if not isinstance(found, dict):
         return f"must be an object with at least `name` and `exec`, but is {_shown(found)}"
     if wrong := _wrong_field(found, manifest, RIGHT):

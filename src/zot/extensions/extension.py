@@ -95,6 +95,8 @@ class Extension:
         self.condition: Condition = "starting"
         #: Why it does not run, if it does not.
         self.problem = ""
+        self._evidence = ""
+        self._log_began = 0
         self._around = around
         self._audience = audience
         self._log = Log(around.home, self.name)
@@ -125,6 +127,11 @@ class Extension:
     def is_over(self) -> bool:
         """True if it does not run, and will not run again."""
         return self.condition in ("failed", "stopped")
+
+    @property
+    def explained(self) -> str:
+        """Why it does not run, with the last lines that it wrote to standard error, and how to see all of them."""
+        return f"{self.problem}{self._evidence}" if self.problem else ""
 
     @property
     def offer(self) -> Offer:
@@ -211,6 +218,7 @@ class Extension:
         again = AGAIN if self._restarts else ""
         self._log.note(f"starting {again}{self.name} {self._origin.version}".rstrip())
         errors = self._log.open()
+        self._log_began = self._log.end()
         watching = asyncio.get_running_loop().create_task(self._watch_log(), name=f"zot extension log {self.name}")
         try:
             await self._talk.run(lambda deaf: self._origin.open(errors, self._log.note, deaf))
@@ -254,7 +262,7 @@ class Extension:
         match happening:
             case Greeted():
                 self._greeted = True
-                self.condition, self.problem = "running", ""
+                self.condition, self.problem, self._evidence = "running", "", ""
             case Settled():
                 self._settled.set()
                 self._earlier = Offer()
@@ -265,16 +273,24 @@ class Extension:
                 self._log.note(reason)
             case Broken(reason=reason):
                 self._settled.set()
-                self.problem = reason
+                self._fail(reason)
                 self._log.note(reason)
             case Ended(reason=reason, wanted=wanted):
                 self._settled.set()
-                if not wanted:
-                    self.problem = self.problem or reason
+                if not wanted and not self.problem:
+                    self._fail(reason)
                 self._log.note(reason)
             case _:
                 pass
         self._audience.happened(self, happening)
+
+    def _fail(self, reason: str) -> None:
+        """Remember why it failed, and what it wrote last: its log may have more by the time that somebody asks."""
+        self.problem = reason
+        self._evidence = ""
+        if words := self._log.last_words(self._log_began):  # Without, the log says no more than we do.
+            log = f"zot ext logs {self.name}" if self._around.logs_are_home else self._log.path
+            self._evidence = f": {' | '.join(words)} (all of it: {log})"
 
 
 def _now() -> float:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from zot.extensions.manifest import FILE_NAME, MAX_BYTES, Manifest
-from zot.regular import content
+from zot.regular import UNDECODABLE, content
 from zot.wire.extension import INTERCEPTED, ExtensionName, Intercepted
 
 #: How much alike a misspelt word and the one that was meant have to be.
@@ -34,7 +34,7 @@ def broken_guard(directory: str) -> Manifest | None:
         return None if problem.errno in _ABSENT else unknown_guard(directory)
     try:
         fields = msgspec.json.decode(data, type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         is_guard = any(wish.lower() != b"allow" for wish in _SIGN.findall(data[:MAX_BYTES]))
         return _guard(_name({}, directory), INTERCEPTED if is_guard else ())
     if _field(fields, "enabled") is False or not _is_closed(_field(fields, "on_failure")):

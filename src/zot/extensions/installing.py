@@ -19,7 +19,7 @@ from zot.extensions.copying import copying, narrowing
 from zot.extensions.discovery import Located, discover
 from zot.extensions.manifest import Manifest, load
 from zot.printable import printable
-from zot.private import make_directory
+from zot.private import exclusive, make_directory
 from zot.tools.process import Processes
 
 _SCRAP = ".zot-scrap-"
@@ -72,7 +72,7 @@ def _settle(copy: str, place: str, home: str, source: str) -> Located:
     except ConfigError as problem:
         raise UserError(str(problem).replace(copy, printable(source), 1)) from None
     destination = os.path.join(place, manifest.name)
-    with _locked(place):
+    with exclusive(place):
         _refuse_known(manifest, home)
         os.rename(copy, destination)
     return Located(destination, "global", "runs" if manifest.enabled else "disabled", manifest)
@@ -102,7 +102,7 @@ def _reported(place: str) -> Iterator[None]:
 def _scrap(place: str) -> Iterator[str]:
     """Yield a new directory in ``place`` that is gone afterwards. Those that others left behind are gone as well."""
     make_directory(place)
-    with _locked(place):
+    with exclusive(place):
         _sweep(place)
         scrap = os.path.join(place, f"{_SCRAP}{os.urandom(8).hex()}")
         os.mkdir(scrap, 0o700)
@@ -135,16 +135,6 @@ def _insist(remove_it: object, path: str, _: object) -> None:
         shutil.rmtree(path)
     else:
         os.unlink(path)
-
-
-@contextmanager
-def _locked(place: str) -> Iterator[None]:
-    """Let nobody else put anything there meanwhile."""
-    lock = _lock(place, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        os.close(lock)
 
 
 def _lock(directory: str, how: int) -> int:

@@ -13,6 +13,10 @@ from zot.private import make_directory
 MAX_BYTES = 8 * 1024 * 1024
 #: What stands before the name of one that is started after a crash; no name has a colon.
 AGAIN = "again: "
+#: How much of what an extension wrote last is shown when it fails.
+_LAST_LINES = 3
+_LAST_CHARACTERS = 200
+_LAST_BYTES = 16 * 1024
 
 
 def log_path(home: str, name: str) -> str:
@@ -40,6 +44,32 @@ class Log:
         except OSError:  # The extension can do without.
             pass
         return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+
+    @property
+    def path(self) -> str | None:
+        """Where it is; None if there is none."""
+        return self._path
+
+    def end(self) -> int:
+        """Return how long it is."""
+        try:
+            return 0 if self._path is None else os.stat(self._path).st_size
+        except OSError:
+            return 0
+
+    def last_words(self, since: int) -> list[str]:
+        """Return the last lines that the extension itself has written from ``since`` on, fit to be shown."""
+        if self._path is None:
+            return []
+        try:
+            with open(self._path, "rb", opener=_regular) as file:
+                size = os.fstat(file.fileno()).st_size
+                file.seek(max(since if since <= size else 0, size - _LAST_BYTES))  # it may have been begun anew
+                text = file.read(_LAST_BYTES).decode("utf-8", "replace")
+        except OSError:
+            return []
+        lines = [printable(line.strip()) for line in text.split("\n") if not line.startswith("[zot] ")]
+        return [shortened(line) for line in lines if line.strip("^~ ")][-_LAST_LINES:]  # without a traceback's marks
 
     def note(self, text: str) -> None:
         """Write a line of our own."""
@@ -72,6 +102,15 @@ def _begin_anew(path: str) -> None:
             os.ftruncate(fd, 0)
     finally:
         os.close(fd)
+
+
+def _regular(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+def shortened(line: str) -> str:
+    """Return a line that is not too long for a notice."""
+    return line if len(line) <= _LAST_CHARACTERS else f"{line[:_LAST_CHARACTERS]}..."
 
 
 def _private(path: str, flags: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 
 from zot import events
 from zot.agent.hooks import CallDecision, MessageDecision
-from zot.errors import UserError
+from zot.errors import NoSuchCommand, UserError
 from zot.events import (
     AgentEvent,
     AssistantMessage,
@@ -73,6 +73,7 @@ class Manager:
         """``up`` hears, once, which tools there are when all have had the time to say so."""
         # One that cannot run says why when it would start, and what it was to guard stays blocked.
         self._located = [one for one in located if one.counts]
+        self._found = located
         self._around = around
         self._show: Callable[[Sequence[AgentEvent]], None] = lambda shown: None
         self._taken = frozenset(taken)
@@ -233,7 +234,7 @@ class Manager:
         found = self._commands().get(name)
         if found is None:
             known = ", ".join(self._commands()) or "none"
-            raise UserError(f"there is no command named {name!r}; there are: {known}")
+            raise NoSuchCommand(f"there is no command named {name!r}; there are: {known}", absent=self._absent(name))
         extension, _ = found
         response = await extension.run_command(name, args)
         if response.error:
@@ -296,12 +297,12 @@ class Manager:
                 self._tools = None
                 if reason:
                     self._show([ExtNotify(extension.name, "warn", reason)])
-            case Broken(reason=reason):
-                self._show([ExtNotify(extension.name, "error", reason)])
+            case Broken():
+                self._show([ExtNotify(extension.name, "error", extension.explained)])
             case Ended(reason=reason, wanted=False):
                 self._tools = None
                 if extension.problem == reason:  # Else it has been said what broke it.
-                    self._show([ExtNotify(extension.name, "error", reason)])
+                    self._show([ExtNotify(extension.name, "error", extension.explained)])
             case _:
                 pass
 
@@ -336,6 +337,18 @@ class Manager:
             for command in extension.offer.commands.values():
                 found.setdefault(command.name, (extension, command))
         return found
+
+    def _absent(self, command: str) -> str:
+        """Return which extensions might have a command, but do not run, and why; "" if there are none."""
+        absent = [f"extension {one.name} does not run: {one.explained}" for one in self.extensions if one.is_over]
+        for one in self._found:
+            if one.standing == "untrusted":
+                absent.append(f"extension {one.name} is not trusted; try: zot ext trust {one.name}")
+            elif one.standing == "disabled" and one.name == command:
+                absent.append(f"extension {one.name} is disabled; try: zot ext enable {one.name}")
+            elif one.standing == "broken" and not one.counts:
+                absent.append(f"extension {one.name} does not run: {one.problem}")
+        return "; ".join(absent)
 
     def _tell(self, event: wire.Event, about: str = "") -> None:
         for listener in self._roster.listeners:

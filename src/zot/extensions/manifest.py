@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping
 from typing import Annotated, TypeAlias
 
 import msgspec
 
-from zot.errors import ConfigError, UserError
+from zot import regular
+from zot.errors import ConfigError, MalformedFile, UserError
 from zot.extensions.permissions import Permissions
 from zot.fingerprint import DEFAULT_DATA
 from zot.learned import learned
-from zot.regular import content
 from zot.wire.extension import ExtensionName, Intercepted, OnFailure
 
 FILE_NAME = "extension.json"
 MAX_BYTES = 256 * 1024
 
+#: As `exec`: the interpreter that runs zot, in which a script can import zot.ext however zot was installed.
+ZOT_PYTHON = "zot-python"
+#: Runs a script as ``python SCRIPT ARGS`` does. zot, and what it needs, come last in the path if they are not in it:
+#: zot may have been started from a directory that only its own process knows.
+_LAUNCH = """
+import os, sys
+places, sys.argv = sys.argv[1:3], sys.argv[3:]
+__file__ = os.path.abspath(sys.argv[0])
+if not sys.flags.safe_path:
+    sys.path[0] = os.path.dirname(__file__)
+sys.path += [place for place in places if place not in sys.path]
+del places
+with open(__file__, "rb") as source:
+    source = compile(source.read(), __file__, "exec")
+exec(source)
+"""
 #: What makes a pattern stand for several names.
 _WILD = frozenset("*?[")
 _NonEmpty: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
@@ -46,11 +63,13 @@ def load(directory: str) -> Manifest:
     """Return the manifest in ``directory``. Raise ConfigError that names the file and the field that is wrong."""
     path = os.path.join(directory, FILE_NAME)
     try:
-        data = content(path)
-    except OSError as problem:
-        raise ConfigError(f"{path}: {problem.strerror}") from None
-    if len(data) > MAX_BYTES:
-        raise ConfigError(f"{path}: longer than {MAX_BYTES} bytes")
+        data = regular.load(path, bytes, max_bytes=MAX_BYTES)
+    except FileNotFoundError:
+        if not os.path.lexists(directory):
+            raise ConfigError(f"{directory}: no such directory") from None
+        raise ConfigError(f"{directory} is not an extension directory: it has no {FILE_NAME}") from None
+    except NotADirectoryError:
+        raise ConfigError(f"{directory} is not an extension directory: it is a file") from None
     return parse(data, path)
 
 
@@ -58,18 +77,25 @@ def parse(data: bytes, path: str) -> Manifest:
     """Return the manifest that ``data`` is, which was found at ``path``. Raise ConfigError."""
     data = data.removeprefix(b"\xef\xbb\xbf")
     try:
-        manifest = msgspec.json.decode(data, type=learned(Manifest))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
-        raise ConfigError(f"{path}: {_explained(data) or problem}") from None
+        manifest, fields = regular.decoded(data, _decoded, path)
+    except MalformedFile as problem:
+        raise ConfigError(f"{path}: {_explained(data) or problem.reason}") from None
     for word in (manifest.exec, *manifest.args):
         if "\0" in word:
             raise ConfigError(f"{path}: `exec` and `args` must be without NUL characters")
-    fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     _check_spelling(fields, path)
     if manifest.permissions is None and "permissions" in fields:
         # Whoever writes this hardly wants to allow everything.
         raise ConfigError(f"{path}: {_explained(data)}")
     return manifest
+
+
+def _decoded(data: bytes) -> tuple[Manifest, Mapping[str, msgspec.Raw]]:
+    """Return a manifest, and all the fields that the file has."""
+    return (
+        msgspec.json.decode(data, type=learned(Manifest)),
+        msgspec.json.decode(data, type=dict[str, msgspec.Raw]),
+    )
 
 
 def _explained(data: bytes) -> str:
@@ -118,11 +144,38 @@ def _literal(path: str) -> str:
 
 
 def program(manifest: Manifest, directory: str) -> str:
-    """Return what is to be started: relative to the manifest, or a bare name beside it, or else on the PATH."""
+    """Return what is to be started: relative to the manifest, or a bare name beside it, or else on the PATH.
+
+    ZOT_PYTHON is the interpreter that runs zot.
+    """
     if "/" in manifest.exec:
         return os.path.join(directory, manifest.exec)
     beside = os.path.join(directory, manifest.exec)
-    return beside if os.path.isfile(beside) else manifest.exec
+    if os.path.isfile(beside):
+        return beside
+    return own_python() if manifest.exec == ZOT_PYTHON else manifest.exec
+
+
+def command_line(manifest: Manifest, directory: str) -> list[str]:
+    """Return the program to start and its arguments."""
+    itself = program(manifest, directory)
+    is_ours = manifest.exec == ZOT_PYTHON and itself == own_python()
+    if not is_ours or not manifest.args or manifest.args[0].startswith("-"):
+        return [itself, *manifest.args]
+    return [itself, "-c", _LAUNCH, _parent(msgspec.__file__), _parent(__file__, 2), *manifest.args]
+
+
+def own_python() -> str:
+    """Return the interpreter that runs zot; a program that has zot built in has none, so the PATH must do."""
+    return "python3" if not sys.executable or getattr(sys, "frozen", False) else sys.executable
+
+
+def _parent(file: str, levels: int = 1) -> str:
+    """Return the directory from which the package of ``file`` is imported, which lies so many packages deep."""
+    path = os.path.abspath(file)
+    for _ in range(levels + 1):
+        path = os.path.dirname(path)
+    return path
 
 
 def data_directories(manifest: Manifest) -> list[str]:

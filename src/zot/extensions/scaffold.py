@@ -18,7 +18,7 @@ _TEMPLATES = os.path.join(os.path.dirname(__file__), "templates")
 #: Their files are no part of our source, so they must not look like it.
 _SUFFIX = ".txt"
 _HINTS = {
-    "python": "It is `main.py`, and needs nothing but Python 3.",
+    "python": "It is `main.py`, and uses `zot.ext`. zot runs it with its own Python: nothing has to be installed.",
     "typescript": "Change `main.ts`, then run `npm install` once and `npm run build`, which makes `main.js` of it.",
     "shell": "It is `main.sh`, and needs `jq`.",
     "go": "Change `main.go`, then build it: `go build -o bin/@NAME@ .`",

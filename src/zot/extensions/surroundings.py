@@ -11,7 +11,7 @@ from zot.errors import UserError
 from zot.extensions.carrier import Deaf
 from zot.extensions.confinement import Confinement, NoSandbox, environment
 from zot.extensions.deadlines import Deadlines
-from zot.extensions.manifest import Manifest, data_directories, program
+from zot.extensions.manifest import Manifest, command_line, data_directories, program
 from zot.extensions.peer import Peer
 from zot.extensions.permissions import LACKING
 from zot.extensions.process import ExtensionProcess, spawned
@@ -33,6 +33,8 @@ class Surroundings(NamedTuple):
     confinement: Confinement
     #: What cannot be confined runs nevertheless.
     unsandboxed: bool
+    #: `zot ext logs` finds the logs: they are in zot's home, not in a directory of the daemon.
+    logs_are_home: bool = True
 
 
 def acknowledgement(around: Surroundings, *, directory: str, data: str) -> wire.HelloAck:
@@ -87,7 +89,7 @@ class Start(NamedTuple):
         if self.broken:
             raise UserError(self.broken)
         permissions = self.manifest.permissions
-        argv: Sequence[str | bytes] = [program(self.manifest, self.directory), *self.manifest.args]
+        argv: Sequence[str | bytes] = command_line(self.manifest, self.directory)
         advice = ""
         if permissions is not None:
             try:

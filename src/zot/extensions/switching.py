@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from zot.errors import ConfigError
 from zot.extensions.manifest import FILE_NAME, load, parse
+from zot.private import replace_file
+from zot.regular import load as load_file
 
 _KEY = "enabled"
 _BLANK = " \t\r\n"
@@ -34,14 +36,13 @@ def switch(directory: str, *, enabled: bool) -> bool:
     # Whoever has linked to a manifest elsewhere means that one.
     path = os.path.realpath(os.path.join(directory, FILE_NAME))
     try:
-        with open(path, "rb") as file:
-            data, mode = file.read(), stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-        new = switched(data.decode(), enabled=enabled).encode()
-        if parse(new, path).enabled != enabled:
-            raise ConfigError(f'{path}: "{_KEY}" could not be changed; please edit it')
-        _replace(path, new, mode)
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+        new = load_file(path, lambda data: switched(data.decode(), enabled=enabled).encode())
     except OSError as problem:
-        raise ConfigError(f"{problem.filename or path}: {problem.strerror}") from None
+        raise ConfigError(f"{path}: {problem.strerror}") from None
+    if parse(new, path).enabled != enabled:
+        raise ConfigError(f'{path}: "{_KEY}" could not be changed; please edit it')
+    replace_file(path, new, mode=mode)
     return True
 
 
@@ -76,19 +77,3 @@ def _skip(text: str, at: int) -> int:
     while text[at] in _BLANK:
         at += 1
     return at
-
-
-def _replace(path: str, data: bytes, mode: int) -> None:
-    temp = f"{path}.{os.urandom(8).hex()}"
-    try:
-        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with open(fd, "wb") as file:
-            os.fchmod(fd, mode)
-            file.write(data)
-            file.flush()
-            os.fsync(fd)
-        os.replace(temp, path)
-    except BaseException:
-        if os.path.lexists(temp):
-            os.unlink(temp)
-        raise

@@ -17,10 +17,11 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from zot.errors import UserError
+from zot.errors import MalformedFile, UserError
 from zot.events import AgentEvent
 from zot.journal.chunks import images
 from zot.learned import decoder, learned
+from zot.regular import UNDECODABLE, decoded
 from zot.store import Allowed, Began, Change, Configured, Counted, Guarded, Locked, Row, Said, Spliced, Wrote
 
 VERSION = 1
@@ -221,7 +222,7 @@ class _Reading:
 def _check_version(data: bytes) -> None:
     try:
         claim = msgspec.json.decode(data, type=learned(_Claim))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         raise Wrong("this is not a session that zot exported") from None
     if claim.type != "zot_session":
         raise Wrong("this is not a session that zot exported")
@@ -233,13 +234,9 @@ def _decoded(data: bytes) -> Line:
     try:
         if _is_too_deep(data):
             raise Wrong("it is nested too deeply")
-        return _decoder().decode(data)
-    except RecursionError:
-        raise Wrong("it is nested too deeply") from None
-    except UnicodeDecodeError:
-        raise Wrong("it is not UTF-8") from None
-    except msgspec.MsgspecError as problem:
-        raise Wrong(str(problem)) from None
+        return decoded(data, _decoder().decode, "")
+    except MalformedFile as problem:
+        raise Wrong(problem.reason) from None
 
 
 def _is_too_deep(data: bytes) -> bool:

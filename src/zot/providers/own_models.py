@@ -6,10 +6,9 @@ from typing import Annotated
 
 import msgspec
 
-from zot.errors import ConfigError
-from zot.learned import learned
+from zot import regular
+from zot.learned import decoder
 from zot.providers.models import Catalogue, Model, Price, unknown_model
-from zot.regular import content
 
 _Count = Annotated[int, msgspec.Meta(ge=1)]
 _Dollars = Annotated[float, msgspec.Meta(ge=0)]
@@ -67,13 +66,9 @@ def load(path: str) -> dict[str, tuple[OwnModel, ...]]:
     Raise ConfigError, with the file and the field, for what is wrong.
     """
     try:
-        parsed = msgspec.json.decode(content(path), type=learned(_File))
+        parsed = regular.load(path, decoder(_File).decode)
     except FileNotFoundError:
         return {}
-    except OSError as problem:
-        raise ConfigError(f"{path}: {problem.strerror}") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
-        raise ConfigError(f"{path}: {problem}") from None
     return {name: provider.models for name, provider in parsed.providers.items()}
 
 

@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from zot.errors import ConfigError
+from zot.errors import ConfigError, MalformedFile
 from zot.providers.vendors import ApiName
-from zot.regular import content, slices
+from zot.regular import content, decoded, slices
 
 VERSION = 1
 
@@ -133,9 +133,9 @@ def plain_headers(headers: Mapping[str, str], secret: frozenset[str]) -> dict[st
 
 def _decoded(path: str, number: int, line: bytes) -> Line:
     try:
-        return _decoder.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
-        raise ConfigError(f"{path}, line {number}: not a line of a recording: {problem}") from None
+        return decoded(line, _decoder.decode, f"{path}, line {number}")
+    except MalformedFile as problem:
+        raise ConfigError(f"{problem.place}: not a line of a recording: {problem.reason}") from None
 
 
 def _exchanges(path: str, lines: list[Line]) -> tuple[Exchange, ...]:

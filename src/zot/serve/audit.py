@@ -191,9 +191,11 @@ def _read(line: bytes) -> Entry | None:
     body, end = line[:-_END_BYTES], line[-_END_BYTES:]
     if end != _HASH + _hash(body).encode() + b'"}':
         return None
+    from zot.regular import UNDECODABLE  # Imported lazily: start-up budget.
+
     try:
         return msgspec.json.decode(line, type=learned(Entry))
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         return None
 
 

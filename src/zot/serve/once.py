@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable
 from typing import Protocol
 
-from zot.errors import AgentError, NoAnswer, RunCancelled, UserError
+from zot.errors import AgentError, NoAnswer, NoSuchCommand, RunCancelled, UserError
 from zot.events import Done, Error
 from zot.history import Batch
 from zot.outcome import CUT_OFF, Outcome
@@ -125,13 +125,20 @@ class OneRun:
     async def _command(self, prompt: str) -> CommandAnswer | None:
         """Run the command that a prompt is, such as "/name args"; return what it wants done, None if it is none."""
         name, args = _command_in(prompt)
-        if not name or name not in [command.name for command in await self._session.commands()]:
+        if not name:
             return None
         try:
             answer = await self._session.run_command(name, args)
             if answer.panel_id:
                 self._session.close_panel(answer.panel_id)
                 raise UserError(f"/{name} opens a panel, and there is nobody to look at it")
+        except NoSuchCommand as problem:
+            if not problem.absent:  # Nobody can mean a command.
+                return None
+            advice = "a space before the slash makes it a prompt"
+            failure = UserError(f"/{name} cannot be run: {problem.absent}; {advice}")
+            self._face.deny(name, args, str(failure))
+            raise failure from None
         except AgentError as problem:
             self._face.deny(name, args, str(problem))
             raise
@@ -173,7 +180,7 @@ def _command_in(prompt: str) -> tuple[str, str]:
     if not prompt.startswith("/") or prompt[1:2].isspace():
         return "", ""
     name, *rest = prompt[1:].split(maxsplit=1) or [""]
-    return name, "".join(rest)
+    return ("", "") if "/" in name else (name, "".join(rest))  # a path
 
 
 async def read_piped(descriptor: int, *, patience_s: float | None) -> str | None:

@@ -101,7 +101,8 @@ class ZotApp(Ground):
         heard = Pace(self, self._show_heard).want
         self.following = Following(self.transcript, self.editor, heard, send=self.send, do=self._do)
         self.asking = Asking(self.composer, clock)
-        self.panels = Panels(self.editor, self.asking.is_quiet_since)
+        self._clock = clock
+        self.panels = Panels(self.editor, clock)
         self.speech = Speech(self.following, self.composer, do=self._do, changed=self._show_doing)
         self._awaiting, self._leaving = Awaiting(self._show_doing), Twice(clock)
         self.status.hint = lambda: "Ctrl+C again leaves; Esc aborts what runs" if self._leaving.is_pressed else ""
@@ -245,6 +246,8 @@ class ZotApp(Ground):
     async def on_event(self, event: Event) -> None:
         if isinstance(event, Key):
             self.asking.keyed()
+            if not isinstance(self.focused, Panel):
+                self.panels.keyed(event)
         if isinstance(event, Key | Paste):
             self._typed(event)
         await super().on_event(event)
@@ -340,6 +343,9 @@ class ZotApp(Ground):
     def insert(self, text: str) -> None:
         self.editor.insert(text)
         self.editor.focus()
+
+    def now(self) -> float:
+        return self._clock()
 
     def enter_panel(self, panel_id: str, since: float) -> None:
         self.panels.enter(panel_id, since)

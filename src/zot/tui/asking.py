@@ -35,10 +35,6 @@ class Asking:
         """Somebody has pressed a key."""
         self._keyed = self._clock()
 
-    def is_quiet_since(self, time_: float) -> bool:
-        """True if nobody has pressed a key after a time."""
-        return self._keyed <= time_
-
     async def put(self, question: Question | Form) -> Any:
         """Show a question, after those that came before, and return its answer."""
         self._open.append(question)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 from textual.drivers.linux_driver import LinuxDriver
 
 _CLEAR = "\x1b[2J\x1b[H"
 
 
 class Driver(LinuxDriver):
-    """Draws everything anew after a stop, and leaves nothing behind."""
+    """Draws on standard output, draws everything anew after a stop, and leaves nothing behind."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._file = sys.__stdout__  # Not standard error, as Textual does: that may be a file (`zot 2>log`).
 
     def stop_application_mode(self) -> None:
         if self._writer_thread is not None:

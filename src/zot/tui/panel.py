@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -32,6 +33,11 @@ KEYS: Mapping[str, str] = {
 }
 
 
+#: Keys that change nothing but what is seen.
+MOVING = frozenset({"up", "down", "left", "right", "pageup", "pagedown", "home", "end"})
+#: So soon after a panel came, and after the key before, a key cannot be an answer to what the panel shows.
+_BLIND_S = 0.3
+
 #: What the frame takes of a line, with the blanks around what stands in it.
 _FRAME = 6
 #: So much of a title is always shown.
@@ -41,7 +47,8 @@ _LEAST = 8
 class Panel(VerticalScroll, can_focus=True, inherit_bindings=False):
     """Shows what an extension wants shown, and tells which keys are pressed while it has the focus.
 
-    What is too long for the screen is scrolled with PageUp and PageDown.
+    What is too long for the screen is scrolled with PageUp and PageDown. A panel that has just come ignores keys other
+    than those in MOVING until nobody has typed for a moment.
     """
 
     DEFAULT_CSS = """
@@ -66,8 +73,11 @@ class Panel(VerticalScroll, can_focus=True, inherit_bindings=False):
             super().__init__()
             self.panel_id = panel_id
 
-    def __init__(self, panel_id: str, extension: str) -> None:
+    def __init__(self, panel_id: str, extension: str, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
+        self._clock = clock
+        #: Until when keys may be meant for something else.
+        self._blind_until = float("-inf")
         self.panel_id = panel_id
         self.extension = extension
 
@@ -137,11 +147,25 @@ class Panel(VerticalScroll, can_focus=True, inherit_bindings=False):
         elif first < top and end <= top + height:
             self.scroll_to(y=first, animate=False)
 
+    def begin(self, keys: Sequence[str]) -> None:
+        """Have the keys from now on, with those that were pressed before."""
+        self._blind_until = self._clock() + _BLIND_S
+        for key in keys:
+            self.post_message(self.Pressed(self.panel_id, KEYS[key]))
+
+    @property
+    def is_blind(self) -> bool:
+        """True while keys may be meant for something else."""
+        return self._clock() < self._blind_until
+
     def on_key(self, event: events.Key) -> None:
         if event.key == "shift+tab":
             return  # The way to the other panels, and to the editor.
         event.stop()
         event.prevent_default()
+        if self.is_blind and event.key not in MOVING and event.key != "escape":
+            self._blind_until = self._clock() + _BLIND_S
+            return
         if event.key == "escape":
             self.post_message(self.Dismissed(self.panel_id))
         elif event.key in ("pageup", "pagedown") and self.max_scroll_y:
@@ -154,7 +178,7 @@ class Panel(VerticalScroll, can_focus=True, inherit_bindings=False):
 
     def on_paste(self, event: events.Paste) -> None:
         """Extensions know no pastes: it is as if it had been typed. One that is too long is left to others."""
-        if (keys := as_keys(event.text)) is not None:
+        if not self.is_blind and (keys := as_keys(event.text)) is not None:
             event.stop()
             for character in keys:
                 self.post_message(self.Pressed(self.panel_id, "rune", character))

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeAlias
 
 from textual.containers import Vertical
+from textual.events import Key
 from textual.widget import Widget
 
 from zot.errors import UserError
 from zot.events import PanelClosed, PanelOpened, PanelRendered
 from zot.tui.editor import Editor
-from zot.tui.order import DEAD_S
-from zot.tui.panel import Panel
+from zot.tui.panel import MOVING, Panel
 from zot.tui.transcript import Transcript
 
+#: A panel that comes so soon after its command takes the keys, whatever was typed meanwhile; a later one leaves them
+#: to the editor if something is being written there.
+_SOON_S = 1.0
+#: How many keys are remembered for a panel that is on its way.
+_MAX_KEYS = 32
 #: The frame, and one line.
 _SMALL = 3
 
@@ -24,15 +30,21 @@ PanelEvent: TypeAlias = PanelOpened | PanelRendered | PanelClosed
 
 
 class Panels(Vertical):
-    """Opens, draws and closes panels as extensions want it. Who has asked for one here is taken there."""
+    """Opens, draws and closes panels as extensions want it. One that was asked for here has the keys at once.
+
+    Keys that were pressed before it was shown are the panel's, too, and not the editor's. Only those that move a cursor
+    act: nobody has seen yet what the others would do.
+    """
 
     DEFAULT_CSS = "Panels { height: auto; max-height: 60%; overflow-y: auto; scrollbar-size-vertical: 0; }"
 
-    def __init__(self, elsewhere: Editor, is_quiet_since: Callable[[float], bool]) -> None:
-        """``elsewhere`` has the focus when no panel has it; ``is_quiet_since`` tells if no key came after a time."""
+    def __init__(self, elsewhere: Editor, clock: Callable[[], float] = time.monotonic) -> None:
+        """``elsewhere`` has the focus when no panel has it."""
         super().__init__()
         self._elsewhere = elsewhere
-        self._is_quiet_since = is_quiet_since
+        self._clock = clock
+        #: The last keys that no panel had, since Enter: with that its command was given.
+        self._keys: deque[str] = deque(maxlen=_MAX_KEYS)
         self._open: dict[str, Panel] = {}
         #: Those that were asked for here and are not shown yet, and when.
         self._wanted: dict[str, float] = {}
@@ -83,29 +95,41 @@ class Panels(Vertical):
     def enter(self, panel_id: str, since: float) -> None:
         """Give a panel the keys that was asked for here at a time, as soon as it is shown."""
         if panel_id in self._open:
-            self.run_worker(self._enter(panel_id, since))
+            self._enter(self._open[panel_id], since)
         else:
             self._wanted[panel_id] = since
 
-    async def _enter(self, panel_id: str, since: float) -> None:
-        """Give a panel the keys, unless somebody types meanwhile, or has since, what cannot be meant for it."""
-        await asyncio.sleep(DEAD_S)
-        editor, panel = self._elsewhere, self._open.get(panel_id)
-        if panel is not None and editor.has_focus and not editor.text and self._is_quiet_since(since):
-            panel.focus()
+    def keyed(self, event: Key) -> None:
+        """Remember a key: it may be meant for a panel that is on its way."""
+        if event.key == "enter":
+            self._keys.clear()
+        else:
+            self._keys.append(event.key)
+
+    def _enter(self, panel: Panel, since: float) -> None:
+        """Give a panel the keys, also those that came since its command; not if a question has them, or a prompt."""
+        editor, focused = self._elsewhere, self.screen.focused
+        is_soon = self._clock() - since <= _SOON_S
+        if (editor.text and not is_soon) or not (focused is None or isinstance(focused, Editor | Transcript)):
+            return
+        if editor.text:
+            editor.drop()
+        self.screen.set_focus(panel)
+        panel.begin([key for key in self._keys if is_soon and key in MOVING])
+        self._keys.clear()
 
     async def hear(self, event: PanelEvent) -> None:
         """Do what an event says about a panel."""
         match event:
             case PanelOpened(extension=extension, panel_id=panel_id, title=title, lines=lines, footer=footer):
-                panel = self._open.get(panel_id) or Panel(panel_id, extension)
+                panel = self._open.get(panel_id) or Panel(panel_id, extension, self._clock)
                 panel.show(title, lines, footer)
                 if panel_id not in self._open:
                     self._open[panel_id] = panel
                     await self.mount(panel)
                 self.fit()
                 if (since := self._wanted.pop(panel_id, None)) is not None:
-                    self.run_worker(self._enter(panel_id, since))
+                    self._enter(panel, since)
             case PanelRendered(panel_id=panel_id, title=title, lines=lines, footer=footer):
                 if (shown := self._open.get(panel_id)) is not None:
                     shown.show(title, lines, footer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TextIO, TypeVar
@@ -334,6 +335,9 @@ class PlainTerminal:
 
     def insert(self, text: str) -> None:
         self._say(escaped(text))
+
+    def now(self) -> float:
+        return time.monotonic()
 
     def enter_panel(self, panel_id: str, since: float) -> None:
         pass  # What is written here are lines, and none of them is a panel's.

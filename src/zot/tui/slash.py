@@ -6,14 +6,13 @@ import asyncio
 import itertools
 import os
 import re
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
 
 from zot.conversation import SessionInfo
-from zot.errors import UserError
+from zot.errors import NoSuchCommand, UserError
 from zot.readable import counted, one_line, when
 from zot.tui.looks import tokens
 from zot.tui.terminal import Option, Terminal
@@ -40,9 +39,9 @@ def is_command(text: str) -> bool:
 
 async def run(terminal: Terminal, line: str) -> None:
     """Do what a line that begins with a slash says. Raise AgentError if it cannot be done."""
-    name, args = _split(line[1:])
+    (name, args), began = _split(line[1:]), terminal.now()
     try:
-        await _obey(terminal, name, args)
+        await _obey(terminal, name, args, began)
     except TimeoutError:
         raise UserError(f"/{name}: there was no answer in time") from None
     except OSError as problem:
@@ -50,15 +49,17 @@ async def run(terminal: Terminal, line: str) -> None:
         raise UserError(f"/{name}: {problem.filename}: {what}" if problem.filename else f"/{name}: {what}") from None
 
 
-async def _obey(terminal: Terminal, name: str, args: str) -> None:
+async def _obey(terminal: Terminal, name: str, args: str, began: float) -> None:
     command = COMMANDS.get(name)
     if command is not None:
         await command.action(terminal, args)
         return
-    if any(one.name == name for one in await terminal.conversation.commands()):
-        await _extension(terminal, name, args)
-        return
-    raise UserError(f"there is no command /{name}; /help lists those that there are")
+    try:
+        await _extension(terminal, name, args, began)
+    except NoSuchCommand as problem:
+        if problem.absent:
+            raise UserError(f"/{name} cannot be run: {problem.absent}") from None
+        raise UserError(f"there is no command /{name}; /help lists those that there are") from None
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -67,9 +68,8 @@ def _split(text: str) -> tuple[str, str]:
     return first, rest.strip()
 
 
-async def _extension(terminal: Terminal, name: str, args: str) -> None:
-    """Run a command of an extension, and do what it wants."""
-    began = time.monotonic()
+async def _extension(terminal: Terminal, name: str, args: str, began: float) -> None:
+    """Run a command of an extension, which was given at ``began``, and do what it wants."""
     answer = await terminal.conversation.run_command(name, args)
     match answer.action:
         case "prompt":

@@ -45,6 +45,9 @@ class Terminal(Protocol):
     def insert(self, text: str) -> None:
         """Put text where the person writes."""
 
+    def now(self) -> float:
+        """Return the time by the terminal's clock."""
+
     def enter_panel(self, panel_id: str, since: float) -> None:
         """Let a panel have the keys that was asked for here at a time, unless something was typed since."""
 
