@@ -233,7 +233,7 @@ def _check_version(data: bytes) -> None:
 def _decoded(data: bytes) -> Line:
     try:
         if _is_too_deep(data):
-            raise Wrong("it is nested too deeply")
+            raise Wrong("nested too deeply")
         return decoded(data, _decoder().decode, "")
     except MalformedFile as problem:
         raise Wrong(problem.reason) from None
