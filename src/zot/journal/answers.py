@@ -1,15 +1,19 @@
 """Answers that may be asked for again: to which request each belongs, which runs made it, and if it ever got out.
 
-Each function takes a connection and is called in its thread. Times are seconds of the clock, which processes share.
+Each function takes a connection and is called in its thread. Times are seconds of the journal's own `Clock`,
+which all processes share and which never goes back.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import time
+from collections.abc import Callable
 
 import msgspec
 
 from zot.errors import JournalDamaged
+from zot.journal.owner import boot_id
 from zot.learned import learned
 
 
@@ -30,6 +34,40 @@ class Kept(msgspec.Struct, frozen=True):
     answer: bytes | None
     answered: float | None
     delivered: float | None
+
+
+def _uptime() -> float:
+    """Return the seconds since the machine started, with those it slept."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class Clock(msgspec.Struct, frozen=True):
+    """The clock by which ages are told. Setting the wall clock does not change it.
+
+    It counts the machine's ``uptime`` from when it was first used after a start, which ``boot`` names. Only between two
+    starts must the wall clock be believed, and even then it never goes back behind a time that is on record.
+    """
+
+    boot: str = msgspec.field(default_factory=boot_id)
+    uptime: Callable[[], float] = _uptime
+    wall: Callable[[], float] = time.time
+
+    def now(self, connection: sqlite3.Connection) -> float:
+        """Return the time, in seconds."""
+        query = "SELECT started FROM clock WHERE boot = ?"
+        if self.boot and (found := connection.execute(query, (self.boot,)).fetchone()) is not None:
+            return float(found[0]) + self.uptime()
+        query = "SELECT max(began), max(answered), max(delivered) FROM answers"
+        recorded: tuple[float | None, ...] = connection.execute(query).fetchone()
+        return max([self.wall(), *(time for time in recorded if time is not None)])
+
+    def anchor(self, connection: sqlite3.Connection) -> None:
+        """Count the uptime from here on, if that has not been done since the machine started."""
+        query = "SELECT 1 FROM clock WHERE boot = ?"
+        if self.boot and connection.execute(query, (self.boot,)).fetchone() is None:
+            started = self.now(connection) - self.uptime()
+            connection.execute("DELETE FROM clock")
+            connection.execute("INSERT INTO clock (boot, started) VALUES (?, ?)", (self.boot, started))
 
 
 _SAME = "session = ? AND key = ? AND request = ?"

@@ -86,6 +86,8 @@ STEPS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (session, what, first)
         ) WITHOUT ROWID""",
     ),
+    # What the clock of the journal showed when the machine started (`answers.Clock`): one row, of the newest start.
+    ("CREATE TABLE clock (boot TEXT NOT NULL PRIMARY KEY, started REAL NOT NULL) WITHOUT ROWID",),
 )
 
 

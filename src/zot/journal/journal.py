@@ -207,11 +207,11 @@ class Journal(Look):
             self.suspect(problem)
             raise
 
-    async def writing(self, action: Callable[[sqlite3.Connection], T]) -> T:
+    async def writing(self, action: Callable[[sqlite3.Connection], T], *, durable: bool = False) -> T:
         """Do something in a transaction, in the writer's thread, behind what was said before. It is done or it is not,
-        also if nobody waits for it any more."""
+        also if nobody waits for it any more. If ``durable``, it then survives a loss of power."""
         try:
-            return await self.writer.mail.heard(self.writer.run(action))
+            return await self.writer.mail.heard(self.writer.run(action, durable=durable))
         except JournalDamaged as problem:
             self.suspect(problem)
             raise

@@ -220,7 +220,8 @@ class Record:
             summary.left = msgspec.json.encode(self._owner)
         last = self.last_seq + len(rows)
         size = sum([len(chunk.body) for chunk in chunks]) + sum(map(len, blobs.values()))
-        self._files.writer.post(Parcel(self, chunks, blobs, summary, last, size))
+        # The end of a run is acknowledged to clients: it must survive a loss of power, and all before it.
+        self._files.writer.post(Parcel(self, chunks, blobs, summary, last, size, durable=ends))
         if summary is not None and self._messages is not None:
             self._messages += summary.messages
         self.last_seq, self.last_run, self._has_ended = last, run, ends
@@ -249,6 +250,17 @@ class Record:
         """Wait until every row is safe that has been taken so far. Raise StoreFailed, also after 30 s."""
         upto = self.last_seq  # More may follow all the time.
         await self._until(lambda: self._safe_seq >= upto)
+
+    async def synced(self) -> None:
+        """Wait until every row taken so far survives a loss of power. Raise StoreFailed, also after 30 s."""
+        self._check()
+        syncing = self._files.writer.sync()
+        try:
+            async with asyncio.timeout(self._patience_s):
+                await self._files.writer.mail.heard(syncing)
+        except TimeoutError:
+            raise self._late() from None
+        self._check()
 
     def on_safe(self, seq: int, size: int) -> None:
         """The writer has written."""
@@ -286,11 +298,12 @@ class Record:
                         self._waiting.discard(changed)
                     self._check()
         except TimeoutError:
-            problem = StoreFailed(
-                f"{self._files.path} has not been written for {self._patience_s:g} s: look at the disk"
-            )
-            self.on_failed(problem)
-            raise problem from None
+            raise self._late() from None
+
+    def _late(self) -> StoreFailed:
+        problem = StoreFailed(f"{self._files.path} has not been written for {self._patience_s:g} s: look at the disk")
+        self.on_failed(problem)
+        return problem
 
     def _check(self) -> None:
         if self._failure is not None:
