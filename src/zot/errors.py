@@ -228,6 +228,10 @@ class StoreFailed(AgentError):
     """What happened could not be recorded, so it must not be shown."""
 
 
+class UnmarkedRows(StoreFailed):
+    """Rows are safe, but the lock file does not remember that: should they be lost, nobody would notice."""
+
+
 class JournalDamaged(StoreFailed):
     """What was recorded cannot be read any more."""
 

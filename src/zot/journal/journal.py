@@ -165,14 +165,13 @@ class Journal(Look):
                 raise busy(session)
             try:
                 tables.delete(connection, session.number)
+                # Before it is committed: a session that is gone without a grave was lost.
+                self.leases.bury(session.number)
             finally:
                 self.leases.let_go(session.number)
             return session
 
-        removed = await self.writing(remove)
-        with suppress(StoreFailed, OSError):  # Who has it open learns of it when it is next written to.
-            self.leases.bury(removed.number)
-        return removed
+        return await self.writing(remove)
 
     async def fork(self, session_id: str, new_id: str, *, at: int) -> SessionRecord:
         """Make ``new_id`` from the rows of a session up to number ``at``. Raise NoSuchSession, UserError."""
@@ -191,6 +190,26 @@ class Journal(Look):
         from zot.journal.check import inspect  # Who opens a session waits for what is loaded.
 
         return await self.reading(inspect)
+
+    async def acknowledge(self) -> None:
+        """Take note of what was lost: sessions that are missing, and rows at the end of others. Raise StoreFailed."""
+
+        def accept(connection: sqlite3.Connection) -> None:
+            sessions = tables.listed(connection)
+            for session in sessions:
+                last = tables.last_seq(connection, session.number)
+                if self.leases.marked(session.number) > last and self.leases.take(session.number):
+                    try:
+                        checked_epoch(connection, session, self, last)
+                    finally:
+                        self.leases.let_go(session.number)
+            tables.acknowledge(connection)
+            present = {session.number for session in sessions}
+            for number in range(1, self.leases.highest + 1):
+                if number not in present and self.leases.marked(number):
+                    self.leases.bury(number)
+
+        await self.writing(accept)
 
     async def salvage(self, problem: JournalDamaged) -> None:
         """Replace the file, in which ``problem`` was met, by what is readable of it: see `notices`.
@@ -228,7 +247,8 @@ class Journal(Look):
     def suspect(self, problem: BaseException) -> None:
         """If that is damage, see to it that the file is salvaged when it is next opened, or a session resumed."""
         if isinstance(problem, JournalDamaged):
-            self.leases.mark({SUSPECTED: 1})
+            with suppress(StoreFailed):  # the damage itself is what the caller must learn
+                self.leases.mark({SUSPECTED: 1})
 
     def _check_unsuspected(self) -> None:
         """Raise JournalDamaged if damage was met, and the file is ours alone: until then, what is whole can be used."""
@@ -272,6 +292,8 @@ class Journal(Look):
             migrate(connection, self.path)
             tables.listed(connection, limit=1)
             self._check_unsuspected()
+            if tables.reserve(connection, self.leases.highest):
+                self.note(f"{self.path} lacks sessions that were kept in it: zot sessions check tells which")
         except BaseException:
             connection.close()
             raise

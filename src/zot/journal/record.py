@@ -20,6 +20,7 @@ from zot.journal.summary import Summary, added, summarise
 from zot.journal.tables import SessionRecord, all_changes, find, last_run, newest_count, rows_after, standing
 from zot.journal.ticket import Ticket
 from zot.journal.writer import Writer
+from zot.messages import timestamp
 from zot.store import Allowed, Change, Row
 
 T = TypeVar("T")
@@ -380,11 +381,13 @@ def checked_epoch(connection: sqlite3.Connection, session: SessionRecord, files:
 
     The epoch changes if rows that were once safe may be gone, for their numbers are then given again: a later number is
     known to have been safe, or the machine went down while the session ran, and only then can the disk be behind. So it
-    does if the session was deleted and is in the file all the same, which then is an earlier one.
+    does if the session was deleted and is in the file all the same, which then is an earlier one. What is known to be
+    lost stays on record (`tables.TAIL`).
     """
     marked = files.leases.marked(session.number)
     if marked > last:
         files.note(f"session {session.id!r}: rows {last + 1} to {marked} were lost")
+        tables.lose(connection, session.number, (tables.TAIL, last + 1, marked), timestamp())
     elif not files.leases.is_buried(session.number) and (
         session.owner is None or session.owner.parked or session.owner.boot == boot_id()
     ):

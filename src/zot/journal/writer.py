@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from zot.errors import StoreFailed
+from zot.errors import StoreFailed, UnmarkedRows
 from zot.journal.database import explained
 from zot.journal.mailbox import Mailboxes
 from zot.journal.parcel import Parcel, Sender, insert
@@ -313,8 +313,8 @@ class Writer:
         self.check_file()
         try:
             self._mark({parcel.sender.number: parcel.last for parcel in parcels})
-        except OSError as problem:  # the rows are safe; only a loss of them could go unnoticed
-            log.warning("the lock file of %s cannot be written: %s", self._path, problem)
+        except UnmarkedRows as problem:  # the rows are safe; only a loss of them could go unnoticed
+            log.warning("%s", problem)
 
     def check_file(self) -> None:
         """Raise StoreFailed if what was written is in a file that nobody will find any more."""
