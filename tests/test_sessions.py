@@ -297,8 +297,11 @@ def test_a_rewind_that_does_not_say_where_to_is_called_in_a_wrong_way(shell: She
 
 
 def test_damage_elsewhere_can_wait_until_nobody_else_has_the_file_open(shell: Shell) -> None:
-    shell.ask("!echo Yes", "--session", "s")
+    for name in ("s", "damaged"):
+        shell.ask("!echo Yes", "--session", name)
     journal = str(shell.home / "journal.db")
+    with closing(sqlite3.connect(journal)) as connection, connection:
+        connection.execute("UPDATE chunks SET body = CAST(replace(body, 'Yes', 'No!') AS BLOB) WHERE session = 2")
     assert suspect(journal)
     other = Leases(f"{journal}.lock")
     assert other.share()
@@ -307,6 +310,16 @@ def test_damage_elsewhere_can_wait_until_nobody_else_has_the_file_open(shell: Sh
     out, err, code = shell.ask("!echo three", "--session", "s")
     assert (out, code) == ("three\n", 0)
     assert err.startswith(f"{journal} was damaged; what could be read is in a new file")
+
+
+def test_a_disk_that_failed_to_be_read_once_has_damaged_nothing(shell: Shell) -> None:
+    shell.ask("!echo Yes", "--session", "s")
+    journal = str(shell.home / "journal.db")
+    assert suspect(journal)
+    told = "was found damaged; every byte of it is right, so a read must have failed: look at the disk\n"
+    assert shell.ask("!echo two", "--session", "s") == ("two\n", f"{journal} {told}", 0)
+    assert shell.ask("!echo three", "--session", "s") == ("three\n", "", 0)
+    assert not [*shell.home.glob("*.damaged-*")]
 
 
 ACCEPT = "put a backup in its place, or accept the loss with: zot sessions check --acknowledge\n"

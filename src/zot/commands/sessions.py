@@ -142,11 +142,12 @@ def main(argv: Sequence[str]) -> int:
 async def _run(name: str, subcommand: Subcommand, request: Request, path: str) -> int:
     import asyncio
 
+    from zot.journal.database import is_there
     from zot.journal.journal import Journal
     from zot.journal.lease import read_marks
     from zot.journal.look import can_be_written, look
 
-    if name != "import" and not await asyncio.to_thread(os.path.exists, path):
+    if name != "import" and not await asyncio.to_thread(is_there, path):
         if name == "check" and any(await asyncio.to_thread(lambda: read_marks(f"{path}.lock"))):
             return await check(path, request)
         if not subcommand.alone:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -70,15 +70,29 @@ class Clock(msgspec.Struct, frozen=True):
             connection.execute("INSERT INTO clock (boot, started) VALUES (?, ?)", (self.boot, started))
 
 
+_COLUMNS = ", ".join(Kept.__struct_fields__)
 _SAME = "session = ? AND key = ? AND request = ?"
 
 
 def find(connection: sqlite3.Connection, asked: Asked) -> Kept | None:
     """Return what is known of a request. Raise JournalDamaged."""
-    names = Kept.__struct_fields__
-    row = connection.execute(f"SELECT {', '.join(names)} FROM answers WHERE {_SAME}", _place(asked)).fetchone()
+    row = connection.execute(f"SELECT {_COLUMNS} FROM answers WHERE {_SAME}", _place(asked)).fetchone()
+    return None if row is None else _kept(row)
+
+
+def unreadable_answers(connection: sqlite3.Connection) -> Iterator[str]:
+    """Yield what is wrong with entries of requests, in words."""
+    (has_answers,) = connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'answers'").fetchone()
+    for row in connection.execute(f"SELECT {_COLUMNS} FROM answers") if has_answers else ():
+        try:
+            _kept(row)
+        except JournalDamaged as problem:
+            yield str(problem)
+
+
+def _kept(row: Sequence[object]) -> Kept:
     try:
-        return None if row is None else msgspec.convert(dict(zip(names, row, strict=True)), learned(Kept))
+        return msgspec.convert(dict(zip(Kept.__struct_fields__, row, strict=True)), learned(Kept))
     except msgspec.ValidationError as problem:  # a damaged page may hold anything
         raise JournalDamaged(f"the entry of a request cannot be read: {problem}") from problem
 

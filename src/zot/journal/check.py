@@ -11,8 +11,9 @@ from contextlib import closing, suppress
 import msgspec
 
 from zot.errors import JournalDamaged, StoreFailed, UserError
+from zot.journal.answers import unreadable_answers
 from zot.journal.chunks import referred, unpack, verified
-from zot.journal.database import STEPS, connect_to_look, explained, is_damage, is_of_later
+from zot.journal.database import STEPS, connect_to_look, explained, is_damage, is_of_later, is_there
 from zot.journal.lease import read_marks
 from zot.journal.tables import ACKNOWLEDGED, CHUNK, TAIL, SessionRecord, listed, losses
 
@@ -54,12 +55,12 @@ class _Findings:
 def look_at(path: str) -> Report:
     """Look at a journal without opening it for anything else: one that is damaged stays as it is.
 
-    Raise FileNotFoundError.
+    Raise StoreFailed.
     """
     marks = read_marks(f"{path}.lock")  # before the rows: whoever writes them marks them afterwards
-    if not os.path.exists(path) and any(marks[1:]):
-        return _nothing_left("it is missing, although sessions were kept in it")
-    os.stat(path)
+    if not is_there(path):
+        is_lost = any(marks[1:])
+        return _nothing_left("it is missing, although sessions were kept in it") if is_lost else Report(0, 0, ())
     try:
         connection = connect_to_look(path)
     except sqlite3.Error as problem:
@@ -165,6 +166,7 @@ def inspect(connection: sqlite3.Connection, marks: Sequence[int] = ()) -> Report
             if session.number < len(marks) and marks[session.number] > last:
                 found.lost.append(f"session {session.id!r}: rows {last + 1} to {marks[session.number]} are missing")
         found.problems += _blobs(connection)
+        found.problems += [f"the answers of host: {problem}" for problem in unreadable_answers(connection)]
     except (sqlite3.Error, JournalDamaged) as problem:
         # An error of the disk is no damage: what cannot be read now may be there.
         unreadable = isinstance(problem, sqlite3.Error) and not is_damage(problem)

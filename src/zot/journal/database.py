@@ -106,6 +106,18 @@ def prepare(path: str) -> None:
         raise StoreFailed(f"the journal {path} cannot be opened: {problem.strerror}") from problem
 
 
+def is_there(path: str) -> bool:
+    """True if there is such a file. Raise StoreFailed if nobody can tell: it is not missing then."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) else problem
+        raise StoreFailed(f"{path} cannot be looked at ({reason}): look at its disk and its permissions") from problem
+    return True
+
+
 def connect(path: str) -> sqlite3.Connection:
     """Open the file as it is. Raise sqlite3.Error, JournalDamaged. SQLite closes its descriptors in children."""
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
@@ -225,7 +237,7 @@ def explained(problem: sqlite3.Error, path: str) -> StoreFailed:
                 f"the session is not in {path} any more, or somebody else wrote it ({problem}): resume it"
             )
         case _:
-            return StoreFailed(f"{path} failed ({problem})")
+            return StoreFailed(f"{path} cannot be used ({problem}): look at its disk, then resume")
 
 
 def _version(connection: sqlite3.Connection) -> int:

@@ -17,7 +17,7 @@ import msgspec
 
 from zot.errors import JournalDamaged, NoSuchSession, StoreFailed
 from zot.journal import tables
-from zot.journal.database import connect, explained, migrate, prepare, replacement, rewrite
+from zot.journal.database import connect, explained, is_damage, is_there, migrate, prepare, replacement, rewrite
 from zot.journal.lease import SUSPECTED, Leases
 from zot.journal.look import Look
 from zot.journal.readers import Readers
@@ -301,7 +301,7 @@ class Journal(Look):
 
     def _finish_salvage(self) -> None:
         """Somebody may have died while the file was replaced. Raise StoreFailed if others use it."""
-        if not os.path.exists(replacement(self.path)):
+        if not is_there(replacement(self.path)):
             return
         if not self.leases.own():
             raise StoreFailed(f"{self.path} is being replaced by another process: wait for its end")
@@ -319,12 +319,29 @@ class Journal(Look):
         try:
             from zot.journal.salvage import salvage
 
-            notices = salvage(self.path)
+            notices = [] if self._is_whole(problem) else salvage(self.path)
             self.leases.mark({SUSPECTED: 0})
         finally:
             self.leases.share()
         for notice in notices:
             self.note(notice)
+
+    def _is_whole(self, problem: StoreFailed) -> bool:
+        """True if what was taken for damage is none: SQLite also calls it damage if the disk fails to read a page once.
+
+        What we found ourselves, by a checksum or by the tables, needs no second look.
+        """
+        cause = problem.__cause__
+        if not (self.leases.marked(SUSPECTED) or (isinstance(cause, sqlite3.Error) and is_damage(cause))):
+            return False
+        from zot.journal.check import look_at
+
+        # Twice: a disk that fails now and then may fail the next time, too.
+        reports = (look_at(self.path) for _ in range(2))
+        if all(len(report.problems) > len(report.lost) for report in reports):
+            return False
+        log.warning("%s; every byte of it is right, so a read must have failed: look at the disk", problem)
+        return True
 
     def _replace(self, problem: StoreFailed, file: int) -> None:
         """The file turned out to be damaged while it was in use: stop, salvage, start again.
