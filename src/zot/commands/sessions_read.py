@@ -228,6 +228,8 @@ async def _remedy(path: str, report: Report) -> str:
     """Return what can be done about the problems of a journal; damage is remembered."""
     if report.lost and len(report.lost) == len(report.problems):
         return "put a backup in its place, or accept the loss with: zot sessions check --acknowledge"
+    if report.unreadable:
+        return f"{path} cannot be read: look at its disk and its permissions, then check again"
     remembered = report.damaged and await asyncio.to_thread(suspect, path)
     opened = "the next session that is opened" if remembered else "opening the session"
     return f"{opened} saves what is readable"

@@ -24,7 +24,8 @@ class Report(msgspec.Struct, frozen=True):
     ``repaired`` tells what was lost once, and when the rest of it was saved: nothing is wrong with that any more.
     ``lost`` has those of the problems that no repair can help: they stay until a person acknowledges them.
     ``unknown`` tells which rows are as they were written, but of a kind that this zot does not know.
-    ``damaged`` is true if the contents are not what was written, which opening the file may not notice.
+    ``damaged`` is true if the contents are not what was written, which opening the file may not notice; ``unreadable``
+    if nobody can tell, because the disk cannot be read now.
     """
 
     sessions: int
@@ -34,6 +35,7 @@ class Report(msgspec.Struct, frozen=True):
     damaged: bool = False
     lost: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    unreadable: bool = False
 
 
 class _Findings:
@@ -64,7 +66,7 @@ def look_at(path: str) -> Report:
     try:
         connection = connect_to_look(path)
     except sqlite3.Error as problem:
-        return Report(0, 0, (f"the file: {problem}",))
+        return Report(0, 0, (f"the file: {problem}",), unreadable=not is_damage(problem))
     try:
         connection.execute("BEGIN")
         (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -76,7 +78,7 @@ def look_at(path: str) -> Report:
             return _nothing_left("it is empty, although sessions were kept in it")
         return _with_gone(inspect(connection, marks), connection, marks, path) if version else Report(0, 0, ())
     except sqlite3.Error as problem:
-        return Report(0, 0, (f"the file: {problem}",))
+        return Report(0, 0, (f"the file: {problem}",), unreadable=not is_damage(problem))
     finally:
         connection.close()
 
@@ -173,7 +175,7 @@ def inspect(connection: sqlite3.Connection, marks: Sequence[int] = ()) -> Report
         found.problems.append(f"the file: {problem}")
     damaged = bool(found.problems) and not unreadable
     problems = (*found.problems, *found.lost)
-    rest = (tuple(found.repaired), damaged, tuple(found.lost), tuple(found.unknown))
+    rest = (tuple(found.repaired), damaged, tuple(found.lost), tuple(found.unknown), unreadable)
     return Report(len(sessions), found.rows, problems, *rest)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import struct
 import threading
@@ -18,6 +19,8 @@ from collections.abc import Mapping
 from itertools import groupby
 
 from zot.errors import StoreFailed, UnmarkedRows
+
+log = logging.getLogger("zot")
 
 #: struct flock, padded to its size; its pid must be 0 for a lock that belongs to the open file.
 FLOCK = "hhqqi0q"
@@ -78,7 +81,10 @@ class Leases:
         with self._guard:
             if number in self._held:
                 self._held.remove(number)
-                self._lock(fcntl.F_UNLCK, number)
+                try:
+                    self._lock(fcntl.F_UNLCK, number)
+                except StoreFailed as problem:  # others wait until we end, but what was written is safe
+                    log.warning("%s", problem)
 
     def share(self) -> bool:
         """Say that the journal is in use here. False while somebody replaces it."""
@@ -195,9 +201,12 @@ class Leases:
         return True
 
     def _failed(self, what: str, problem: OSError) -> StoreFailed:
-        return StoreFailed(
-            f"the lock file {self.path} cannot be {what} ({problem.strerror}): look at its disk and its permissions"
-        )
+        return lock_failed(self.path, what, problem)
+
+
+def lock_failed(path: str, what: str, problem: OSError) -> StoreFailed:
+    """Return what the user may see if a lock file cannot be opened, locked, read or written."""
+    return StoreFailed(f"the lock file {path} cannot be {what} ({problem.strerror}): look at its disk and permissions")
 
 
 def read_marks(path: str) -> tuple[int, ...]:
