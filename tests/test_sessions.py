@@ -254,7 +254,8 @@ def test_a_check_says_what_is_wrong_and_changes_nothing(shell: Shell) -> None:
         connection.execute("UPDATE chunks SET body = CAST(replace(body, 'Yes', 'No!') AS BLOB) WHERE kind = 0")
     before = journal.read_bytes()
     out, err, code = shell.sessions("check")
-    assert (err, code) == ("zot: 4 problems; the next session that is opened saves what is readable\n", 1)
+    told = f"zot: 4 problems in {journal}; the next session that is opened saves what is readable\n"
+    assert (err, code) == (told, 1)
     assert out.split("\n")[0].startswith("session 's': ")
     assert json.loads(shell.sessions("check", "--json").out)["problems"] == out.split("\n")[:-1]
     assert journal.read_bytes() == before
@@ -330,7 +331,7 @@ def test_a_lost_end_of_a_session_is_a_problem_until_it_is_acknowledged(shell: Sh
     journal = shell.home / "journal.db"
     with closing(sqlite3.connect(journal)) as connection, connection:
         connection.execute("DELETE FROM chunks WHERE first > 6")
-    told = f"zot: 1 problem; {ACCEPT}"
+    told = f"zot: 1 problem in {shell.home}/journal.db; {ACCEPT}"
     assert shell.sessions("check") == ("session 's': rows 7 to 11 are missing\n", told, 1)
     assert shell.ask("!echo two", "--session", "s") == ("two\n", "session 's': rows 7 to 11 were lost\n", 0)
     assert shell.ask("!echo three", "--session", "s") == ("three\n", "", 0)
@@ -361,11 +362,11 @@ def test_a_session_that_is_missing_altogether_is_reported_and_no_other_is_blamed
     shell.ask("!echo Two", "--session", "second")
     journal.write_bytes(before)  # what a copy of this file alone is, while another process has it open
     gone = "session number 2: all of it is missing, 11 rows\n"
-    assert shell.sessions("check") == (gone, f"zot: 1 problem; {ACCEPT}", 1)
+    assert shell.sessions("check") == (gone, f"zot: 1 problem in {shell.home}/journal.db; {ACCEPT}", 1)
     told = f"{journal} lacks sessions that were kept in it: zot sessions check tells which\n"
     assert shell.ask("!echo Three", "--session", "third") == ("Three\n", told, 0)
     assert shell.ask("!echo Four", "--session", "fourth") == ("Four\n", "", 0)
-    assert shell.sessions("check") == (gone, f"zot: 1 problem; {ACCEPT}", 1)
+    assert shell.sessions("check") == (gone, f"zot: 1 problem in {shell.home}/journal.db; {ACCEPT}", 1)
     verdict = "3 sessions, 33 rows: everything is as it was written\n"
     assert shell.sessions("check", "--acknowledge") == (verdict, "zot: 1 problem acknowledged\n", 0)
     assert shell.sessions("check") == (verdict, "", 0)
@@ -388,7 +389,7 @@ def test_a_journal_of_which_nothing_is_left_is_reported(shell: Shell, what: str)
     else:
         journal.unlink()
     told = f"the file: it is {what}, although sessions were kept in it\n"
-    assert shell.sessions("check") == (told, f"zot: 1 problem; {ACCEPT}", 1)
+    assert shell.sessions("check") == (told, f"zot: 1 problem in {shell.home}/journal.db; {ACCEPT}", 1)
     out, _, code = shell.sessions("check", "--acknowledge")
     assert (out, code) == ("0 sessions, 0 rows: everything is as it was written\n", 0)
 

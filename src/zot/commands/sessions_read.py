@@ -220,7 +220,7 @@ async def check(path: str, request: Request) -> int:
     if report.unknown:
         remark("this zot does not know some kinds of rows: update it to read those sessions")
     if report.problems:
-        remark(f"{counted(len(report.problems), 'problem')}; {await _remedy(path, report)}")
+        remark(f"{counted(len(report.problems), 'problem')} in {path}; {await _remedy(path, report)}")
     return 1 if report.problems else 0
 
 
@@ -229,7 +229,7 @@ async def _remedy(path: str, report: Report) -> str:
     if report.lost and len(report.lost) == len(report.problems):
         return "put a backup in its place, or accept the loss with: zot sessions check --acknowledge"
     if report.unreadable:
-        return f"{path} cannot be read: look at its disk and its permissions, then check again"
+        return "it cannot be read: look at its disk and its permissions, then check again"
     remembered = report.damaged and await asyncio.to_thread(suspect, path)
     opened = "the next session that is opened" if remembered else "opening the session"
     return f"{opened} saves what is readable"
