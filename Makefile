@@ -19,7 +19,7 @@ QUICK := tests/wire tests/agent tests/docs/test_schema.py tests/test_schema.py t
 # Further Pythons of this machine, one of each version. Each gets an environment of its own inside $(VENV).
 PYTHONS ?= $(shell $(PYTHON) scripts/pythons.py)
 
-.PHONY: demo test test-all test-quick check bench clean format lab-agents
+.PHONY: demo test test-all test-quick check bench clean format lab-agents faults
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
@@ -57,6 +57,10 @@ bench: $(STAMP)
 # Real agents from npm and PyPI, installed on the first run. AGENTS="codex pi --scene shell" runs a part.
 lab-agents: $(STAMP)
 	@$(BIN)/python scripts/lab_agents.py $(AGENTS)
+
+# Every system call on our own files fails once, and zot dies at each: minutes. The tests try a few of them.
+faults: $(STAMP)
+	@$(BIN)/python scripts/faults.py
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "zot needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Try: make PYTHON=/path/to/python3.11 ...")'

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
 
 from measure import Row, median, spread
 from subject import HERE, Subject
@@ -13,6 +16,7 @@ from subject import HERE, Subject
 _TURNS = 210
 _EARLY = slice(1, 21)
 _LATE = slice(189, 210)
+_WARM = 20
 #: A conversation is compacted every 200 turns or so, so these see the same, many times.
 _MANY = 10_000
 _YOUNG = slice(1_000, 3_000)
@@ -26,7 +30,27 @@ def growth(subjects: Sequence[Subject], rounds: int) -> list[Row]:
         for subject in subjects:
             turns = _turns(subject)
             times[subject.name].append((median(turns[_EARLY]), median(turns[_LATE])))
-    return [_row(subject.name, times[subject.name]) for subject in subjects]
+    return [row for subject in subjects for row in (_row(subject.name, times[subject.name]), _kept(subject))]
+
+
+def _kept(subject: Subject) -> Row:
+    """A warm turn in a journal: two of its transactions wait for the disk, which the reference does, too."""
+    with tempfile.TemporaryDirectory(prefix="zot-bench-") as directory:
+        kept = median(_run(subject, str(_WARM + 40), f"{directory}/journal.db")["times"][_WARM:])
+        synced = median([_sync_s(Path(directory) / "synced", number) for number in range(40)])
+    memory = median(_turns(subject)[_EARLY])
+    detail = f"{kept * 1e3:.2f} ms / ({memory * 1e3:.2f} ms in memory + 2 syncs of {synced * 1e3:.2f} ms)"
+    return Row("session: a warm turn, kept", subject.name, kept / (memory + 2 * synced), detail=detail)
+
+
+def _sync_s(path: Path, number: int) -> float:
+    """Return how long the disk takes to have one more page of a file."""
+    with open(path, "ab") as file:
+        file.write(bytes([number]) * 4096)
+        file.flush()
+        began = perf_counter()
+        os.fsync(file.fileno())
+        return perf_counter() - began
 
 
 def endurance(subjects: Sequence[Subject], rounds: int) -> list[Row]:

@@ -307,6 +307,9 @@ class SlowStore:
             self._changed.clear()
             await self._changed.wait()
 
+    async def synced(self) -> None:
+        await self.settled()
+
     async def read(self, after: int, limit: int) -> list[tuple[int, Row]]:
         raise NotImplementedError
 

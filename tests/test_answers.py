@@ -14,6 +14,7 @@ from zot.agent.compaction import Summary, summary_of
 from zot.answers import Answer, Demand, Once, Standing, answer_of, fingerprint
 from zot.errors import AlreadyAnswered, SessionBusy
 from zot.events import AgentEvent, AssistantMessage, Done, Error, TurnEnd, TurnStart, Usage, UserMessage
+from zot.journal.answers import Clock
 from zot.journal.journal import Journal
 from zot.journal.record import Record
 from zot.messages import ZERO, Message, TextBlock
@@ -24,11 +25,18 @@ NOW = "2026-01-31T12:00:00.000Z"
 HELLO = Answer("Hello", 3, 2)
 
 
-class Clock:
-    now = 1000.0
+class Machine:
+    """A machine whose clocks a test sets: how long it has been up, and what it takes for the time."""
 
-    def __call__(self) -> float:
-        return self.now
+    def __init__(self) -> None:
+        self.boot, self.up, self.wall = "first", 100.0, 1000.0
+
+    def clock(self) -> Clock:
+        return Clock(self.boot, lambda: self.up, lambda: self.wall)
+
+    def wait(self, seconds: float) -> None:
+        self.up += seconds
+        self.wall += seconds
 
 
 @pytest.fixture
@@ -43,7 +51,7 @@ class Bench:
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
-        self.clock = Clock()
+        self.machine = Machine()
         self.came = 0.0
 
     async def once(
@@ -58,7 +66,9 @@ class Bench:
         record, _ = await self.journal.resume("s")
         self.came += 1.0
         demand = Demand("s", "r", prompt, "a", key, ttl_s, came=self.came, deadline=0.0)
-        return Once(self.journal, record, demand, now=self.clock, polite_s=polite_s, again_s=again_s), record
+        return Once(
+            self.journal, record, demand, clock=self.machine.clock(), polite_s=polite_s, again_s=again_s
+        ), record
 
     async def run(self, *events: AgentEvent, key: str | None = "k", prompt: str = "hi") -> Once:
         """Let a request run and say these events; nobody puts its answer on record."""
@@ -94,42 +104,72 @@ async def test_an_answer_that_got_out_is_given_again_for_its_time(bench: Bench) 
     await once.keep(HELLO)
     await once.delivered()
     again, record = await bench.once()
-    bench.clock.now += 59.9
+    bench.machine.wait(59.9)
     assert await again.kept() == HELLO
     with pytest.raises(AlreadyAnswered) as caught:
         await record.begin()
     assert caught.value.answer == b'{"text":"Hello","prompt_tokens":3,"completion_tokens":2}'
-    bench.clock.now += 0.2
+    bench.machine.wait(0.2)
     assert await again.kept() is None
     await record.begin()
     record.end()
     assert again.standing is Standing.NOWHERE
 
 
-async def test_a_clock_that_is_set_back_does_not_make_an_answer_last_for_ever(bench: Bench) -> None:
+@pytest.mark.parametrize("step_s", [-3600.0, 3600.0])
+async def test_setting_the_clock_neither_repeats_a_request_nor_makes_its_answer_last_longer(
+    bench: Bench, step_s: float
+) -> None:
+    once = await bench.run(*said("Hello"), Done())
+    await once.keep(HELLO)
+    bench.machine.wall += step_s
+    await once.delivered()
+    again, record = await bench.once()
+    bench.machine.wall -= 2 * step_s
+    bench.machine.wait(59.9)
+    assert await again.kept() == HELLO
+    with pytest.raises(AlreadyAnswered):
+        await record.begin()
+    bench.machine.wait(0.2)
+    assert await again.kept() is None
+    await record.begin()
+    record.end()
+    assert again.standing is Standing.NOWHERE
+
+
+async def test_after_a_restart_with_the_clock_set_back_an_answer_is_given_for_its_time(bench: Bench) -> None:
     once = await bench.run(*said("Hello"), Done())
     await once.keep(HELLO)
     await once.delivered()
+    bench.machine.boot, bench.machine.up, bench.machine.wall = "second", 1.0, -5000.0
     again, record = await bench.once()
-    bench.clock.now -= 59.9
     assert await again.kept() == HELLO
-    bench.clock.now -= 0.2
-    assert await again.kept() is None
+    with pytest.raises(AlreadyAnswered):
+        await record.begin()
+    other, record = await bench.once("another key")  # the first to be written since the restart
     await record.begin()
     record.end()
-    assert again.standing is Standing.NOWHERE
+    bench.machine.wait(59.0)
+    assert await again.kept() == HELLO
+    bench.machine.wait(1.1)
+    assert await again.kept() is None
+    # A clock that is right again counts for the time between two starts.
+    await other.keep(HELLO)
+    bench.machine.boot, bench.machine.up, bench.machine.wall = "third", 1.0, 5000.0
+    late, _ = await bench.once("another key")
+    assert await late.kept() is None
 
 
 async def test_one_that_did_not_is_given_again_for_longer(bench: Bench) -> None:
     once = await bench.run(*said("Hello"), Done())
     await once.keep(HELLO)
-    bench.clock.now += 599
+    bench.machine.wait(599)
     again, _ = await bench.once()
     assert await again.kept() == HELLO
     await again.delivered()
-    bench.clock.now += 59
+    bench.machine.wait(59)
     assert await again.kept() == HELLO
-    bench.clock.now += 2
+    bench.machine.wait(2)
     assert await again.kept() is None
 
 
@@ -144,10 +184,10 @@ async def test_whoever_died_before_the_answer_was_on_record_has_given_it(bench: 
 async def test_an_answer_is_put_on_record_once(bench: Bench) -> None:
     once = await bench.run(*said("Hello"), Done())
     await once.keep(HELLO)
-    bench.clock.now += 599
+    bench.machine.wait(599)
     await once.keep(Answer("Another", 1, 1))
     assert await once.kept() == HELLO
-    bench.clock.now += 2
+    bench.machine.wait(2)
     assert await once.kept() is None
 
 
@@ -195,12 +235,12 @@ async def test_an_answer_above_what_others_said_is_given(bench: Bench) -> None:
 
 async def test_nothing_is_gone_on_with_after_a_long_time(bench: Bench) -> None:
     await bench.run(TurnStart(1))
-    bench.clock.now += 600
+    bench.machine.wait(600)
     patient, record = await bench.once(ttl_s=601)
     await record.begin()
     record.end()
     assert patient.standing is Standing.LAST
-    bench.clock.now += 600
+    bench.machine.wait(600)
     assert await bench.stands() is False
 
 

@@ -29,6 +29,7 @@ from zot.journal import database
 from zot.journal.check import look_at
 from zot.journal.chunks import Chunk
 from zot.journal.journal import Journal
+from zot.journal.lease import suspect
 from zot.journal.tables import put
 from zot.journal.writer import Writer
 from zot.messages import CallBlock, ImageBlock, Message, ResultBlock, TextBlock
@@ -457,9 +458,25 @@ async def test_rows_of_another_version_are_no_damage(tmp_path: Path) -> None:
     with pytest.raises(StoreFailed, match="row 1 cannot be understood, another zot wrote them") as caught:
         await journal.resume("one")
     assert not isinstance(caught.value, JournalDamaged)
-    assert (await journal.check()).problems != ()
+    report = await journal.check()
+    assert (report.problems, report.damaged, report.rows) == ((), False, 1)
+    assert [told.startswith("session 'one': row 1 cannot be understood") for told in report.unknown] == [True]
     assert journal.notices == []
     await journal.close()
+
+
+async def test_what_is_there_twice_is_repaired_once(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    await fill(path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        number, kind, first = connection.execute("SELECT session, kind, first FROM chunks WHERE first > 3").fetchone()
+        put(connection, Chunk(number, 1 - kind, first, 1, 1, b'{"type":"done"}\n'))
+    for copies in (1, 1):
+        if look_at(str(path)).damaged:
+            suspect(str(path))
+        await (await Journal.open(path)).close()
+        assert len([*tmp_path.glob("journal.db.damaged-*")]) == copies
+    assert look_at(str(path)).problems == ()
 
 
 async def test_damage_that_only_writing_meets_is_repaired_when_the_file_is_opened_again(tmp_path: Path) -> None:

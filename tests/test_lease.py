@@ -173,5 +173,5 @@ def test_the_lock_file_is_its_owners_alone(path: Path) -> None:
 
 
 def test_where_no_lock_file_can_be_that_is_said(tmp_path: Path) -> None:
-    with pytest.raises(StoreFailed, match="cannot be opened: No such file"):
+    with pytest.raises(StoreFailed, match=r"cannot be opened \(No such file or directory\): look at"):
         Leases(str(tmp_path / "nowhere" / "lock"))

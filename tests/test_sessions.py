@@ -15,7 +15,9 @@ import pytest
 
 from harness import PATIENCE_S
 from shell import Shell
+from zot.journal.chunks import Chunk
 from zot.journal.lease import Leases, suspect
+from zot.journal.tables import put
 
 
 def test_where_nothing_was_ever_kept_nothing_is_made(shell: Shell) -> None:
@@ -252,7 +254,8 @@ def test_a_check_says_what_is_wrong_and_changes_nothing(shell: Shell) -> None:
         connection.execute("UPDATE chunks SET body = CAST(replace(body, 'Yes', 'No!') AS BLOB) WHERE kind = 0")
     before = journal.read_bytes()
     out, err, code = shell.sessions("check")
-    assert (err, code) == ("zot: 4 problems; the next session that is opened saves what is readable\n", 1)
+    told = f"zot: 4 problems in {journal}; the next session that is opened saves what is readable\n"
+    assert (err, code) == (told, 1)
     assert out.split("\n")[0].startswith("session 's': ")
     assert json.loads(shell.sessions("check", "--json").out)["problems"] == out.split("\n")[:-1]
     assert journal.read_bytes() == before
@@ -295,8 +298,11 @@ def test_a_rewind_that_does_not_say_where_to_is_called_in_a_wrong_way(shell: She
 
 
 def test_damage_elsewhere_can_wait_until_nobody_else_has_the_file_open(shell: Shell) -> None:
-    shell.ask("!echo Yes", "--session", "s")
+    for name in ("s", "damaged"):
+        shell.ask("!echo Yes", "--session", name)
     journal = str(shell.home / "journal.db")
+    with closing(sqlite3.connect(journal)) as connection, connection:
+        connection.execute("UPDATE chunks SET body = CAST(replace(body, 'Yes', 'No!') AS BLOB) WHERE session = 2")
     assert suspect(journal)
     other = Leases(f"{journal}.lock")
     assert other.share()
@@ -307,15 +313,137 @@ def test_damage_elsewhere_can_wait_until_nobody_else_has_the_file_open(shell: Sh
     assert err.startswith(f"{journal} was damaged; what could be read is in a new file")
 
 
-def test_a_check_misses_what_was_once_safe_at_the_end_of_a_session(shell: Shell) -> None:
+def test_a_disk_that_failed_to_be_read_once_has_damaged_nothing(shell: Shell) -> None:
+    shell.ask("!echo Yes", "--session", "s")
+    journal = str(shell.home / "journal.db")
+    assert suspect(journal)
+    told = "was found damaged; every byte of it is right, so a read must have failed: look at the disk\n"
+    assert shell.ask("!echo two", "--session", "s") == ("two\n", f"{journal} {told}", 0)
+    assert shell.ask("!echo three", "--session", "s") == ("three\n", "", 0)
+    assert not [*shell.home.glob("*.damaged-*")]
+
+
+ACCEPT = "put a backup in its place, or accept the loss with: zot sessions check --acknowledge\n"
+
+
+def test_a_lost_end_of_a_session_is_a_problem_until_it_is_acknowledged(shell: Shell) -> None:
     shell.ask("!echo Yes", "--session", "s")
     journal = shell.home / "journal.db"
     with closing(sqlite3.connect(journal)) as connection, connection:
         connection.execute("DELETE FROM chunks WHERE first > 6")
-    told = "zot: 1 problem; opening the session saves what is readable\n"
+    told = f"zot: 1 problem in {shell.home}/journal.db; {ACCEPT}"
     assert shell.sessions("check") == ("session 's': rows 7 to 11 are missing\n", told, 1)
     assert shell.ask("!echo two", "--session", "s") == ("two\n", "session 's': rows 7 to 11 were lost\n", 0)
+    assert shell.ask("!echo three", "--session", "s") == ("three\n", "", 0)
+    for _ in range(2):
+        out, err, code = shell.sessions("check")
+        assert out.startswith("session 's': rows 7 to 11 were lost, noticed at 20")
+        assert (err, code) == (told, 1)
+    out, err, code = shell.sessions("check", "--acknowledge")
+    assert (err, code) == ("zot: 1 problem acknowledged\n", 0)
+    assert out.split("\n")[0].endswith("Z, and acknowledged")
+    assert shell.sessions("check") == (out, "", 0)
+    assert not [*shell.home.glob("*.damaged-*")]
+
+
+def test_a_loss_is_acknowledged_before_anybody_opens_the_session(shell: Shell) -> None:
+    shell.ask("!echo Yes", "--session", "s")
+    with closing(sqlite3.connect(shell.home / "journal.db")) as connection, connection:
+        connection.execute("DELETE FROM chunks WHERE first > 6")
+    assert shell.sessions("check", "--acknowledge").code == 0
     assert shell.sessions("check").code == 0
-    journal.write_bytes(b"")
-    out, _, code = shell.sessions("check")
-    assert (out, code) == ("the file: it is empty, although sessions were kept in it\n", 1)
+    assert shell.ask("!echo two", "--session", "s") == ("two\n", "", 0)
+
+
+def test_a_session_that_is_missing_altogether_is_reported_and_no_other_is_blamed(shell: Shell) -> None:
+    shell.ask("!echo One", "--session", "first")
+    journal = shell.home / "journal.db"
+    before = journal.read_bytes()
+    shell.ask("!echo Two", "--session", "second")
+    journal.write_bytes(before)  # what a copy of this file alone is, while another process has it open
+    gone = "session number 2: all of it is missing, 11 rows\n"
+    assert shell.sessions("check") == (gone, f"zot: 1 problem in {shell.home}/journal.db; {ACCEPT}", 1)
+    told = f"{journal} lacks sessions that were kept in it: zot sessions check tells which\n"
+    assert shell.ask("!echo Three", "--session", "third") == ("Three\n", told, 0)
+    assert shell.ask("!echo Four", "--session", "fourth") == ("Four\n", "", 0)
+    assert shell.sessions("check") == (gone, f"zot: 1 problem in {shell.home}/journal.db; {ACCEPT}", 1)
+    verdict = "3 sessions, 33 rows: everything is as it was written\n"
+    assert shell.sessions("check", "--acknowledge") == (verdict, "zot: 1 problem acknowledged\n", 0)
+    assert shell.sessions("check") == (verdict, "", 0)
+
+
+def test_a_session_that_was_deleted_is_not_missed(shell: Shell) -> None:
+    for name in ("one", "two"):
+        shell.ask("!echo Yes", "--session", name)
+    shell.sessions("delete", "two", "--yes")
+    assert shell.sessions("check") == ("1 session, 11 rows: everything is as it was written\n", "", 0)
+    assert shell.ask("!echo Three", "--session", "three") == ("Three\n", "", 0)
+
+
+@pytest.mark.parametrize("what", ["empty", "missing"])
+def test_a_journal_of_which_nothing_is_left_is_reported(shell: Shell, what: str) -> None:
+    shell.ask("!echo Yes", "--session", "s")
+    journal = shell.home / "journal.db"
+    if what == "empty":
+        journal.write_bytes(b"")
+    else:
+        journal.unlink()
+    told = f"the file: it is {what}, although sessions were kept in it\n"
+    assert shell.sessions("check") == (told, f"zot: 1 problem in {shell.home}/journal.db; {ACCEPT}", 1)
+    out, _, code = shell.sessions("check", "--acknowledge")
+    assert (out, code) == ("0 sessions, 0 rows: everything is as it was written\n", 0)
+
+
+def test_rows_of_an_unknown_kind_are_no_damage_however_often_they_are_checked(shell: Shell) -> None:
+    shell.ask("!echo Yes", "--session", "s")
+    journal = shell.home / "journal.db"
+    with closing(sqlite3.connect(journal)) as connection, connection:
+        put(connection, Chunk(1, 0, 12, 2, 2, b'{"type":"sung"}\n{"type":"danced"}\n'))
+    for number in range(3):
+        out, err, code = shell.sessions("check")
+        assert "rows 12 to 13 cannot be understood, another zot wrote them" in out
+        assert out.endswith("everything is as it was written\n")
+        assert (err, code) == ("zot: this zot does not know some kinds of rows: update it to read those sessions\n", 0)
+        assert shell.ask("!echo Yes", "--session", f"other {number}") == ("Yes\n", "", 0)
+    assert not [*shell.home.glob("*.damaged-*")]
+
+
+def test_a_backup_is_a_whole_journal_taken_while_sessions_are_written(shell: Shell) -> None:
+    shell.ask("!echo Yes", "--session", "s")
+    with closing(sqlite3.connect(shell.home / "journal.db")) as connection:
+        connection.execute("BEGIN IMMEDIATE")  # somebody writes all the while
+        connection.execute("UPDATE sessions SET title = 'half done'")
+        out, err, code = shell.sessions("backup", "copy.db")
+        connection.execute("ROLLBACK")
+    copy = shell.cwd / "copy.db"
+    assert (out, err, code) == ("", "zot: 1 session, 11 rows are in copy.db\n", 0)
+    assert copy.stat().st_mode & 0o777 == 0o600
+    assert {path.name for path in shell.cwd.iterdir()} == {"copy.db"}
+    shell.ask("!echo No", "--session", "t")
+    before = copy.read_bytes()
+    told = "zot: copy.db exists, and a backup overwrites nothing: choose another name, or remove it\n"
+    assert shell.sessions("backup", "copy.db") == ("", told, 1)
+    assert copy.read_bytes() == before
+    # Put in place of the journal, it says what is missing since.
+    for file in shell.home.iterdir():
+        file.unlink()
+    copy.rename(shell.home / "journal.db")
+    assert shell.sessions("check") == ("1 session, 11 rows: everything is as it was written\n", "", 0)
+    assert shell.ask("!echo Again", "--session", "s") == ("Again\n", "", 0)
+
+
+def test_a_backup_for_programs_names_its_file(shell: Shell) -> None:
+    shell.ask("!echo Yes", "--session", "s")
+    assert shell.told("backup", "copy.db") == [{"file": "copy.db", "sessions": 1, "rows": 11}]
+
+
+def test_a_backup_that_cannot_be_right_is_not_made(shell: Shell) -> None:
+    shell.ask("!echo Yes", "--session", "s")
+    told = "zot: {}/nowhere: no file can be made there (No such file or directory): choose another place\n"
+    assert shell.sessions("backup", "nowhere/copy.db") == ("", told.format(shell.cwd), 1)
+    with closing(sqlite3.connect(shell.home / "journal.db")) as connection, connection:
+        connection.execute("UPDATE chunks SET body = CAST(replace(body, 'Yes', 'No!') AS BLOB) WHERE kind = 0")
+    out, err, code = shell.sessions("backup", "copy.db")
+    assert (out, code) == ("", 1)
+    assert "is not what was written (session 's': row" in err
+    assert [*shell.cwd.iterdir()] == []

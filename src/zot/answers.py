@@ -7,7 +7,7 @@ import enum
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -15,7 +15,7 @@ from zot.agent.compaction import first_new
 from zot.errors import AlreadyAnswered
 from zot.events import AgentEvent, Done, Error
 from zot.journal import answers
-from zot.journal.answers import Asked, Kept
+from zot.journal.answers import Asked, Clock, Kept
 from zot.journal.journal import Journal
 from zot.journal.record import Record
 from zot.journal.summary import key_of
@@ -117,7 +117,7 @@ class Once:
         record: Record,
         demand: Demand,
         *,
-        now: Callable[[], float] = time.time,
+        clock: Clock | None = None,
         polite_s: float = _POLITE_S,
         again_s: float = _AGAIN_S,
     ) -> None:
@@ -130,7 +130,7 @@ class Once:
         self._prompt = demand.prompt
         self._ttl_s = demand.ttl_s
         self._came = demand.came
-        self._now = now
+        self._clock = Clock() if clock is None else clock
         self._polite_s = polite_s
         self._again_s = again_s
         self._ticket: Ticket | None = None
@@ -141,7 +141,9 @@ class Once:
         asked = self._asked
         if asked is None:
             return None
-        return self._replay(await self._journal.reading(lambda connection: answers.find(connection, asked)))
+        return await self._journal.reading(
+            lambda connection: self._replay(answers.find(connection, asked), self._clock.now(connection))
+        )
 
     async def turn(self, *, behind: bool = False) -> Answer | None:
         """Wait until the session seems to be free, and for us; return the answer if that is there before.
@@ -183,27 +185,32 @@ class Once:
         return None if self.standing is Standing.LAST else _continuation(self._prompt)
 
     async def keep(self, answer: Answer) -> None:
-        """Put the answer on record, before anybody is given it. Raise StoreFailed."""
+        """Put the answer on record, before anybody is given it: it survives a loss of power. Raise StoreFailed."""
         if (asked := self._asked) is not None:
             data = msgspec.json.encode(answer)
-            await self._journal.writing(lambda connection: answers.keep(connection, asked, data, now=self._now()))
+            await self._journal.writing(
+                lambda connection: answers.keep(connection, asked, data, now=self._clock.now(connection)), durable=True
+            )
 
     async def delivered(self) -> None:
         """Put on record that the answer got out. Everything said before is on record then, too. Raise StoreFailed."""
 
         def note(connection: sqlite3.Connection) -> None:
             if self._asked is not None:
-                answers.deliver(connection, self._asked, now=self._now())
+                answers.deliver(connection, self._asked, now=self._clock.now(connection))
 
         await self._journal.writing(note)
 
     def _admit(self, connection: sqlite3.Connection, newest: int) -> None:
         """In the writer's thread, as the session's only writer: say if the request must run, and from where."""
         self.leave()  # The next one may wait for us.
-        asked, now = self._asked, self._now()
+        asked = self._asked
+        if asked is not None:
+            self._clock.anchor(connection)
+        now = self._clock.now(connection)
         kept = None if asked is None else answers.find(connection, asked)
-        self.standing = self._stands(kept, newest)
-        if (answer := self._replay(kept) or self._finished(connection, kept)) is not None:
+        self.standing = self._stands(kept, newest, now)
+        if (answer := self._replay(kept, now) or self._finished(connection, kept)) is not None:
             raise AlreadyAnswered("the request has been answered", answer=msgspec.json.encode(answer))
         if asked is not None:
             first = newest + 1 if kept is None or self.standing is Standing.NOWHERE else kept.first_run
@@ -214,25 +221,21 @@ class Once:
         said = (text_of(message.content) for message in messages if message.role == "user")
         return first_new(messages) > 0 or self._prompt in said
 
-    def _replay(self, kept: Kept | None) -> Answer | None:
+    def _replay(self, kept: Kept | None, now: float) -> Answer | None:
         """Return an answer that may be given again."""
         if kept is None or kept.answer is None or kept.answered is None:
             return None
         lost = kept.delivered is None
         since, ttl_s = (kept.answered, max(LOST_TTL_S, self._ttl_s)) if lost else (kept.delivered, self._ttl_s)
         assert since is not None
-        return msgspec.json.decode(kept.answer, type=learned(Answer)) if self._age_s(since) < ttl_s else None
+        return msgspec.json.decode(kept.answer, type=learned(Answer)) if now - since < ttl_s else None
 
-    def _age_s(self, since: float) -> float:
-        """Return how long ago something was. After a clock was set back, what seems to come is as old as it is far."""
-        return abs(self._now() - since)
-
-    def _stands(self, kept: Kept | None, newest: int) -> Standing:
+    def _stands(self, kept: Kept | None, newest: int, now: float) -> Standing:
         """Say if a run for this request said the prompt but did not come to an answer, and if others spoke since.
 
         What was said of runs that never began has been taken back by now.
         """
-        if kept is None or kept.answer is not None or self._age_s(kept.began) >= max(LOST_TTL_S, self._ttl_s):
+        if kept is None or kept.answer is not None or now - kept.began >= max(LOST_TTL_S, self._ttl_s):
             return Standing.NOWHERE
         if kept.first_run > min(newest, kept.latest_run):
             return Standing.NOWHERE

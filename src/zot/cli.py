@@ -84,7 +84,12 @@ def _check_output(argv: Sequence[str]) -> None:
 def _leave(problem: OSError) -> NoReturn:
     if isinstance(problem, BrokenPipeError):
         _exit(0)
-    sys.stderr.write(f"zot: {problem}\n")
+    if problem.filename is None:
+        sys.stderr.write(f"zot: {problem}\n")
+    else:
+        from zot.errors import SystemFailed  # Only a command that fails needs it.
+
+        sys.stderr.write(f"zot: {SystemFailed.of(problem)}\n")
     _exit(1)
 
 

@@ -93,9 +93,9 @@ async def _provider(vendor: Vendor, config: Config, transport: Transport, *, is_
     try:
         where = _where(vendor, config)
         found = find(vendor, config.api_key if is_used else None, config.environment, base_url=where.base_url)
+        lacking = "" if found is not None else _other_key(vendor, config.environment)
     except ConfigError as problem:
         return Check(vendor.name, "fail" if is_used else "warn", f"{problem}{used}")
-    lacking = "" if found is not None else _other_key(vendor, config.environment)
     if found is None and vendor.needs_key and not where.elsewhere:
         advice = f"{lacking or 'no key'}: set {' or '.join(vendor.key_names)}, or run `zot login {vendor.name}`"
         return Check(vendor.name, "fail" if is_used else "none", f"{advice}{used}")

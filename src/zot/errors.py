@@ -178,6 +178,17 @@ class Unforeseen(AgentError):
     """Something of ours failed in a way that nobody thought of. The log has it."""
 
 
+class SystemFailed(AgentError):
+    """The system refused something that we need: one of our files, memory, a descriptor."""
+
+    @classmethod
+    def of(cls, problem: OSError) -> SystemFailed:
+        """Return what the user may see of an error of the system: which file, what happened, and what to do."""
+        where = "" if problem.filename is None else f"{problem.filename}: "
+        reason = problem.strerror or type(problem).__name__
+        return cls(f"{where}{reason}; look at its disk, its permissions and the limits of the process, then try again")
+
+
 class NoAnswer(AgentError):
     """A prompt was done, but what it came to is no answer."""
 
@@ -243,6 +254,10 @@ class ToolFailed(AgentError):
 
 class StoreFailed(AgentError):
     """What happened could not be recorded, so it must not be shown."""
+
+
+class UnmarkedRows(StoreFailed):
+    """Rows are safe, but the lock file does not remember that: should they be lost, nobody would notice."""
 
 
 class JournalDamaged(StoreFailed):

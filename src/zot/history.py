@@ -234,6 +234,10 @@ class History:
         """Wait until everything said is safe, and so has been shown. Raise StoreFailed."""
         await self._store.settled()
 
+    async def synced(self) -> None:
+        """Wait until everything said survives a loss of power. Raise StoreFailed."""
+        await self._store.synced()
+
     def _safe(self, seq: int) -> None:
         self._safe_seq = seq
         if 0 < self._amended_upto <= seq:

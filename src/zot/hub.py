@@ -376,6 +376,8 @@ class Hub:
                 await live.session.close(parks=parks, why=Stopping(STOPPING) if self._closed else None)
         except TimeoutError:
             log.warning("session %r could not be wound down within %g s", session_id, _CLOSE_S)
+        except AgentError as problem:
+            log.warning("session %r could not be wound down: %s", session_id, problem)
         except Exception:  # It costs this session, not the others.
             log.exception("session %r could not be wound down", session_id)
         self.channel(session_id).closed()

@@ -10,7 +10,7 @@ from typing import Generic, ParamSpec, TypeAlias, TypeVar
 import msgspec
 
 from zot.agent.transcript import Transcript
-from zot.errors import AgentError, RunCancelled, Unforeseen, UserError
+from zot.errors import AgentError, RunCancelled, SystemFailed, Unforeseen, UserError
 from zot.messages import ImageBlock, Message
 from zot.store import Spliced
 from zot.surrogates import has_half
@@ -168,6 +168,9 @@ def explained(problem: BaseException) -> AgentError:
     """Return the error the user may see. What we did not foresee is logged here and hidden there."""
     if isinstance(problem, AgentError):
         return problem
+    if isinstance(problem, OSError):
+        log.info("a run failed", exc_info=problem)
+        return SystemFailed.of(problem)
     log.error("unexpected error in a run", exc_info=problem)
     return Unforeseen(f"internal error ({type(problem).__name__}); the log has the details")
 

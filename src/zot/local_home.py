@@ -49,7 +49,7 @@ class LocalHome:
         nothing = NoSuchSession(
             f"there is no session of {printable(cwd)} to go on with; zot sessions list --all shows the others"
         )
-        if not await asyncio.to_thread(os.path.exists, journal_path(self._config)):
+        if not await self._is_kept():
             raise nothing
         journal = await self._journal()
         try:
@@ -61,7 +61,7 @@ class LocalHome:
         return found.id
 
     async def sessions(self) -> Sequence[SessionInfo]:
-        if not await asyncio.to_thread(os.path.exists, journal_path(self._config)):
+        if not await self._is_kept():
             return []
         journal = await self._journal()
         try:
@@ -71,6 +71,12 @@ class LocalHome:
             ]
         finally:
             await journal.close()
+
+    async def _is_kept(self) -> bool:
+        """True if anything was ever kept. Raise StoreFailed if nobody can tell."""
+        from zot.journal.database import is_there  # Imported lazily: start-up budget.
+
+        return await asyncio.to_thread(is_there, journal_path(self._config))
 
     async def export(self, session: str, path: str) -> None:
         from zot.journal.transfer import exported

@@ -190,6 +190,9 @@ class Store(Protocol):
     async def settled(self) -> None:
         """Wait until every row is safe that has been taken so far. Raise StoreFailed."""
 
+    async def synced(self) -> None:
+        """Wait until every row that has been taken so far survives a loss of power. Raise StoreFailed."""
+
     async def read(self, after: int, limit: int) -> list[tuple[int, Row]]:
         """Return the oldest safe rows numbered above ``after`` that are still held, with their numbers."""
 
@@ -270,6 +273,9 @@ class MemoryStore:
 
     async def settled(self) -> None:
         """Everything is."""
+
+    async def synced(self) -> None:
+        """Nothing here survives its process, let alone a loss of power."""
 
     async def read(self, after: int, limit: int) -> list[tuple[int, Row]]:
         """Return the rows above ``after`` that are still held."""

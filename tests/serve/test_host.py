@@ -616,10 +616,10 @@ def test_no_standard_streams_at_all_are_bad_input(hosts: Hosts) -> None:
 def test_too_few_descriptors_are_a_failure_of_ours(hosts: Hosts, limit: int) -> None:
     process = hosts.start(prefix=("/bin/sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh"))
     got = told(process, request("!echo hi"))
-    assert (got.code, failure(got.answer)) == (
-        4,
-        ("INTERNAL", "internal error (OSError: Too many open files); the log has the details"),
-    )
+    remedy = "look at its disk, its permissions and the limits of the process, then try again"
+    code, message = failure(got.answer)
+    assert (got.code, code, message.endswith(f"Too many open files; {remedy}")) == (4, "INTERNAL", True)
+    assert got.errors == f"zot: {message}\n"
 
 
 def test_what_is_printed_by_accident_is_not_the_answer(hosts: Hosts) -> None:

@@ -144,3 +144,15 @@ def test_lines_that_were_lost_are_counted_and_told(log: logging.Logger, tmp_path
     assert written(tmp_path / "d.log") == (
         "TIME WARNING 2 lines could not be written\nTIME INFO three\nTIME INFO four\n"
     )
+
+
+def test_a_directory_that_can_no_longer_be_looked_at_is_a_problem_and_no_exception(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    log = LogFile(str(logs / "a.log"))
+    assert log.append(b"one\n")
+    logs.rename(tmp_path / "moved")
+    logs.write_bytes(b"")  # no directory
+    assert not log.is_as_we_left_it
+    assert not log.append(b"two\n")
+    assert log.problem
+    log.close()

@@ -94,7 +94,8 @@ class CallRunner:
                 return question
 
     async def _run_group(self, run: Run, group: Sequence[tuple[CallBlock, Prepared]]) -> None:
-        await run.beginning([call for call, prepared in group if isinstance(prepared, Ready)])
+        ready = [(call, prepared.tool) for call, prepared in group if isinstance(prepared, Ready)]
+        await run.beginning([call for call, _ in ready], changing=any(not tool.read_only for _, tool in ready))
         if len(group) == 1:
             ((call, prepared),) = group
             context = ToolContext(

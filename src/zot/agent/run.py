@@ -85,6 +85,9 @@ class Recorder(Protocol):
     async def settled(self) -> None:
         """Wait until all that was said is safely recorded. Raise StoreFailed."""
 
+    async def synced(self) -> None:
+        """Wait until all that was said survives a loss of power. Raise StoreFailed."""
+
 
 class Phase(enum.Enum):
     """Where a run is, as far as ending it is concerned."""
@@ -201,12 +204,17 @@ class Run:
         """That is what came of asking; ``changes`` are what else follows from it."""
         self.recorder.say([answer], *changes)
 
-    async def beginning(self, calls: Sequence[CallBlock]) -> None:
-        """Calls are about to run. Once a person was asked that is recorded first: whoever goes on with the turn after a
-        crash must not run them again."""
+    async def beginning(self, calls: Sequence[CallBlock], *, changing: bool) -> None:
+        """Record that calls are about to run, as far as a repetition after a crash must know that.
+
+        Once a person was asked, each call is recorded by name. If one is ``changing`` something, all that was said is
+        synced first: after a loss of power, the transcript still shows the call, and it does not run again.
+        """
         if self._careful and self.recorder.keeps and calls:
             self.recorder.say([], *(Began(call.id) for call in calls))
             await self.recorder.settled()
+        if changing:
+            await self.recorder.synced()
 
     async def progressed(self, call: CallBlock, text: str) -> None:
         """A running tool has something to show. Waits for those who must see it."""

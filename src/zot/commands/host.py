@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from zot import flags
 from zot.config import AGENT_FLAGS, Config, resolve
-from zot.errors import AgentError, ConfigError
+from zot.errors import AgentError, ConfigError, SystemFailed
 from zot.serve.age import process_began
 from zot.serve.stdio import claim, heed_signals, leave, write_all, write_within
 from zot.wire.host import (
@@ -250,10 +250,14 @@ class _Host:
             self.outgoing = 1  # It was not even claimed.
         if slot is None or slot.take():
             ids = Ids() if slot is None else slot.ids
-            reason = f": {problem.strerror}" if isinstance(problem, OSError) else ""
-            message = f"internal error ({type(problem).__name__}{reason}); the log has the details"
+            message = f"internal error ({type(problem).__name__}); the log has the details"
+            if isinstance(problem, OSError):
+                message = str(SystemFailed.of(problem))
             self._write_or_fail(ids.failure("INTERNAL", message), _FAILED)
-        sys.excepthook(type(problem), problem, problem.__traceback__)
+        if isinstance(problem, OSError):
+            sys.stderr.write(f"zot: {SystemFailed.of(problem)}\n")
+        else:
+            sys.excepthook(type(problem), problem, problem.__traceback__)
         self._leave(_FAILED)
 
     # Many requests.

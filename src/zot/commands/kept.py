@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
@@ -76,11 +75,12 @@ async def _earlier(config: Config, name: str) -> str:
     import asyncio
 
     from zot.commands.asked import chosen, directory
+    from zot.journal.database import is_there
     from zot.journal.journal import Journal
 
     path, cwd = journal_path(config), directory(config.cwd)
     nothing = NoSuchSession(f"there is no session of {cwd} to go on with; zot sessions list --all shows the others")
-    if not await asyncio.to_thread(os.path.exists, path):
+    if not await asyncio.to_thread(is_there, path):
         raise nothing
     journal = await Journal.open(path)
     try:

@@ -14,7 +14,7 @@ from zot.commands.asked import Request, remark
 from zot.commands.session_files import REWIND_FLAGS, diff, rewind
 from zot.commands.sessions_change import delete, fork, gc, rename
 from zot.commands.sessions_move import export, import_
-from zot.commands.sessions_read import check, list_, search, show
+from zot.commands.sessions_read import backup, check, list_, search, show
 from zot.config import Config, journal_path
 from zot.endpoint import journal_in
 from zot.errors import ConfigError, NoSuchSession, UsageError
@@ -97,12 +97,17 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
              parse=_days),
         _YES,
     ), alone=True),
-    "check": Subcommand(None, (0, 0), "", "is everything there, and as it was written? Changes nothing", alone=True),
+    "check": Subcommand(None, (0, 0), "", "is everything there, and as it was written? Changes nothing", (
+        Flag("--acknowledge", "take note of what is lost for good, so that it is a problem no more"),
+    ), alone=True),
+    "backup": Subcommand(None, (1, 1), "FILE", "copy all sessions to a new file, also while they run", alone=True),
 }  # fmt: skip
 
 
 #: What can be done where nothing can be written.
 GLANCES: Mapping[str, Glance] = {"list": list_, "show": show, "search": search, "export": export}
+#: What does not open the journal.
+_UNOPENED: Mapping[str, Callable[[str, Request], Awaitable[int]]] = {"check": check, "backup": backup}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -137,16 +142,20 @@ def main(argv: Sequence[str]) -> int:
 async def _run(name: str, subcommand: Subcommand, request: Request, path: str) -> int:
     import asyncio
 
+    from zot.journal.database import is_there
     from zot.journal.journal import Journal
+    from zot.journal.lease import read_marks
     from zot.journal.look import can_be_written, look
 
-    if name != "import" and not await asyncio.to_thread(os.path.exists, path):
+    if name != "import" and not await asyncio.to_thread(is_there, path):
+        if name == "check" and any(await asyncio.to_thread(lambda: read_marks(f"{path}.lock"))):
+            return await check(path, request)
         if not subcommand.alone:
             raise NoSuchSession(f"there is no session {request.words[0]!r}: nothing has been kept yet")
         remark("nothing has been kept yet")
         return 0
     if subcommand.action is None:
-        return await check(path, request)
+        return await _UNOPENED[name](path, request)
     if (glance := GLANCES.get(name)) is not None and not await asyncio.to_thread(can_be_written, path):
         seen = await look(path)
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 
 from zot.commands.asked import Request, aligned, chosen, confirmed, remark, write, write_json
 from zot.errors import SessionBusy, UsageError
@@ -109,4 +110,9 @@ async def gc(journal: Journal, request: Request) -> int:
 
 
 def _size(path: str) -> int:
-    return sum(os.path.getsize(file) for file in (path, f"{path}-wal") if os.path.exists(file))
+    """Return how long a journal is, as far as that can be told: it is only mentioned."""
+    total = 0
+    for file in (path, f"{path}-wal"):
+        with suppress(OSError):
+            total += os.stat(file).st_size
+    return total

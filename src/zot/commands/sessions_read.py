@@ -1,4 +1,4 @@
-"""`zot sessions list`, `show`, `search` and `check`: looking, and changing nothing."""
+"""`zot sessions list`, `show`, `search`, `check` and `backup`: looking, and changing nothing."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 
 from zot.commands.asked import Request, aligned, chosen, directory, remark, write, write_json
-from zot.errors import UsageError
+from zot.errors import UsageError, UserError
 from zot.events import Error, ExtNotify, TurnEnd
-from zot.journal.check import look_at
+from zot.journal.check import Report, back_up, look_at
+from zot.journal.journal import Journal
 from zot.journal.lease import suspect
 from zot.journal.look import Look
 from zot.journal.tables import SessionRecord, rows_after
@@ -206,16 +207,53 @@ async def search(journal: Look, request: Request) -> int:
 async def check(path: str, request: Request) -> int:
     """Say what is wrong with the journal, if something is."""
     report = await asyncio.to_thread(look_at, path)
+    if request.settings.get("acknowledge") and report.lost:
+        if report.damaged:
+            raise UserError(f"{path} is damaged, too: open a session first, which saves what is readable")
+        await _acknowledge(path)
+        remark(f"{counted(len(report.lost), 'problem')} acknowledged")
+        report = await asyncio.to_thread(look_at, path)
     if request.json:
         write_json(report)
     else:
-        for problem in (*report.problems, *report.repaired):
+        for problem in (*report.problems, *report.repaired, *report.unknown):
             write(f"{one_line(problem)}\n")
         found = f"{counted(report.sessions, 'session')}, {counted(report.rows, 'row')}"
         verdict = "all that was saved" if report.repaired else "everything"
         write("" if report.problems else f"{found}: {verdict} is as it was written\n")
+    if report.unknown:
+        remark("this zot does not know some kinds of rows: update it to read those sessions")
     if report.problems:
-        remembered = report.damaged and await asyncio.to_thread(suspect, path)
-        opened = "the next session that is opened" if remembered else "opening the session"
-        remark(f"{counted(len(report.problems), 'problem')}; {opened} saves what is readable")
+        remark(f"{counted(len(report.problems), 'problem')} in {path}; {await _remedy(path, report)}")
     return 1 if report.problems else 0
+
+
+async def _remedy(path: str, report: Report) -> str:
+    """Return what can be done about the problems of a journal; damage is remembered."""
+    if report.lost and len(report.lost) == len(report.problems):
+        return "put a backup in its place, or accept the loss with: zot sessions check --acknowledge"
+    if report.unreadable:
+        return "it cannot be read: look at its disk and its permissions, then check again"
+    remembered = report.damaged and await asyncio.to_thread(suspect, path)
+    opened = "the next session that is opened" if remembered else "opening the session"
+    return f"{opened} saves what is readable"
+
+
+async def _acknowledge(path: str) -> None:
+    journal = await Journal.open(path)
+    try:
+        await journal.acknowledge()
+    finally:
+        await journal.close()
+
+
+async def backup(path: str, request: Request) -> int:
+    """Copy the journal to a new file, also while sessions run."""
+    (target,) = request.words
+    report = await asyncio.to_thread(back_up, path, target)
+    if request.json:
+        write_json({"file": target, "sessions": report.sessions, "rows": report.rows})
+    else:
+        found = f"{counted(report.sessions, 'session')}, {counted(report.rows, 'row')}"
+        remark(f"{found} are in {one_line(target)}")
+    return 0

@@ -1,15 +1,19 @@
 """Answers that may be asked for again: to which request each belongs, which runs made it, and if it ever got out.
 
-Each function takes a connection and is called in its thread. Times are seconds of the clock, which processes share.
+Each function takes a connection and is called in its thread. Times are seconds of the journal's own `Clock`,
+which all processes share and which never goes back.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from zot.errors import JournalDamaged
+from zot.journal.owner import boot_id
 from zot.learned import learned
 
 
@@ -32,15 +36,63 @@ class Kept(msgspec.Struct, frozen=True):
     delivered: float | None
 
 
+def _uptime() -> float:
+    """Return the seconds since the machine started, with those it slept."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class Clock(msgspec.Struct, frozen=True):
+    """The clock by which ages are told. Setting the wall clock does not change it.
+
+    It counts the machine's ``uptime`` from when it was first used after a start, which ``boot`` names. Only between two
+    starts must the wall clock be believed, and even then it never goes back behind a time that is on record.
+    """
+
+    boot: str = msgspec.field(default_factory=boot_id)
+    uptime: Callable[[], float] = _uptime
+    wall: Callable[[], float] = time.time
+
+    def now(self, connection: sqlite3.Connection) -> float:
+        """Return the time, in seconds."""
+        query = "SELECT started FROM clock WHERE boot = ?"
+        if self.boot and (found := connection.execute(query, (self.boot,)).fetchone()) is not None:
+            return float(found[0]) + self.uptime()
+        query = "SELECT max(began), max(answered), max(delivered) FROM answers"
+        recorded: tuple[float | None, ...] = connection.execute(query).fetchone()
+        return max([self.wall(), *(time for time in recorded if time is not None)])
+
+    def anchor(self, connection: sqlite3.Connection) -> None:
+        """Count the uptime from here on, if that has not been done since the machine started."""
+        query = "SELECT 1 FROM clock WHERE boot = ?"
+        if self.boot and connection.execute(query, (self.boot,)).fetchone() is None:
+            started = self.now(connection) - self.uptime()
+            connection.execute("DELETE FROM clock")
+            connection.execute("INSERT INTO clock (boot, started) VALUES (?, ?)", (self.boot, started))
+
+
+_COLUMNS = ", ".join(Kept.__struct_fields__)
 _SAME = "session = ? AND key = ? AND request = ?"
 
 
 def find(connection: sqlite3.Connection, asked: Asked) -> Kept | None:
     """Return what is known of a request. Raise JournalDamaged."""
-    names = Kept.__struct_fields__
-    row = connection.execute(f"SELECT {', '.join(names)} FROM answers WHERE {_SAME}", _place(asked)).fetchone()
+    row = connection.execute(f"SELECT {_COLUMNS} FROM answers WHERE {_SAME}", _place(asked)).fetchone()
+    return None if row is None else _kept(row)
+
+
+def unreadable_answers(connection: sqlite3.Connection) -> Iterator[str]:
+    """Yield what is wrong with entries of requests, in words."""
+    (has_answers,) = connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'answers'").fetchone()
+    for row in connection.execute(f"SELECT {_COLUMNS} FROM answers") if has_answers else ():
+        try:
+            _kept(row)
+        except JournalDamaged as problem:
+            yield str(problem)
+
+
+def _kept(row: Sequence[object]) -> Kept:
     try:
-        return None if row is None else msgspec.convert(dict(zip(names, row, strict=True)), learned(Kept))
+        return msgspec.convert(dict(zip(Kept.__struct_fields__, row, strict=True)), learned(Kept))
     except msgspec.ValidationError as problem:  # a damaged page may hold anything
         raise JournalDamaged(f"the entry of a request cannot be read: {problem}") from problem
 

@@ -89,6 +89,8 @@ STEPS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (session, what, first)
         ) WITHOUT ROWID""",
     ),
+    # What the clock of the journal showed when the machine started (`answers.Clock`): one row, of the newest start.
+    ("CREATE TABLE clock (boot TEXT NOT NULL PRIMARY KEY, started REAL NOT NULL) WITHOUT ROWID",),
 )
 
 
@@ -105,6 +107,18 @@ def prepare(path: str) -> None:
         os.close(descriptor)
     except OSError as problem:
         raise StoreFailed(f"the journal {path} cannot be opened: {problem.strerror}") from problem
+
+
+def is_there(path: str) -> bool:
+    """True if there is such a file. Raise StoreFailed if nobody can tell: it is not missing then."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) else problem
+        raise StoreFailed(f"{path} cannot be looked at ({reason}): look at its disk and its permissions") from problem
+    return True
 
 
 def connect(path: str) -> sqlite3.Connection:
@@ -241,7 +255,7 @@ def explained(problem: sqlite3.Error, path: str) -> StoreFailed:
                 f"the session is not in {path} any more, or somebody else wrote it ({problem}): resume it"
             )
         case _:
-            return StoreFailed(f"{path} failed ({problem})")
+            return StoreFailed(f"{path} cannot be used ({problem}): look at its disk, then resume")
 
 
 def _version(connection: sqlite3.Connection) -> int:

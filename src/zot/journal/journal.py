@@ -17,7 +17,17 @@ import msgspec
 
 from zot.errors import JournalDamaged, NoSuchSession, StoreFailed
 from zot.journal import tables
-from zot.journal.database import check_room, connect, explained, migrate, prepare, replacement, rewrite
+from zot.journal.database import (
+    check_room,
+    connect,
+    explained,
+    is_damage,
+    is_there,
+    migrate,
+    prepare,
+    replacement,
+    rewrite,
+)
 from zot.journal.lease import SUSPECTED, Leases
 from zot.journal.look import Look
 from zot.journal.readers import Readers
@@ -166,14 +176,13 @@ class Journal(Look):
                 raise busy(session)
             try:
                 tables.delete(connection, session.number)
+                # Before it is committed: a session that is gone without a grave was lost.
+                self.leases.bury(session.number)
             finally:
                 self.leases.let_go(session.number)
             return session
 
-        removed = await self.writing(remove)
-        with suppress(StoreFailed, OSError):  # Who has it open learns of it when it is next written to.
-            self.leases.bury(removed.number)
-        return removed
+        return await self.writing(remove)
 
     async def fork(self, session_id: str, new_id: str, *, at: int) -> SessionRecord:
         """Make ``new_id`` from the rows of a session up to number ``at``. Raise NoSuchSession, UserError."""
@@ -193,6 +202,26 @@ class Journal(Look):
 
         return await self.reading(inspect)
 
+    async def acknowledge(self) -> None:
+        """Take note of what was lost: sessions that are missing, and rows at the end of others. Raise StoreFailed."""
+
+        def accept(connection: sqlite3.Connection) -> None:
+            sessions = tables.listed(connection)
+            for session in sessions:
+                last = tables.last_seq(connection, session.number)
+                if self.leases.marked(session.number) > last and self.leases.take(session.number):
+                    try:
+                        checked_epoch(connection, session, self, last)
+                    finally:
+                        self.leases.let_go(session.number)
+            tables.acknowledge(connection)
+            present = {session.number for session in sessions}
+            for number in range(1, self.leases.highest + 1):
+                if number not in present and self.leases.marked(number):
+                    self.leases.bury(number)
+
+        await self.writing(accept)
+
     async def salvage(self, problem: JournalDamaged) -> None:
         """Replace the file, in which ``problem`` was met, by what is readable of it: see `notices`.
 
@@ -208,11 +237,11 @@ class Journal(Look):
             self.suspect(problem)
             raise
 
-    async def writing(self, action: Callable[[sqlite3.Connection], T]) -> T:
+    async def writing(self, action: Callable[[sqlite3.Connection], T], *, durable: bool = False) -> T:
         """Do something in a transaction, in the writer's thread, behind what was said before. It is done or it is not,
-        also if nobody waits for it any more."""
+        also if nobody waits for it any more. If ``durable``, it then survives a loss of power."""
         try:
-            return await self.writer.mail.heard(self.writer.run(action))
+            return await self.writer.mail.heard(self.writer.run(action, durable=durable))
         except JournalDamaged as problem:
             self.suspect(problem)
             raise
@@ -238,7 +267,8 @@ class Journal(Look):
     def suspect(self, problem: BaseException) -> None:
         """If that is damage, see to it that the file is salvaged when it is next opened, or a session resumed."""
         if isinstance(problem, JournalDamaged):
-            self.leases.mark({SUSPECTED: 1})
+            with suppress(StoreFailed):  # the damage itself is what the caller must learn
+                self.leases.mark({SUSPECTED: 1})
 
     def _check_unsuspected(self) -> None:
         """Raise JournalDamaged if damage was met, and the file is ours alone: until then, what is whole can be used."""
@@ -282,6 +312,8 @@ class Journal(Look):
             migrate(connection, self.path)
             tables.listed(connection, limit=1)
             self._check_unsuspected()
+            if tables.reserve(connection, self.leases.highest):
+                self.note(f"{self.path} lacks sessions that were kept in it: zot sessions check tells which")
         except BaseException:
             connection.close()
             raise
@@ -289,7 +321,7 @@ class Journal(Look):
 
     def _finish_salvage(self) -> None:
         """Somebody may have died while the file was replaced. Raise StoreFailed if others use it."""
-        if not os.path.exists(replacement(self.path)):
+        if not is_there(replacement(self.path)):
             return
         if not self.leases.own():
             raise StoreFailed(f"{self.path} is being replaced by another process: wait for its end")
@@ -307,12 +339,29 @@ class Journal(Look):
         try:
             from zot.journal.salvage import salvage
 
-            notices = salvage(self.path)
+            notices = [] if self._is_whole(problem) else salvage(self.path)
             self.leases.mark({SUSPECTED: 0})
         finally:
             self.leases.share()
         for notice in notices:
             self.note(notice)
+
+    def _is_whole(self, problem: StoreFailed) -> bool:
+        """True if what was taken for damage is none: SQLite also calls it damage if the disk fails to read a page once.
+
+        What we found ourselves, by a checksum or by the tables, needs no second look.
+        """
+        cause = problem.__cause__
+        if not (self.leases.marked(SUSPECTED) or (isinstance(cause, sqlite3.Error) and is_damage(cause))):
+            return False
+        from zot.journal.check import look_at
+
+        # Twice: a disk that fails now and then may fail the next time, too.
+        reports = (look_at(self.path) for _ in range(2))
+        if all(len(report.problems) > len(report.lost) for report in reports):
+            return False
+        log.warning("%s; every byte of it is right, so a read must have failed: look at the disk", problem)
+        return True
 
     def _replace(self, problem: StoreFailed, file: int) -> None:
         """The file turned out to be damaged while it was in use: stop, salvage, start again.

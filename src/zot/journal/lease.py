@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import struct
 import threading
@@ -17,7 +18,9 @@ import weakref
 from collections.abc import Mapping
 from itertools import groupby
 
-from zot.errors import StoreFailed
+from zot.errors import StoreFailed, UnmarkedRows
+
+log = logging.getLogger("zot")
 
 #: struct flock, padded to its size; its pid must be 0 for a lock that belongs to the open file.
 FLOCK = "hhqqi0q"
@@ -66,7 +69,10 @@ class Leases:
                 return True
             if _GET is not None:
                 asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
-                answer: tuple[int, ...] = struct.unpack(FLOCK, fcntl.fcntl(self._descriptor, _GET, asked))
+                try:
+                    answer: tuple[int, ...] = struct.unpack(FLOCK, fcntl.fcntl(self._descriptor, _GET, asked))
+                except OSError as problem:
+                    raise self._failed("read", problem) from problem
                 return answer[0] != fcntl.F_UNLCK
             return not (self._lock(fcntl.F_WRLCK, number) and self._lock(fcntl.F_UNLCK, number))
 
@@ -75,7 +81,10 @@ class Leases:
         with self._guard:
             if number in self._held:
                 self._held.remove(number)
-                self._lock(fcntl.F_UNLCK, number)
+                try:
+                    self._lock(fcntl.F_UNLCK, number)
+                except StoreFailed as problem:  # others wait until we end, but what was written is safe
+                    log.warning("%s", problem)
 
     def share(self) -> bool:
         """Say that the journal is in use here. False while somebody replaces it."""
@@ -88,9 +97,18 @@ class Leases:
             return self._lock(fcntl.F_WRLCK, 0)
 
     def mark(self, safe: Mapping[int, int]) -> None:
-        """Remember up to which row sessions are ``safe``, by number. Raise StoreFailed if others lock another file."""
-        if os.fstat(self._descriptor).st_nlink == 0:
+        """Remember up to which row sessions are ``safe``, by number. Raise StoreFailed if others lock another file,
+        UnmarkedRows if this one cannot be written."""
+        try:
+            is_gone = os.fstat(self._descriptor).st_nlink == 0
+            if not is_gone:
+                self._write_marks(safe)
+        except OSError as problem:
+            raise UnmarkedRows(str(self._failed("written", problem))) from problem
+        if is_gone:
             raise StoreFailed(f"the lock file {self.path} was removed while a session runs: nothing more is recorded")
+
+    def _write_marks(self, safe: Mapping[int, int]) -> None:
         numbers = sorted(safe)
         # Those that stand beside each other are written in one call: each lets go of the interpreter.
         for _, group in groupby(enumerate(numbers), lambda place: place[1] - place[0]):
@@ -99,17 +117,31 @@ class Leases:
             os.pwrite(self._descriptor, marks, _MARK.size * beside[0])
 
     def marked(self, number: int) -> int:
-        """Return up to which row a session was once safe; 0 if nobody knows."""
-        mark = self._mark_of(number)
+        """Return up to which row a session was once safe; 0 if nobody knows. Raise StoreFailed."""
+        try:
+            mark = self._mark_of(number)
+        except OSError as problem:
+            raise self._failed("read", problem) from problem
         return 0 if mark == _BURIED else mark
 
+    @property
+    def highest(self) -> int:
+        """The highest number of a session that was ever marked; 0 if none was. Raise StoreFailed."""
+        try:
+            return max(0, os.fstat(self._descriptor).st_size // _MARK.size - 1)
+        except OSError as problem:
+            raise self._failed("read", problem) from problem
+
     def bury(self, number: int) -> None:
-        """Remember that a session was deleted. Raise StoreFailed if others lock another file."""
+        """Remember that a session was deleted. Raise StoreFailed."""
         self.mark({number: _BURIED})
 
     def is_buried(self, number: int) -> bool:
-        """True if a session was deleted, here or elsewhere."""
-        return self._mark_of(number) == _BURIED
+        """True if a session was deleted, here or elsewhere, as far as the lock file can be read."""
+        try:
+            return self._mark_of(number) == _BURIED
+        except OSError:
+            return False
 
     def _mark_of(self, number: int) -> int:
         data = os.pread(self._descriptor, _MARK.size, _MARK.size * number)
@@ -140,7 +172,7 @@ class Leases:
                 return os.open(self.path, flags, 0o600)
             os.fchmod(made, 0o600)  # Whatever the umask says.
         except OSError as problem:
-            raise StoreFailed(f"the lock file {self.path} cannot be opened: {problem.strerror}") from problem
+            raise self._failed("opened", problem) from problem
         return made
 
     def _follow_the_file(self) -> None:
@@ -165,8 +197,16 @@ class Leases:
         except OSError as problem:
             if problem.errno in (errno.EAGAIN, errno.EACCES):
                 return False
-            raise StoreFailed(f"the lock file {self.path} cannot be locked: {problem.strerror}") from problem
+            raise self._failed("locked", problem) from problem
         return True
+
+    def _failed(self, what: str, problem: OSError) -> StoreFailed:
+        return lock_failed(self.path, what, problem)
+
+
+def lock_failed(path: str, what: str, problem: OSError) -> StoreFailed:
+    """Return what the user may see if a lock file cannot be opened, locked, read or written."""
+    return StoreFailed(f"the lock file {path} cannot be {what} ({problem.strerror}): look at its disk and permissions")
 
 
 def read_marks(path: str) -> tuple[int, ...]:
@@ -188,7 +228,7 @@ def suspect(journal: str) -> bool:
         return False
     try:
         leases.mark({SUSPECTED: 1})
-    except OSError:
+    except StoreFailed:
         return False
     finally:
         leases.close()

@@ -33,7 +33,10 @@ class Sender(Protocol):
 
 
 class Parcel(msgspec.Struct):
-    """One append, on its way. ``summary`` has what it changes of what is known of the session."""
+    """One append, on its way. ``summary`` has what it changes of what is known of the session.
+
+    ``durable``: it is not safe before the disk has it, so that it survives a loss of power.
+    """
 
     sender: Sender
     chunks: list[Chunk]
@@ -41,6 +44,7 @@ class Parcel(msgspec.Struct):
     summary: Summary | None
     last: int
     size: int
+    durable: bool = False
 
     @property
     def is_plain(self) -> bool:

@@ -20,6 +20,7 @@ from zot.journal.summary import Summary, added, summarise
 from zot.journal.tables import SessionRecord, all_changes, find, last_run, newest_count, rows_after, standing, used_at
 from zot.journal.ticket import Ticket
 from zot.journal.writer import Writer
+from zot.messages import timestamp
 from zot.store import Allowed, Change, Row
 
 T = TypeVar("T")
@@ -220,7 +221,8 @@ class Record:
             summary.left = msgspec.json.encode(self._owner)
         last = self.last_seq + len(rows)
         size = sum([len(chunk.body) for chunk in chunks]) + sum(map(len, blobs.values()))
-        self._files.writer.post(Parcel(self, chunks, blobs, summary, last, size))
+        # The end of a run is acknowledged to clients: it must survive a loss of power, and all before it.
+        self._files.writer.post(Parcel(self, chunks, blobs, summary, last, size, durable=ends))
         if summary is not None and self._messages is not None:
             self._messages += summary.messages
         self.last_seq, self.last_run, self._has_ended = last, run, ends
@@ -249,6 +251,17 @@ class Record:
         """Wait until every row is safe that has been taken so far. Raise StoreFailed, also after 30 s."""
         upto = self.last_seq  # More may follow all the time.
         await self._until(lambda: self._safe_seq >= upto)
+
+    async def synced(self) -> None:
+        """Wait until every row taken so far survives a loss of power. Raise StoreFailed, also after 30 s."""
+        self._check()
+        syncing = self._files.writer.sync()
+        try:
+            async with asyncio.timeout(self._patience_s):
+                await self._files.writer.mail.heard(syncing)
+        except TimeoutError:
+            raise self._late() from None
+        self._check()
 
     def on_safe(self, seq: int, size: int) -> None:
         """The writer has written."""
@@ -286,11 +299,12 @@ class Record:
                         self._waiting.discard(changed)
                     self._check()
         except TimeoutError:
-            problem = StoreFailed(
-                f"{self._files.path} has not been written for {self._patience_s:g} s: look at the disk"
-            )
-            self.on_failed(problem)
-            raise problem from None
+            raise self._late() from None
+
+    def _late(self) -> StoreFailed:
+        problem = StoreFailed(f"{self._files.path} has not been written for {self._patience_s:g} s: look at the disk")
+        self.on_failed(problem)
+        return problem
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -367,11 +381,13 @@ def checked_epoch(connection: sqlite3.Connection, session: SessionRecord, files:
 
     The epoch changes if rows that were once safe may be gone, for their numbers are then given again: a later number is
     known to have been safe, or the machine went down while the session ran, and only then can the disk be behind. So it
-    does if the session was deleted and is in the file all the same, which then is an earlier one.
+    does if the session was deleted and is in the file all the same, which then is an earlier one. What is known to be
+    lost stays on record (`tables.TAIL`).
     """
     marked = files.leases.marked(session.number)
     if marked > last:
         files.note(f"session {session.id!r}: rows {last + 1} to {marked} were lost")
+        tables.lose(connection, session.number, (tables.TAIL, last + 1, marked), timestamp())
     elif not files.leases.is_buried(session.number) and (
         session.owner is None or session.owner.parked or session.owner.boot == boot_id()
     ):

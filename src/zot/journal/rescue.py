@@ -17,7 +17,7 @@ from zot.journal.chunks import Chunk, referred, unpack, verified
 from zot.journal.pages import Found
 from zot.journal.statements import summed_up
 from zot.journal.summary import Summary, key_of
-from zot.journal.tables import SessionRecord, lose, put, record_of, used
+from zot.journal.tables import ACKNOWLEDGED, TAIL, SessionRecord, lose, put, record_of, used
 from zot.store import Row
 
 
@@ -73,6 +73,9 @@ def _write_session(new: sqlite3.Connection, wreck: Wreck, number: int, now: str)
     summary, losses = Summary(), _Losses(wreck, number)
     expected = 1
     for chunk in sorted((c for c in wreck.chunks.values() if c.session == number), key=lambda chunk: chunk.first):
+        if chunk.first < expected:  # kept, it would be found damaged again and again
+            lost.append(f"session {session.id!r}: row {chunk.first} was there twice; the old file has both")
+            continue
         put(new, chunk)
         rows = _rows(chunk)
         summary.add(rows)
@@ -86,6 +89,9 @@ def _write_session(new: sqlite3.Connection, wreck: Wreck, number: int, now: str)
     summed_up(new, {number: summary}, session.updated)
     for place, repaired in losses.all.items():
         lose(new, number, place, repaired or now)
+    for (of, what, first, last), noticed in wreck.losses.items():
+        if of == number and what in (TAIL, ACKNOWLEDGED):
+            lose(new, number, (what, first, last), noticed)
     return [*lost, *losses.told(session)]
 
 

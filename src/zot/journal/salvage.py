@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 from glob import escape, glob
 
 from zot.errors import StoreFailed
-from zot.journal.database import connect, explained, migrate, prepare, replacement
+from zot.journal.database import connect, explained, is_there, migrate, prepare, replacement
 from zot.journal.pages import read_pages, rows_in
 from zot.journal.rescue import rescue
 from zot.messages import timestamp
@@ -44,13 +44,16 @@ def finish(path: str) -> None:
     of it may be elsewhere already. Raise StoreFailed.
     """
     ready = replacement(path)
-    if not os.path.exists(ready):
+    if not is_there(ready):
         return
     try:
         for aside in glob(f"{escape(path)}.damaged-*"):
             if os.path.samefile(path, aside):
                 with suppress(FileNotFoundError):  # it would be taken for the new file's
-                    os.rename(f"{path}-wal", f"{aside}-wal")
+                    if os.path.getsize(f"{path}-wal"):
+                        os.rename(f"{path}-wal", f"{aside}-wal")
+                    else:
+                        os.unlink(f"{path}-wal")
         with suppress(FileNotFoundError):
             os.unlink(f"{path}-shm")
         os.replace(ready, path)

@@ -38,6 +38,10 @@ CHUNK = "session, kind, first, count, run, body, crc"
 _FETCH = 64
 #: The version of the file that first had a table of losses.
 _LOSSES_SINCE = 3
+#: Losses (`losses`) at the end of a session, whose numbers later rows have got since; until a person acknowledges them,
+#: and afterwards. No repair brings them back. Other losses are holes, and have been met by a repair.
+TAIL = "tail"
+ACKNOWLEDGED = "acknowledged"
 #: So many epochs are kept for each session.
 _EPOCHS = 1 << 20
 _DECODE_BYTES = 1 << 18
@@ -189,8 +193,9 @@ def fork(connection: sqlite3.Connection, source_id: str, at: int, new_id: str) -
         (made.number, source.number, at),
     )
     connection.execute(
-        "INSERT INTO losses SELECT ?, what, first, last, repaired FROM losses WHERE session = ? AND last <= ?",
-        (made.number, source.number, at),
+        "INSERT INTO losses SELECT ?, what, first, last, repaired FROM losses"
+        " WHERE session = ? AND last <= ? AND what NOT IN (?, ?)",
+        (made.number, source.number, at, TAIL, ACKNOWLEDGED),
     )
     parent = "UPDATE sessions SET parent = ?, fork_seq = ? WHERE number = ?"
     connection.execute(parent, (key_of(source_id), at, made.number))
@@ -212,6 +217,18 @@ def used(connection: sqlite3.Connection, number: int, seq: int, hashes: Iterable
     connection.executemany(query, [(number, digest, seq) for digest in hashes])
 
 
+def reserve(connection: sqlite3.Connection, upto: int) -> bool:
+    """Give no new session a number up to ``upto``. False if none would have got one."""
+    found = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'sessions'").fetchone()
+    if found is None and upto:
+        connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('sessions', ?)", (upto,))
+    elif found is not None and found[0] < upto:
+        connection.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'sessions'", (upto,))
+    else:
+        return False
+    return True
+
+
 def losses(connection: sqlite3.Connection, number: int) -> dict[tuple[str, int, int], str]:
     """Return what repairs could not save of a session, from which row to which, and when that was."""
     if connection.execute("PRAGMA user_version").fetchone()[0] < _LOSSES_SINCE:
@@ -224,6 +241,11 @@ def lose(connection: sqlite3.Connection, number: int, place: tuple[str, int, int
     """Remember that a repair could not save something of a session: what, from which row to which (`losses`)."""
     query = "INSERT OR REPLACE INTO losses (session, what, first, last, repaired) VALUES (?, ?, ?, ?, ?)"
     connection.execute(query, (number, *place, repaired))
+
+
+def acknowledge(connection: sqlite3.Connection) -> None:
+    """Remember that a person knows of all rows that were lost at the end of sessions."""
+    connection.execute("UPDATE OR REPLACE losses SET what = ? WHERE what = ?", (ACKNOWLEDGED, TAIL))
 
 
 def last_seq(connection: sqlite3.Connection, number: int) -> int:

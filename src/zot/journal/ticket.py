@@ -12,9 +12,9 @@ import os
 import struct
 import threading
 import weakref
+from contextlib import suppress
 
-from zot.errors import StoreFailed
-from zot.journal.lease import FLOCK
+from zot.journal.lease import FLOCK, lock_failed
 
 _SET = getattr(fcntl, "F_OFD_SETLK", None)
 _GET = getattr(fcntl, "F_OFD_GETLK", None)
@@ -36,6 +36,7 @@ class Ticket:
         """
         self._first = (1 + number % _LINES) * _APART
         self._place = self._first + max(0, int(came * _PER_SECOND))
+        self._path = path
         self._guard = threading.Lock()
         self._descriptor = -1
         if _SET is None or _GET is None:
@@ -46,12 +47,12 @@ class Ticket:
                 self._place += 1
         except OSError as problem:
             self.leave()
-            raise StoreFailed(f"the lock file {path} cannot be locked: {problem.strerror}") from problem
+            raise lock_failed(path, "locked", problem) from problem
         _everyone.add(self)
 
     @property
     def is_first(self) -> bool:
-        """True if nobody is before us, and also when we have left."""
+        """True if nobody is before us, and also when we have left. Raise StoreFailed."""
         with self._guard:
             return self._descriptor < 0 or not self._is_any_before()
 
@@ -61,7 +62,8 @@ class Ticket:
             descriptor, self._descriptor = self._descriptor, -1
             if descriptor >= 0:
                 # A child that was just forked may have a copy of it, which would keep the place.
-                _lock(descriptor, fcntl.F_UNLCK, self._place)
+                with suppress(OSError):  # Without such a child, closing it is enough.
+                    _lock(descriptor, fcntl.F_UNLCK, self._place)
                 os.close(descriptor)
 
     def _is_any_before(self) -> bool:
@@ -69,7 +71,10 @@ class Ticket:
             return False  # The kernel would look at everything up to the end.
         asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, self._first, self._place - self._first, 0)
         assert _GET is not None
-        answer: tuple[int, ...] = struct.unpack(FLOCK, fcntl.fcntl(self._descriptor, _GET, asked))
+        try:
+            answer: tuple[int, ...] = struct.unpack(FLOCK, fcntl.fcntl(self._descriptor, _GET, asked))
+        except OSError as problem:
+            raise lock_failed(self._path, "read", problem) from problem
         return answer[0] != fcntl.F_UNLCK
 
 

@@ -10,14 +10,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from typing import Any, TypeVar
 
 import msgspec
 
-from zot.errors import StoreFailed
+from zot.errors import StoreFailed, UnmarkedRows
 from zot.journal.database import explained
 from zot.journal.mailbox import Mailboxes
 from zot.journal.parcel import Parcel, Sender, insert
@@ -35,7 +35,7 @@ class Task(msgspec.Struct):
     """Something else to be done with the file, in order with the appends: all of it or nothing.
 
     ``durable``: it is not done before the disk has it, whatever happens to the machine. ``bare``: it must not be in a
-    transaction. Of two about the same ``session``,
+    transaction, and sees to that itself. Of two about the same ``session``,
     whoever waits for the one hears that it is done before the other is begun. ``plain``: what it cannot do it says
     before it changes anything, or leaves nothing wrong behind.
     """
@@ -69,6 +69,8 @@ class Writer:
         self._failed = failed
         self._connection = connection
         self._file = os.stat(path)
+        #: Whether commits since the last sync may still be in memory only.
+        self._is_unsynced = False
         self._queue: deque[Parcel | Task] = deque()
         #: What a tick that is not over has brought: the thread does not see it, and takes all of it together.
         self._brought: list[Parcel | Task] = []
@@ -116,6 +118,10 @@ class Writer:
         if loop is not None:
             self._rouse_soon(loop)
         return future
+
+    def sync(self) -> Future[None]:
+        """Make everything that was given before survive a loss of power. Free if the disk has it already."""
+        return self.run(lambda _: self._sync(), bare=True)
 
     def close(self, *, within_s: float) -> bool:
         """Write what is left and stop. False if that took too long: then it is given up."""
@@ -199,8 +205,11 @@ class Writer:
         if not task.future.set_running_or_notify_cancel():
             return
         try:
-            with self._durably(task.durable), nullcontext() if task.bare else _Transaction(self._connection):
+            if task.bare:
                 result = task.action(self._connection)
+            else:
+                with self._durably(task.durable), _Transaction(self._connection):
+                    result = task.action(self._connection)
         except sqlite3.Error as problem:
             task.future.set_exception(explained(problem, self._path))
         except Exception as problem:  # whoever asked for it hears it
@@ -215,7 +224,7 @@ class Writer:
         """
         written: list[Parcel] = []
         done: list[tuple[Task, Any, Exception | None]] = []
-        durable = any(isinstance(one, Task) and one.durable for one in group)
+        durable = any(one.durable for one in group)
         try:
             with self._durably(durable), _Transaction(self._connection):
                 for is_task, some in groupby(group, lambda one: isinstance(one, Task)):
@@ -259,26 +268,48 @@ class Writer:
 
     @contextmanager
     def _durably(self, durable: bool) -> Iterator[None]:
-        """Let a transaction end only when the disk has it, whatever happens to the machine."""
+        """Let a transaction end only when the disk has it, and all before it, whatever happens to the machine."""
         if not durable:
+            self._is_unsynced = True
             yield
             return
         self._connection.execute("PRAGMA synchronous = FULL")
         try:
             yield
+            self._is_unsynced = False
         finally:
             self._connection.execute("PRAGMA synchronous = NORMAL")
+
+    def _sync(self) -> None:
+        """Sync what was written ahead. Without a write-ahead file, SQLite has synced each transaction."""
+        if not self._is_unsynced:
+            return
+        ahead = f"{self._path}-wal"
+        try:
+            descriptor = os.open(ahead, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        except OSError as problem:
+            raise _unsynced(ahead, problem) from problem
+        try:
+            os.fsync(descriptor)
+        except OSError as problem:
+            raise _unsynced(ahead, problem) from problem
+        finally:
+            os.close(descriptor)
+        self._is_unsynced = False
 
     def _commit(self, parcels: Sequence[Parcel]) -> None:
         if not parcels:
             return
         try:
-            if len(parcels) == 1 and parcels[0].is_plain:
-                # The usual case, in one call: each one that lets go of the interpreter may wait for it afterwards.
-                insert_chunks(self._connection, parcels[0].chunks)
-            else:
-                with _Transaction(self._connection):
-                    insert(self._connection, parcels)
+            with self._durably(any(parcel.durable for parcel in parcels)):
+                if len(parcels) == 1 and parcels[0].is_plain:
+                    # The usual case, in one call: each one that lets go of the interpreter may wait for it afterwards.
+                    insert_chunks(self._connection, parcels[0].chunks)
+                else:
+                    with _Transaction(self._connection):
+                        insert(self._connection, parcels)
             self._written(parcels)
         except (sqlite3.Error, StoreFailed) as problem:
             self._fail(parcels, problem if isinstance(problem, StoreFailed) else explained(problem, self._path))
@@ -295,8 +326,8 @@ class Writer:
         self.check_file()
         try:
             self._mark({parcel.sender.number: parcel.last for parcel in parcels})
-        except OSError as problem:  # the rows are safe; only a loss of them could go unnoticed
-            log.warning("the lock file of %s cannot be written: %s", self._path, problem)
+        except UnmarkedRows as problem:  # the rows are safe; only a loss of them could go unnoticed
+            log.warning("%s", problem)
 
     def check_file(self) -> None:
         """Raise StoreFailed if what was written is in a file that nobody will find any more."""
@@ -349,6 +380,10 @@ class _Transaction:
             # SQLite has rolled back already where it could not go on at all.
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
+
+
+def _unsynced(path: str, problem: OSError) -> StoreFailed:
+    return StoreFailed(f"{path} cannot be synced ({problem.strerror}): check the disk and its limits, then resume")
 
 
 def _joins(work: Parcel | Task, about: set[int]) -> bool:

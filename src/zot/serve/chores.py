@@ -7,6 +7,8 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, Self
 
+from zot.errors import AgentError
+
 log = logging.getLogger("zot")
 
 #: How long what was ended may take to wind down.
@@ -45,4 +47,7 @@ class Chores:
 
 def _over(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (problem := task.exception()) is not None:
-        log.error("%s has failed", task.get_name(), exc_info=problem)
+        if isinstance(problem, AgentError):  # its text says all there is to know
+            log.error("%s has failed: %s", task.get_name(), problem)
+        else:
+            log.error("%s has failed", task.get_name(), exc_info=problem)

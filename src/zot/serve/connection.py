@@ -17,6 +17,7 @@ from zot.errors import (
     RuntimeBusy,
     SessionBusy,
     Stopping,
+    SystemFailed,
     TooManySessions,
     UserError,
 )
@@ -297,6 +298,9 @@ class Connection:
                 result = await result.work
         except AgentError as problem:
             self._fail(request, params, as_rpc_error(problem))
+        except OSError as problem:
+            log.info("%s failed", request.method, exc_info=problem)
+            self._fail(request, params, as_rpc_error(SystemFailed.of(problem)))
         except Exception:  # The outermost boundary: what we did not foresee costs this request, not the connection.
             log.exception("unexpected error in %s", request.method)
             self._fail(request, params, RpcError(jsonrpc.INTERNAL_ERROR, "internal error; the log has the details"))

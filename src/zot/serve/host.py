@@ -19,6 +19,7 @@ from zot.errors import (
     RunCancelled,
     SessionBusy,
     StoreFailed,
+    SystemFailed,
     Unforeseen,
 )
 from zot.events import AgentEvent
@@ -188,6 +189,9 @@ class Answering:
             answer, replayed = await self._run(self._session, self._once)
         except AgentError as problem:
             return self._failure(problem)
+        except OSError as problem:
+            log.info("a request failed", exc_info=problem)
+            return self._failure(SystemFailed.of(problem))
         except Exception as problem:  # the outermost boundary: an answer there must be
             log.exception("unexpected error in a request")
             return self._failure(Unforeseen(f"internal error ({type(problem).__name__}); the log has the details"))

@@ -37,7 +37,10 @@ class LogFile:
     @property
     def is_as_we_left_it(self) -> bool:
         """False if somebody else has written it, moved it or removed it since we last wrote; also before that."""
-        return self._is_in_place() and os.fstat(self._descriptor).st_size == self._size
+        try:
+            return self._is_in_place() and os.fstat(self._descriptor).st_size == self._size
+        except OSError:  # Whether it can be written shows when it is.
+            return False
 
     @contextmanager
     def alone(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypedDict
 
 import msgspec
 
-from zot.errors import AgentError, ProtocolError, UserError
+from zot.errors import AgentError, ProtocolError, SystemFailed, UserError
 from zot.events import Done, Error, ExtNotify
 from zot.history import Batch
 from zot.job import Dropped, Started, Wish
@@ -279,6 +279,9 @@ class RpcServer:
         """Return what the client may know of a failure. What we did not foresee is logged here and hidden there."""
         if isinstance(problem, AgentError):
             return str(problem)
+        if isinstance(problem, OSError):
+            log.info("%s failed", name_of(command), exc_info=problem)
+            return str(SystemFailed.of(problem))
         log.error("unexpected error in %s", name_of(command), exc_info=problem)
         return "internal error; standard error has the details"
 
