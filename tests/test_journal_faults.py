@@ -16,6 +16,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
+from types import NoneType
 
 import pytest
 
@@ -23,7 +24,7 @@ from harness import PATIENCE_S
 from journal_crash import CONTENDERS, CRASHES
 from zot.agent.recovery import recover
 from zot.agent.transcript import Transcript, repaired
-from zot.errors import JournalDamaged, StoreFailed
+from zot.errors import JournalDamaged, StoreFailed, UserError
 from zot.events import Done, TextDelta, ToolResult
 from zot.journal import database
 from zot.journal.check import look_at
@@ -210,6 +211,31 @@ async def test_a_task_that_costs_the_transaction_costs_all_that_were_in_it(tmp_p
     assert [type(one) for one in told] == [StoreFailed] * 3
     with closing(sqlite3.connect(journal.path)) as connection:
         assert connection.execute("SELECT what FROM said").fetchall() == []
+    await journal.close()
+
+
+@pytest.mark.parametrize("alone", [True, False])
+async def test_a_task_that_fails_is_rolled_back_and_costs_no_other_task(tmp_path: Path, alone: bool) -> None:
+    def say(what: str, connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO said VALUES (?)", (what,))
+        if what == "refused":
+            raise UserError("not that")
+
+    journal = await Journal.open(tmp_path / "journal.db")
+    await asyncio.wrap_future(journal.writer.run(lambda it: it.execute("CREATE TABLE said (what PRIMARY KEY)")))
+    is_queued = threading.Event()
+    journal.writer.run(lambda _: is_queued.wait(PATIENCE_S))
+    # Only tasks that are not bare are done in one transaction with others.
+    journal.writer.run(lambda _: None, bare=alone)
+    group = [journal.writer.run(partial(say, "refused"))]
+    journal.writer.run(lambda _: None, bare=alone)
+    group += [journal.writer.run(partial(say, what)) for what in ("first", "second")]
+    is_queued.set()
+    async with asyncio.timeout(PATIENCE_S):
+        told = await asyncio.gather(*map(asyncio.wrap_future, group), return_exceptions=True)
+    assert [type(one) for one in told] == [UserError, NoneType, NoneType]
+    with closing(sqlite3.connect(journal.path)) as connection:
+        assert connection.execute("SELECT what FROM said ORDER BY what").fetchall() == [("first",), ("second",)]
     await journal.close()
 
 

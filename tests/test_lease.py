@@ -16,14 +16,19 @@ from zot.errors import StoreFailed
 from zot.journal import lease
 from zot.journal.lease import Leases
 
-#: Takes sessions as it is told, one a line, and says whether it could.
+#: Takes the sessions that its input names, and says whether it could; or forks a child that stays until the input ends.
 HOLDER = """
-import sys
+import os, sys
 from zot.journal.lease import Leases
 leases = Leases(sys.argv[1])
 leases.share()
 for line in sys.stdin:
-    print(leases.take(int(line)), flush=True)
+    if line != "fork\\n":
+        print(leases.take(int(line)), flush=True)
+    elif os.fork() == 0:
+        print("forked", flush=True)
+        os.read(0, 1)
+        os._exit(0)
 """
 
 
@@ -36,11 +41,17 @@ class Holder:
         )
 
     def take(self, number: int) -> bool:
+        return self._ask(f"{number}") == "True"
+
+    def fork(self) -> None:
+        assert self._ask("fork") == "forked"
+
+    def _ask(self, line: str) -> str:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(f"{number}\n")
+        self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
-        return next(self.process.stdout) == "True\n"
+        return next(self.process.stdout).rstrip("\n")
 
     def kill(self) -> None:
         self.process.kill()
@@ -124,6 +135,15 @@ def test_a_forked_child_does_not_keep_its_lease_either(path: Path) -> None:
     assert os.waitpid(forked, 0) == (forked, 0)
 
 
+def test_a_forked_child_does_not_keep_the_lease_of_a_killed_parent(path: Path) -> None:
+    with holding(path) as holder, closing(Leases(str(path))) as leases:
+        assert holder.take(1)
+        holder.fork()
+        assert not leases.take(1)
+        holder.kill()
+        assert leases.take(1)
+
+
 def test_who_replaces_the_journal_has_it_alone(path: Path) -> None:
     with closing(Leases(str(path))) as leases:
         with holding(path) as holder:
@@ -170,6 +190,15 @@ def test_what_was_safe_is_remembered(path: Path) -> None:
 def test_the_lock_file_is_its_owners_alone(path: Path) -> None:
     with closing(Leases(str(path))):
         assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_owner_can_use_a_lock_file_that_was_made_under_a_strict_umask(path: Path) -> None:
+    before = os.umask(0o777)
+    try:
+        with closing(Leases(str(path))):
+            assert path.stat().st_mode & 0o777 == 0o600
+    finally:
+        os.umask(before)
 
 
 def test_where_no_lock_file_can_be_that_is_said(tmp_path: Path) -> None:

@@ -99,6 +99,13 @@ def test_a_client_is_shown_the_end_of_a_run_when_the_disk_has_it(tmp_path: Path)
     assert unsynced_at(trace, r"{\"type\":\"done\"}") == [[]]
 
 
+@needs("strace")
+def test_a_prompt_is_acknowledged_when_the_disk_has_the_beginning_of_its_run(tmp_path: Path) -> None:
+    given = b'{"type":"prompt","id":"1","message":"!echo Hello"}\n'
+    trace = traced(tmp_path, "rpc", "--provider", "lab", "--session", "s", given=given)
+    assert unsynced_at(trace, r"{\"type\":\"response\",\"id\":\"1\"") == [[]]
+
+
 def test_a_clock_that_is_set_back_between_two_requests_runs_no_tool_again(hosts: Hosts) -> None:
     clock = hosts.directory / "clock"
     given = json.dumps(request("!bash echo ran >>log", key="k", timeout_ms=60_000)).encode()

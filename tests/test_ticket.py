@@ -13,8 +13,16 @@ from harness import PATIENCE_S, environment
 from zot.errors import StoreFailed
 from zot.journal.ticket import Ticket
 
-HOLD = "import sys; from zot.journal.ticket import Ticket; t = Ticket(sys.argv[1], 7, 1.0); sys.stdout.write('in'); \
-sys.stdout.flush(); sys.stdin.read()"
+#: Takes a place and stays until its input ends; with another argument a child does, and the parent dies at once.
+HOLD = """
+import os, sys
+from zot.journal.ticket import Ticket
+ticket = Ticket(sys.argv[1], 7, 1.0)
+if len(sys.argv) > 2 and os.fork():
+    os.kill(os.getpid(), 9)
+print("in", end="", flush=True)
+sys.stdin.read()
+"""
 
 
 @pytest.fixture
@@ -68,6 +76,19 @@ def test_a_child_that_was_forked_does_not_keep_our_place(file: str) -> None:
     is_first = Ticket(file, 7, 2.0).is_first
     os.close(writing)
     os.waitpid(child, 0)
+    assert is_first is True
+
+
+def test_a_forked_child_does_not_keep_the_place_of_a_killed_parent(file: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, file, "fork"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment({}),
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.read(2) == b"in"
+    process.wait(PATIENCE_S)
+    is_first = Ticket(file, 7, 2.0).is_first
+    process.communicate(timeout=PATIENCE_S)
     assert is_first is True
 
 

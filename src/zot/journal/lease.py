@@ -164,7 +164,7 @@ class Leases:
             return False
 
     def _open(self) -> int:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT
         try:
             try:
                 made = os.open(self.path, flags | os.O_EXCL, 0o600)

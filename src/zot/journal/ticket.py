@@ -42,7 +42,7 @@ class Ticket:
         if _SET is None or _GET is None:
             return
         try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            self._descriptor = os.open(path, os.O_RDWR)
             while not _lock(self._descriptor, fcntl.F_WRLCK, self._place):
                 self._place += 1
         except OSError as problem:

@@ -21,7 +21,7 @@ _LOOK_S = 0.01
 GONE = "its socket is not there: it is just starting, or makes it again within seconds if it was removed; else"
 STOP = "end it with `zot daemon stop`"
 _MAX_PID_DIGITS = 20
-_OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 
 def take(socket_path: str) -> int:
