@@ -78,7 +78,7 @@ async def test_a_prompt_that_no_window_holds_fails_and_is_not_kept(tmp_path: Pat
     async with running(tmp_path, policy=("bash=ask",)) as daemon:
         caller = await daemon.caller()
         await caller.get("session/new", agentAlias="default", sessionId="s")
-        too_long = "x " * 390_000
+        too_long = f"!script status 413 ;; repeat ;; # {'x ' * 390_000}"
         code, why = await caller.error("session/prompt", sessionId="s", prompt=too_long)
         assert (code, why.partition(":")[0]) == (-32603, "context exhausted")
         assert (await caller.get("session/prompt", sessionId="s", prompt="!echo one"))["content"] == "one"
