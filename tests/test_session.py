@@ -428,6 +428,36 @@ async def test_an_abort_ends_the_run_in_every_phase(script: list[Any], ready: st
     assert (job.aborted, job.error, session.busy, session.aborting) == (True, None, False, False)
 
 
+async def test_a_second_abort_does_not_interrupt_the_clean_up_after_the_first() -> None:
+    cleaning, may_end, cleaned = asyncio.Event(), asyncio.Event(), []
+
+    async def clean_up(args: dict[str, Any], context: ToolContext) -> Output:
+        try:
+            return await hang(args, context)
+        finally:
+            cleaning.set()
+            await may_end.wait()
+            cleaned.append("all of it")
+
+    calls = [claude.reply(claude.tool("c1", "hold"), ends="tool_use")]
+    session = open_session(FakeTransport(calls), tools=[FakeTool("hold", clean_up)])
+    listener = listen(session)
+    session.prompt("hi")
+    await until(lambda: "tool_call" in kinds(listener.events))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    session.abort()
+    async with asyncio.timeout(PATIENCE_S):
+        await cleaning.wait()
+    session.abort()
+    session.abort(queue=True)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    may_end.set()
+    await finish(session)
+    assert (cleaned, kinds(listener.events)[-2:]) == (["all of it"], ["turn_end aborted", "done"])
+
+
 async def test_an_abort_keeps_what_was_said_and_drops_the_half_written_call() -> None:
     session = open_session(FakeTransport([Answer([*HALF, None])]), tools=[SHOUT])
     listener = listen(session)

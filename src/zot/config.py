@@ -279,7 +279,7 @@ def default_provider(env: Mapping[str, str]) -> str:
             return vendor.name
         if stored is None:
             stored = _stored_addresses(env)
-        if same_address(stored.get(vendor.name) or "", vendor.base_url):
+        if vendor.name in stored and same_address(stored[vendor.name], vendor.base_url):
             return vendor.name
     return Config().provider
 

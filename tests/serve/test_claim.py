@@ -64,6 +64,15 @@ def held(path: Path, *, at_once: bool = True) -> Callable[[Callable[[], None]], 
     return own
 
 
+def test_the_owner_can_use_a_lock_file_that_was_made_under_a_strict_umask(place: Path) -> None:
+    before = os.umask(0o777)
+    try:
+        claim_endpoint(str(place / "d.sock")).release()
+    finally:
+        os.umask(before)
+    assert mode(place / "d.sock.lock") == 0o600
+
+
 def test_the_socket_is_ours_alone_whatever_the_umask(place: Path) -> None:
     before = os.umask(0)
     try:

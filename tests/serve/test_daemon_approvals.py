@@ -217,3 +217,31 @@ async def test_allowed_for_good_is_not_asked_again(tmp_path: Path) -> None:
         await caller.answer(number)
         await caller.get("session/prompt", sessionId="s", prompt="!bash echo hi")
         assert len(of_type(caller, "approval_request")) == 1
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_revoked_approval_is_asked_for_again(tmp_path: Path, restarted: bool) -> None:
+    async with running(tmp_path, **ASKS) as daemon:
+        caller, number, request_id = await asked(daemon)
+        await caller.get("session/approve", sessionId="s", requestId=request_id, decision="allow_always")
+        await caller.answer(number)
+        allowed = {"tool": "bash", "subject": "echo hi"}
+        assert (await caller.get("session/allowed", sessionId="s"))["allowed"] == [allowed]
+        await caller.get("session/forget", sessionId="s", **allowed)
+        if not restarted:
+            await asked_again(caller)
+    if restarted:
+        async with running(tmp_path, **ASKS) as daemon:
+            caller = await daemon.caller()
+            await caller.get("session/attach", sessionId="s")
+            await asked_again(caller)
+
+
+async def asked_again(caller: Caller) -> None:
+    """See that the command needs an approval, and reject it."""
+    assert (await caller.get("session/allowed", sessionId="s"))["allowed"] == []
+    number = caller.call("session/prompt", sessionId="s", prompt="!bash echo hi")
+    async with asyncio.timeout(PATIENCE_S):
+        request_id = (await caller.until(type="approval_request"))["requestId"]
+        await caller.get("session/approve", sessionId="s", requestId=request_id, decision="reject")
+        await caller.answer(number)

@@ -8,13 +8,14 @@ import socket
 from collections.abc import AsyncIterator
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from daemon_process import eventually
 from daemons import PATIENCE_S, Caller, Frame, Running, order, running
 from zot.serve.backlog import MAX_UNREAD_BYTES
+from zot.serve.connection import Connection, Handler
 from zot.serve.local import LocalWire
 from zot.version import __version__
 
@@ -256,7 +257,18 @@ async def test_who_asks_for_much_and_reads_nothing_is_given_little_and_can_still
         greedy.heard[-1].pop("result", None)
 
 
-async def test_what_somebody_only_wanted_to_see_is_not_looked_up_when_it_has_gone(daemon: Running) -> None:
+async def test_what_somebody_only_wanted_to_see_is_not_looked_up_when_it_has_gone(
+    daemon: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up: list[Connection] = []
+    handlers = cast("dict[str, Handler]", daemon.daemon.handlers)
+    look_up = handlers["session/messages"]
+
+    async def counted(connection: Connection, params: Any) -> Any:
+        looked_up.append(connection)
+        return await look_up(connection, params)
+
+    monkeypatch.setitem(handlers, "session/messages", counted)
     other, greedy = await daemon.caller(), await daemon.caller()
     await other.get("session/new", agentAlias="default", sessionId="large")
     await other.get("session/prompt", sessionId="large", prompt="!echo " + "x" * 400_000)
@@ -268,6 +280,7 @@ async def test_what_somebody_only_wanted_to_see_is_not_looked_up_when_it_has_gon
     assert looking() > 90, "they wait for it to read"
     greedy.writer.transport.abort()
     await eventually(lambda: looking() == 0)
+    assert len(looked_up) < 10
 
 
 def looking() -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -73,3 +75,28 @@ def started(pid: int) -> float:
     """Return when a process was started, to a hundredth of a second, as it finds that out itself."""
     ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     return int(ticks) / os.sysconf("SC_CLK_TCK")
+
+
+#: Guards a request that is late, with a watchdog that cannot answer it.
+UNABLE = """
+import time
+from zot.serve.watchdog import Signals, Slot, Watchdog
+from zot.wire.host import Ids
+def write(*_):
+    raise ValueError("cannot write")
+watchdog = Watchdog(Signals(), (0, 1), write, stays=False)
+watchdog.guard(Slot(Ids(), 0.0))
+watchdog.start()
+time.sleep(60)
+"""
+
+
+def test_a_watchdog_that_fails_ends_the_process_with_a_failure() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", UNABLE],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=2 * PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (4, b"zot: the watchdog failed: ValueError('cannot write')\n")

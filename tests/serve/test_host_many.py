@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -17,6 +18,13 @@ from forked import Forked
 from harness import PATIENCE_S, eventually, living, read_some
 from hosts import Hosts, Json, checked, failure, request
 from pace import slowness
+from zot.answers import Once
+from zot.errors import ConfigError
+from zot.serve.host_many import ManyRequests
+from zot.serve.host_output import LineThread
+from zot.serve.watchdog import Slot, Watchdog
+from zot.session import Session
+from zot.wire.lines import LineSplitter
 
 MANY = ("--single-request", "false")
 FREE = ("--policy", "*=allow")
@@ -87,6 +95,39 @@ def test_requests_run_side_by_side_and_are_answered_as_they_end(many: Many) -> N
     many.send(run("goer", "!bash touch go"))
     assert {*many.answers(2)} == {"slow", "goer"}
     assert many.finish() == []
+
+
+class Guards:
+    """A watchdog that only counts."""
+
+    def __init__(self) -> None:
+        self.guarded: list[Slot] = []
+
+    def guard(self, slot: Slot) -> None:
+        self.guarded.append(slot)
+
+    def release(self, slot: Slot) -> None:
+        self.guarded.remove(slot)
+
+
+async def test_an_answered_request_is_not_kept_until_its_deadline() -> None:
+    async def refuse(*_: object) -> tuple[Session, Once]:
+        assert len(guards.guarded) == 1
+        raise ConfigError("no model")
+
+    async def given() -> AsyncIterator[bytes]:
+        yield json.dumps(run("a", "hi", timeout_ms=3_600_000)).encode() + b"\n"
+
+    guards = Guards()
+    reads, writes = os.pipe()
+    output = LineThread(writes)
+    many = ManyRequests(refuse, cast("Watchdog", guards), output, at_once=1, tells_events=False)
+    async with asyncio.timeout(PATIENCE_S):
+        await many.serve(given(), LineSplitter())
+    assert failure(checked(json.loads(os.read(reads, 1 << 16)))) == ("INTERNAL", "no model")
+    assert guards.guarded == []
+    for descriptor in (reads, writes):
+        os.close(descriptor)
 
 
 def test_two_requests_of_one_session_follow_each_other(many: Many, hosts: Hosts) -> None:

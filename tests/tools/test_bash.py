@@ -121,6 +121,17 @@ async def test_a_background_child_that_holds_the_output_is_not_waited_for(shell:
     assert shell.left() == ["sleep 60 "]
 
 
+async def test_a_silent_background_child_delays_the_answer_by_less_than_two_seconds(shell: Shell) -> None:
+    fastest_s = 60.0
+    for _ in range(10):  # A busy machine may hold up some of them.
+        begun = time.monotonic()
+        await shell.run("sleep 60 &")
+        fastest_s = min(fastest_s, time.monotonic() - begun)
+        if fastest_s < 2:
+            break
+    assert fastest_s < 2
+
+
 async def test_of_very_many_background_children_some_are_told_of_and_that_there_are_others(shell: Shell) -> None:
     text = await shell.run("for i in 1 2 3 4 5 6; do for j in 1 2 3 4 5 6 7 8 9; do sleep 60 & done; done")
     # A child that has not reached its exec yet still has the shell's command line.

@@ -44,6 +44,21 @@ async def test_it_is_started_with_the_first_command_and_ends_when_closed(kept: S
     assert children(os.getpid()) == {}
 
 
+async def test_it_has_a_session_of_its_own_and_nothing_of_our_environment(
+    context: ToolContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZOT_TEST_SECRET", "s3cret")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nenv >{tmp_path}/env\nexec {sys.executable} "$@"\n')
+    python.chmod(0o700)
+    guardian = Guardian(python=str(python))
+    await Shell(guardian, context, uuid.uuid4().hex).run("true")
+    # A Ctrl+C in our terminal, or its end, is no business of the guardian's.
+    assert os.getsid(guardian_pid()) == guardian_pid() != os.getsid(0)
+    assert "ZOT_TEST_SECRET" not in (tmp_path / "env").read_text()
+    await guardian.close()
+
+
 async def test_it_leaves_our_process_as_it_was(kept: Shell) -> None:
     before = signal.getsignal(signal.SIGCHLD)
     await kept.run("setsid sleep 60 &")
@@ -173,6 +188,16 @@ async def test_a_command_that_stops_its_keeper_and_the_guardian_is_over_in_time(
     assert text == f"$ {command}\n\n[exit -1] (timed out after 0.5 s)  Took T"
     assert kept.left() == []
     assert not is_alive(int((tmp_path / "runaway").read_text()))
+
+
+async def test_closing_waits_for_the_end_of_a_job_even_if_the_guardian_is_not_waited_for(
+    kept: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zot.tools.guardian.REAP_S", 0.0)
+    await kept.run("(trap '' TERM; echo up; sleep 60; sleep 60) &")
+    assert kept.left() != []
+    await kept.processes.close()
+    assert kept.left() == []
 
 
 def test_what_stops_its_keeper_and_the_guardian_ends_with_a_zot_that_is_killed(tmp_path: Path) -> None:

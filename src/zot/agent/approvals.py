@@ -79,10 +79,9 @@ class Approvals:
         return sorted(self._always, key=lambda one: (one.tool, one.subject))
 
     def forget(self, allowed: Allowed) -> Allowed:
-        """Ask about it again from now on; return what says so. Raise UserError if it is not remembered."""
+        """Return what revokes it; once that is recalled, it is asked about again. Raise UserError if not remembered."""
         if allowed not in self._always:
             raise UserError("that is not remembered")
-        self._always.discard(allowed)
         return msgspec.structs.replace(allowed, revoked=True)
 
 

@@ -133,7 +133,7 @@ class Approver(Protocol):
         """Return what a person allowed for good."""
 
     def forget(self, allowed: Allowed) -> Allowed:
-        """Ask about it again; return what is to be recorded of that. Raise UserError if it is not remembered."""
+        """Return what revokes it, to be recorded and recalled. Raise UserError if it is not remembered."""
 
 
 class NoExtensions:

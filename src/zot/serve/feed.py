@@ -139,7 +139,6 @@ class Follower:
                     if self.wire.unread > _PIECE_BYTES:
                         await self.wire.room()
                 self._see(found[-1][0])
-                await self.wire.room()
             elif shown == self._feed.seq:
                 break
         self._see(max(self.cursor, self._feed.seq))

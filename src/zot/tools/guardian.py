@@ -85,8 +85,6 @@ class Guardian:
         try:
             await end_each(list(self._children), grace_s=CLOSE_GRACE_S)
         finally:
-            for child in list(self._children):
-                child.hang_up()
             await self._dismiss()
 
     def kill_all(self) -> None:

@@ -13,7 +13,6 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.events import Event, Key, Paste
-from textual.worker import Worker
 
 from zot.conversation import Conversation, Home, Snapshot
 from zot.errors import AgentError, UserError
@@ -37,7 +36,7 @@ from zot.tui.completion import Files
 from zot.tui.composer import Composer
 from zot.tui.editor import Editor
 from zot.tui.following import Following
-from zot.tui.inside import Ground
+from zot.tui.inside import Ground, when_over
 from zot.tui.keys import KEYS
 from zot.tui.level import Level
 from zot.tui.looks import Look, look_for, safe
@@ -398,9 +397,8 @@ class ZotApp(Ground):
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something that takes a while; what goes wrong is said."""
-        worker: Worker[None] = self.run_worker(partial(self._told, work))
-        if worker._task is not None:  # Cancelled before it begins, as on leaving, a worker never awaits its work.
-            worker._task.add_done_callback(lambda _: work.close())
+        # Cancelled before it begins, as on leaving, a worker never awaits its work.
+        when_over(self.run_worker(partial(self._told, work)), work.close)
 
     async def _told(self, work: Coroutine[Any, Any, None]) -> None:
         try:

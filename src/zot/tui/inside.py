@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 from rich.text import Text
@@ -15,6 +16,7 @@ from textual.geometry import Size
 from textual.keys import Keys
 from textual.reactive import Reactive
 from textual.widget import Widget
+from textual.worker import Worker
 
 from zot.tui.charset import decoder
 from zot.tui.driver import Driver
@@ -74,6 +76,12 @@ def reach(widget: Widget, size: Size) -> None:
     if size != widget.virtual_size:
         widget.set_reactive(Widget.virtual_size, size)
         widget._scroll_update(size)
+
+
+def when_over(worker: Worker[None], call: Callable[[], None]) -> None:
+    """Call ``call`` when a worker has ended, also if it was cancelled before its first step."""
+    if worker._task is not None:
+        worker._task.add_done_callback(lambda _: call())
 
 
 def is_behind(app: App[Any]) -> bool:
