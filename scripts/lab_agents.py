@@ -366,8 +366,10 @@ def _aider(target: Target, prompt: str, again: bool) -> list[str]:
 
 
 def _aider_files(target: Target) -> dict[str, str]:
-    # By default aider appends its instructions to the user's text, which is then no built-in scene any more.
-    settings = [{"name": f"{prefix}/{MODEL}", "reminder": "sys"} for prefix in _AIDER_PREFIXES.values()]
+    # By default aider appends its instructions to the prompt, which is then no built-in scene any more. In Gemini's API
+    # they would become a text of the user all the same: one more than lab can tell from a new prompt.
+    reminder = "none" if target.api == "gemini" else "sys"
+    settings = [{"name": f"{_AIDER_PREFIXES[target.api]}/{MODEL}", "reminder": reminder}]
     return {".aider.model.settings.yml": json.dumps(settings)}
 
 
