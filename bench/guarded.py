@@ -14,9 +14,9 @@ import tempfile
 from pathlib import Path
 from time import perf_counter
 
-from zot.config import Config
+from zot.config.config import Config
 from zot.messages import CallBlock
-from zot.runtime import open_session
+from zot.runtime.open import open_session
 
 _SCRIPT = """\
 import sys, json

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from zot.config import Config
+from zot.config.config import Config
 from zot.events import TextDelta
 from zot.journal.journal import Journal
 from zot.journal.record import Record
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock
-from zot.runtime import open_session
+from zot.runtime.open import open_session
 from zot.store import Change, MemoryStore, Said, Store
 
 _MESSAGES = 2000

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from zot.config import Config
+from zot.config.config import Config
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock
-from zot.runtime import open_recorded
-from zot.session import new_session_id
+from zot.runtime.open import open_recorded
+from zot.session.session import new_session_id
 
 _TIME = "2026-01-01T00:00:00.000Z"
 _ANSWER = "# Answer {}\n\nSome **text**, " + "words " * 40 + "\n\n```python\ndef f(x):\n    return x\n```\n\n- a\n- b\n"

@@ -14,7 +14,7 @@ from time import thread_time
 from textual.events import Key
 
 from zot.cli import main
-from zot.tui.app import ZotApp
+from zot.ui.terminal.app import ZotApp
 
 _KEPT = 20
 steps: list[float] = []

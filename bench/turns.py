@@ -20,11 +20,11 @@ from typing import Any
 from zot.agent.loop import Agent
 from zot.journal.journal import Journal
 from zot.messages import TextBlock, ToolSpec
-from zot.providers.anthropic import AnthropicMessages
+from zot.providers.anthropic_part import AnthropicMessages
 from zot.providers.base import Deadlines, HttpRequest
 from zot.providers.models import catalogue
 from zot.providers.service import Service
-from zot.session import Session
+from zot.session.session import Session
 from zot.tools.base import ToolContext
 
 _PROMPT = "Please look at the function that reads the configuration. What does it do when a file is missing? " * 4

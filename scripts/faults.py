@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zot.errors import StoreFailed
-from zot.journal.check import look_at
 from zot.journal.journal import Journal
+from zot.journal.repair import look_at
 
 #: How long one command may take under strace. Only a command that hangs takes so long.
 PATIENCE_S = 120

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from zot import events
-from zot.commands import self_test
+from zot.commands import host_self_test
 from zot.messages import ShownMessage
 from zot.slash import CommandAnswer, CommandInfo
 from zot.wire import (
@@ -27,7 +27,7 @@ from zot.wire import (
     daemon_greeting,
     daemon_messages,
     daemon_server,
-    daemon_session,
+    daemon_types,
     extension,
     host,
     jsonrpc,
@@ -122,7 +122,7 @@ def render() -> str:
 
 def host_schema() -> dict[str, Any]:
     """Return the schema of host protocol v1."""
-    kinds = (host.Request, host.Response, host.EventLine, self_test.Report)
+    kinds = (host.Request, host.Response, host.EventLine, host_self_test.Report)
     _, definitions = msgspec.json.schema_components(kinds, ref_template=_REF)
     definitions["Request"]["required"] = ["request_id"]
     definitions["Request"]["properties"]["request_id"] = {"type": "string"}
@@ -181,7 +181,7 @@ def daemon_schema() -> dict[str, Any]:
     methods = daemon.METHODS.values()
     said = updates.Update.__subclasses__()
     kinds = [kind for method in methods for kind in (method.params, method.result)]
-    others = [*said, jsonrpc.ErrorObject, daemon_session.FailedTurn, daemon_server.LogEvent]
+    others = [*said, jsonrpc.ErrorObject, daemon_types.FailedTurn, daemon_server.LogEvent]
     refs, definitions = msgspec.json.schema_components([*kinds, *others], ref_template=_REF)
     params, results = refs[0 : len(kinds) : 2], refs[1 : len(kinds) : 2]
     for kind in _answered(daemon.METHODS.values()):  # What has a default is written all the same, unless it is absent.
@@ -222,10 +222,10 @@ def render_daemon() -> str:
 def _answered(methods: Iterable[daemon.Method]) -> list[type[spelling.Spelled]]:
     """Return the structs that answers consist of, and no parameters do."""
     params = {method.params for method in methods}
-    modules = (daemon_greeting, daemon_server, daemon_session, daemon_messages, daemon_extensions)
+    modules = (daemon_greeting, daemon_server, daemon_types, daemon_messages, daemon_extensions)
     found = [kind for module in modules for kind in vars(module).values()]
     kinds = [kind for kind in found if isinstance(kind, type) and issubclass(kind, spelling.Spelled)]
-    given = {daemon_greeting.ClientName, daemon_session.Attachment, daemon_session.Overrides, spelling.Spelled, *params}
+    given = {daemon_greeting.ClientName, daemon_types.Attachment, daemon_types.Overrides, spelling.Spelled, *params}
     return [kind for kind in kinds if kind not in given]
 
 

@@ -8,11 +8,11 @@ import re
 import tempfile
 from pathlib import Path
 
-from zot.config import Config
-from zot.conversation import Conversation, Home
-from zot.local_home import LocalHome
-from zot.tui.app import ZotApp
-from zot.tui.looks import Look
+from zot.config.config import Config
+from zot.ui.conversation import Conversation, Home
+from zot.ui.local_home import LocalHome
+from zot.ui.terminal.app import ZotApp
+from zot.ui.terminal.looks import Look
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZE = (100, 31)

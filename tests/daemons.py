@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 from harness import at_home
-from zot.agents import Agents
-from zot.endpoint import Place
-from zot.establishment import Establishment
-from zot.journal import view
+from zot.config.agents import Agents
+from zot.config.paths import Place
+from zot.journal import replay
 from zot.journal.journal import Journal
-from zot.premises import Premises
-from zot.serve.audit import Audit
-from zot.serve.claim import Claim, claim_endpoint
-from zot.serve.daemon import Daemon, listen
-from zot.serve.log_file import LogFile
+from zot.runtime.shared import Premises
+from zot.serve.daemon.audit import Audit
+from zot.serve.daemon.daemon import Daemon, listen
+from zot.serve.daemon.endpoint import Claim, claim_endpoint
+from zot.serve.daemon.logs import LogFile
+from zot.serve.daemon.parts import Establishment
 from zot.wire import jsonrpc
 from zot.wire.daemon import METHODS, Method
 
@@ -67,7 +67,7 @@ class Running:
 
     async def events(self, session_id: str) -> list[tuple[int, Frame]]:
         """Return the events that are on record, with their numbers."""
-        found = await self.journal.reading(lambda connection: view.events_after(connection, session_id, 0, 1 << 20))
+        found = await self.journal.reading(lambda connection: replay.events_after(connection, session_id, 0, 1 << 20))
         from zot.encoding import encode
 
         return [(seq, json.loads(encode(event))) for seq, event in found]

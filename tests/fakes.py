@@ -15,13 +15,13 @@ from zot.agent.loop import Agent
 from zot.agent.relief import AutoCompact
 from zot.errors import StoreFailed, UserError
 from zot.events import AgentEvent
-from zot.history import Batch
 from zot.messages import CallBlock, ImageBlock, ToolSpec
-from zot.providers.anthropic import AnthropicMessages
+from zot.providers.anthropic_part import AnthropicMessages
 from zot.providers.base import Deadlines, HttpRequest, Model, Provider, Reasoning
 from zot.providers.models import Catalogue, catalogue
 from zot.providers.service import Service
-from zot.session import Session
+from zot.session.history import Batch
+from zot.session.session import Session
 from zot.store import Allowed, Change, MemoryStore, Row, Store
 from zot.tools.base import Output, Tool, ToolContext
 

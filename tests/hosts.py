@@ -16,7 +16,7 @@ from forked import Forked, Nursery
 from harness import PATIENCE_S, environment
 from zot.agent.transcript import Transcript
 from zot.events import AgentEvent
-from zot.journal import view
+from zot.journal import replay
 from zot.journal.journal import Journal
 from zot.messages import ShownBlock, show
 
@@ -77,7 +77,7 @@ class Hosts:
     async def _events(self, session: str) -> list[AgentEvent]:
         journal = await Journal.open(self.home / "journal.db")
         try:
-            found = await journal.reading(lambda connection: view.events_after(connection, session, 0, 1 << 20))
+            found = await journal.reading(lambda connection: replay.events_after(connection, session, 0, 1 << 20))
         finally:
             await journal.close()
         return [event for _, event in found]

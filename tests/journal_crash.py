@@ -13,10 +13,10 @@ from typing import Any
 
 from zot.errors import SessionBusy, StoreFailed
 from zot.events import TextDelta
-from zot.journal.check import look_at
 from zot.journal.journal import Journal
 from zot.journal.look import can_be_written, look
-from zot.journal.tables import rows_after
+from zot.journal.queries import rows_after
+from zot.journal.repair import look_at
 
 CRASHES = 40
 CONTENDERS = 20

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from daemons import Running, running
-from zot.client import Client
+from zot.client.client import Client
 from zot.events import AgentEvent
-from zot.journal import view
+from zot.journal import replay
 
 
 class Restarting:
@@ -46,4 +46,4 @@ class Restarting:
     async def recorded(self, session_id: str) -> list[tuple[int, AgentEvent]]:
         """Return every event that is on record, with its number."""
         journal = self.running.journal
-        return [*await journal.reading(lambda connection: view.events_after(connection, session_id, 0, 1 << 20))]
+        return [*await journal.reading(lambda connection: replay.events_after(connection, session_id, 0, 1 << 20))]

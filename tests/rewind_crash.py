@@ -13,14 +13,14 @@ import claude
 from fakes import FakeTransport, service, talk
 from tools.meddled import Meddled
 from zot.agent.loop import Agent
-from zot.job import Wish
 from zot.journal.journal import Journal
-from zot.past import Past
 from zot.providers.models import catalogue
-from zot.session import Session
+from zot.session.queue import Wish
+from zot.session.session import Session
+from zot.session.transcripts import Past
 from zot.tools.base import Tool
-from zot.tools.paths import Anywhere
-from zot.tools.restore import Restorer
+from zot.tools.checkpoints import Restorer
+from zot.tools.paths_part import Anywhere
 from zot.tools.write import Write
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from zot.agents import Agents
-from zot.config import Config, resolve
-from zot.daemon_settings import DaemonSettings
+from zot.config.agents import Agents
+from zot.config.config import Config, resolve
+from zot.config.daemon_settings import DaemonSettings
 from zot.errors import ConfigError, InvalidConfigFile, NoSuchAgent, UsageError
 
 TWO = """

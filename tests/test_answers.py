@@ -11,14 +11,14 @@ import pytest
 
 from harness import PATIENCE_S
 from zot.agent.compaction import Summary, summary_of
-from zot.answers import Answer, Demand, Once, Standing, answer_of, fingerprint
 from zot.errors import AlreadyAnswered, SessionBusy
 from zot.events import AgentEvent, AssistantMessage, Done, Error, TurnEnd, TurnStart, Usage, UserMessage
 from zot.journal.answers import Clock
 from zot.journal.journal import Journal
 from zot.journal.record import Record
 from zot.messages import ZERO, Message, TextBlock
-from zot.outcome import Outcome
+from zot.run_summary import Outcome
+from zot.runtime.idempotency import Answer, Demand, Once, Standing, answer_of, fingerprint
 from zot.store import Said
 
 NOW = "2026-01-31T12:00:00.000Z"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from zot.skills import discover
+from zot.config.skills import discover
 
 
 @pytest.fixture(scope="module")

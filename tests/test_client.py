@@ -18,10 +18,10 @@ from daemon_fake import FakeDaemon
 from forked import Forked, Nursery
 from harness import PATIENCE_S, environment, read_some
 from restarting import Restarting
-from zot.client_session import ClientSession
+from zot.client.session import ClientSession
 from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest, Done, TextDelta, ToolResult, UserMessage, text
 from zot.messages import text_of
-from zot.serve.connection import Connection
+from zot.serve.daemon.connection import Connection
 from zot.wire.jsonrpc import RpcError
 
 
@@ -320,7 +320,7 @@ def test_what_else_a_session_can_do(home: Path) -> None:
 def test_a_consumer_that_does_not_read_is_waited_for_and_misses_nothing(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zot.client._MAX_UNREAD", 50)
+    monkeypatch.setattr("zot.client.client._MAX_UNREAD", 50)
 
     async def conversation() -> None:
         async with Restarting(home) as daemon, daemon.client() as client, daemon.client() as other:

@@ -14,12 +14,12 @@ import pytest
 from harness import PATIENCE_S
 from restarting import Restarting
 from tui.stage import Stage
-from zot.client_home import ClientHome
-from zot.conversation import Conversation, Home, ModelInfo, Remembered, Untrusted
 from zot.errors import EpochChanged, UserError
 from zot.events import AgentEvent, ApprovalRequest, Done, Error, TextDelta
-from zot.history import Batch
-from zot.tui.app import ZotApp
+from zot.session.history import Batch
+from zot.ui.client_home import ClientHome
+from zot.ui.conversation import Conversation, Home, ModelInfo, Remembered, Untrusted
+from zot.ui.terminal.app import ZotApp
 from zot.wire.jsonrpc import RpcError
 
 

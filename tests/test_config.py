@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from zot.auth_file import Entry, store
-from zot.config import AGENT_FLAGS, SECRET_NAMES, Config, checked, resolve, tool_environment, zot_home
+from zot.config.auth_file import Entry, store
+from zot.config.config import AGENT_FLAGS, SECRET_NAMES, Config, checked, resolve, tool_environment, zot_home
+from zot.config.flags import parse
 from zot.errors import ConfigError, UsageError
-from zot.flags import parse
-from zot.runtime import open_session
+from zot.runtime.open import open_session
 
 EVERYTHING = """
 [agents.default]

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from zot.auth_file import Entry, check, remove, store, stored
-from zot.credentials import Credential, find, missing
+from zot.config.auth_file import Entry, check, remove, store, stored
+from zot.config.credentials import Credential, find, missing
+from zot.config.vendors import VENDORS
 from zot.errors import ConfigError
-from zot.providers.vendors import VENDORS
 
 ANTHROPIC = VENDORS["anthropic"]
 

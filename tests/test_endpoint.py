@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from zot.endpoint import Place, find_socket, locate
+from zot.config.paths import Place, find_socket, locate
+from zot.config.pipe_name import path_hash, pipe_name, siphash13
 from zot.errors import ConfigError, UsageError
-from zot.pipe_name import path_hash, pipe_name, siphash13
 
 HOME = {"HOME": "/home/me"}
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import zot.fingerprint
+import zot.config.trust
+from zot.config.trust import DEFAULT_DATA, fingerprint
 from zot.errors import UserError
-from zot.fingerprint import DEFAULT_DATA, fingerprint
 
 
 @pytest.fixture

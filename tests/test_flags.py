@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from zot.config.flags import Flag, choice, dollars, parse, positive, usage
 from zot.errors import ConfigError
-from zot.flags import Flag, choice, dollars, parse, positive, usage
 
 FLAGS = (
     Flag("--model", "the model", value="ID", short="-m"),

@@ -13,7 +13,7 @@ from fakes import FakeTool, FakeTransport, Listener, SlowStore, finish, kinds, l
 from zot.errors import AuthFailed, StoreFailed
 from zot.events import Done, Error
 from zot.messages import TextBlock
-from zot.session import Session
+from zot.session.session import Session
 from zot.tools.base import Output, Tool, ToolContext
 
 PATIENCE_S = 20

@@ -6,8 +6,8 @@ from typing import Any
 
 from outline import Outline
 from shell import Shell
-from zot.html.page import page
 from zot.messages import Counters, PastMessage, ShownCall, ShownImage, ShownMessage, ShownResult, TextBlock
+from zot.ui.html import page
 
 NOON = "2026-01-01T12:00:00.000Z"
 HOSTILE = (

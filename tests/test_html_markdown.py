@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outline import Outline
-from zot.html.blocks import markdown
+from zot.ui.blocks import markdown
 
 TAGS = {
     "a", "blockquote", "br", "code", "del", "div", "em", "h2", "h3", "h4", "h5", "h6", "hr", "input", "li", "ol", "p",

@@ -19,12 +19,12 @@ import pytest
 from harness import PATIENCE_S
 from zot.errors import NoSuchSession, SessionBusy, StoreFailed, UserError
 from zot.events import AssistantMessage, ConversationReplaced, Done, TextDelta, ToolResult, TurnEnd, Usage, UserMessage
-from zot.journal.check import Report
 from zot.journal.journal import Journal
 from zot.journal.record import Record
-from zot.journal.search import Hit
+from zot.journal.repair import Report
+from zot.journal.search_part import Hit
 from zot.messages import Counters, ImageBlock, Message, ResultBlock, TextBlock
-from zot.serve.shelf import Shelf
+from zot.serve.daemon.catalog import Shelf
 from zot.store import Configured, Row, Said, Spliced
 
 NOON = "2026-01-01T12:00:00.000Z"
@@ -616,7 +616,7 @@ async def test_the_epoch_changes_if_the_machine_went_down_in_a_run(journal: Jour
 
 def test_the_database_is_loaded_only_with_the_journal() -> None:
     heavy = "'sqlite' in name or 'journal' in name"
-    code = f"import sys, zot.runtime, zot.session; print([name for name in sys.modules if {heavy}])"
+    code = f"import sys, zot.runtime.open, zot.session.session; print([name for name in sys.modules if {heavy}])"
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )

@@ -22,18 +22,18 @@ import pytest
 
 from harness import PATIENCE_S
 from journal_crash import CONTENDERS, CRASHES
-from zot.agent.recovery import recover
 from zot.agent.transcript import Transcript, repaired
 from zot.errors import JournalDamaged, StoreFailed, UserError
 from zot.events import Done, TextDelta, ToolResult
-from zot.journal import database
-from zot.journal.check import look_at
+from zot.journal import schema
 from zot.journal.chunks import Chunk
 from zot.journal.journal import Journal
 from zot.journal.lease import suspect
-from zot.journal.tables import put
+from zot.journal.queries import put
+from zot.journal.repair import look_at
 from zot.journal.writer import Writer
 from zot.messages import CallBlock, ImageBlock, Message, ResultBlock, TextBlock
+from zot.session.recovery_part import recover
 from zot.store import Change, Configured, Row, Said, Spliced
 
 NOON = "2026-01-01T12:00:00.000Z"
@@ -118,7 +118,7 @@ async def test_a_journal_that_may_not_be_written_says_so_and_can_be_looked_at(pu
 async def test_a_file_that_others_keep_locked_is_an_error_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "BUSY_S", 0.1)
+    monkeypatch.setattr(schema, "BUSY_S", 0.1)
     journal = await Journal.open(tmp_path / "journal.db")
     record = await journal.record("a")
     await record.begin()
@@ -150,7 +150,7 @@ async def test_the_end_of_the_writer_ends_every_wait(tmp_path: Path) -> None:
     record = await journal.record("a")
     await record.begin()
     journal.writer.close(within_s=PATIENCE_S)
-    journal.writer = Writer(journal.path, database.connect(journal.path), mark=stumble)
+    journal.writer = Writer(journal.path, schema.connect(journal.path), mark=stumble)
     record.append([Done()], run=1)
     async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(StoreFailed, match=r"cannot be written any more \(a bug\): restart zot"):

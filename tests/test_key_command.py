@@ -14,7 +14,7 @@ import pytest
 from gatekeeper import guarding
 from harness import PATIENCE_S, Zot, eventually, living, text_of
 from zot.errors import AuthFailed
-from zot.key_command import KeyCommand
+from zot.runtime.key_command import KeyCommand
 
 WHO = "the command that prints the key for anthropic"
 ENV = {"PATH": os.environ["PATH"]}

@@ -13,13 +13,13 @@ import pytest
 
 from extensions.stage import Extension
 from fakes import PATIENCE_S, Listener
-from zot.config import Config
-from zot.conversation import ModelInfo
+from zot.config.config import Config
 from zot.errors import ConfigError, NoSuchSession, RuntimeBusy, UserError
 from zot.events import Done, ExtNotify
-from zot.local import LocalConversation
-from zot.local_home import LocalHome
 from zot.messages import ShownResult, text_of
+from zot.ui.conversation import ModelInfo
+from zot.ui.local import LocalConversation
+from zot.ui.local_home import LocalHome
 
 KEEPS = pytest.mark.parametrize("keep", [True, False], ids=["kept", "not kept"])
 

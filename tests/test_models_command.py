@@ -10,9 +10,9 @@ import pytest
 
 import forked
 from harness import environment, serving
+from zot.config.vendors import VENDORS
 from zot.providers.lab.script import demo
 from zot.providers.models import catalogue
-from zot.providers.vendors import VENDORS
 
 
 def zot(*words: str, **env: str) -> tuple[int, str, str]:

@@ -17,20 +17,20 @@ import pytest
 import claude
 from fakes import NOON, PATIENCE_S, FakeTool, FakeTransport, Guard, Listener, finish, kinds, listen, service
 from harness import Zot
-from zot.agent.approvals import Approvals
+from zot.agent.approvals_part import Approvals
 from zot.agent.hooks import CallDecision
 from zot.agent.loop import Agent
-from zot.agent.policy import Policy
 from zot.agent.transcript import repaired
-from zot.config import Config
+from zot.config.config import Config
+from zot.config.policy import Policy
 from zot.errors import SessionBusy, UserError
 from zot.events import ApprovalAnswer, ApprovalRequest, Done, ToolResult, TurnEnd, TurnStart
 from zot.journal.journal import Journal
 from zot.messages import CallBlock, TextBlock
-from zot.past import Past
 from zot.providers.models import catalogue
-from zot.runtime import open_recorded
-from zot.session import Session
+from zot.runtime.open import open_recorded
+from zot.session.session import Session
+from zot.session.transcripts import Past
 from zot.store import Began, Change, Row
 from zot.tools.base import Output, ToolContext
 

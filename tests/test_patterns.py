@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from zot.patterns import MAX_TEXT, Pattern
+from zot.agent.patterns import MAX_TEXT, Pattern
 
 EXPRESSIONS = [
     "", "a", "^a", "a$", "^a$", "^$", "a|b", "^(a|ab)(c|bcd)$", "a*", "^a*$", "^a+b?$", "^a{2}$", "^a{1,2}b{0,1}$",

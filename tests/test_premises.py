@@ -12,14 +12,14 @@ import pytest
 
 from fakes import PATIENCE_S, listen, talk
 from harness import eventually, living
-from zot.config import Config
+from zot.config.config import Config
 from zot.errors import AuthFailed, ConnectionFailed
 from zot.events import AgentEvent, TextDelta, ToolResult, text
 from zot.messages import TextBlock
-from zot.premises import Premises
 from zot.providers.base import Deadlines, HttpRequest
-from zot.runtime import Choice, open_chosen, open_recorded
-from zot.session import Session
+from zot.runtime.open import Choice, open_chosen, open_recorded
+from zot.runtime.shared import Premises
+from zot.session.session import Session
 from zot.store import Configured
 
 PATH = {"PATH": os.environ["PATH"]}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zot.messages import CallBlock, ImageBlock, Message, ResultBlock, TextBlock, ThinkingBlock
-from zot.readable import calls_of, described, escaped, name, one_line, size
+from zot.ui.readable import calls_of, described, escaped, name, one_line, size
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,10 @@ from zot.errors import AgentError, SessionBusy, UserError
 from zot.events import Done, Error, TurnEnd, UserMessage
 from zot.journal.journal import Journal
 from zot.messages import Message, TextBlock
-from zot.past import Past
 from zot.providers.base import Model
 from zot.providers.models import Catalogue, catalogue
-from zot.session import Session
+from zot.session.session import Session
+from zot.session.transcripts import Past
 from zot.store import Said
 
 LAB = ("--provider", "lab", "--frozen-time", "2026-01-31T12:00:00Z")

@@ -12,15 +12,17 @@ import pytest
 
 import forked
 from harness import PATIENCE_S, environment
-from zot import auth_file, private, regular, schema
-from zot.config import resolve
+from zot import files, private
+from zot.agent import output_schema
+from zot.config import auth_file
+from zot.config.config import resolve
+from zot.config.trust_part import TrustStore
 from zot.errors import ConfigError
 from zot.extensions import manifest
 from zot.extensions.switching import switch
+from zot.files import content
 from zot.providers import own_models
-from zot.providers.recording import Recording, header_of
-from zot.regular import content
-from zot.trust import TrustStore
+from zot.providers.recording_part import Recording, header_of
 
 
 def zot(home: Path, *words: str) -> tuple[int, str, str]:
@@ -71,7 +73,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "models": ("models.json", lambda home: own_models.load(str(home / "models.json"))),
     "a manifest": ("extension.json", lambda home: manifest.load(str(home))),
     "a manifest that is switched": ("extension.json", lambda home: switch(str(home), enabled=False)),
-    "a schema": ("schema.json", lambda home: schema.load(str(home / "schema.json"))),
+    "a schema": ("schema.json", lambda home: output_schema.load(str(home / "schema.json"))),
     "a recording": ("r.jsonl", lambda home: Recording.load(str(home / "r.jsonl"))),
     "the header of a recording": ("r.jsonl", lambda home: header_of(str(home / "r.jsonl"))),
 }
@@ -105,7 +107,7 @@ def test_a_file_that_never_ends_is_not_read_whole(tmp_path: Path) -> None:
     path = tmp_path / "models.json"
     with path.open("wb") as file:
         file.truncate(1 << 40)  # nothing is stored
-    with pytest.raises(ConfigError, match=f"{path}: longer than {regular.MAX_BYTES} bytes"):
+    with pytest.raises(ConfigError, match=f"{path}: longer than {files.MAX_BYTES} bytes"):
         own_models.load(str(path))
 
 

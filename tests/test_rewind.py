@@ -22,13 +22,13 @@ from harness import Frame, Zot, environment
 from rewind_crash import session_with
 from zot import RestoredFile, RewindRefused
 from zot.errors import SessionBusy, ToolFailed, UserError
-from zot.job import Wish
 from zot.journal.journal import Journal
+from zot.session.queue import Wish
 from zot.store import Wrote
 from zot.tools.base import ToolContext
 from zot.tools.checkpoint import MAX_KEPT_BYTES
-from zot.tools.paths import Anywhere
-from zot.tools.restore import Restorer
+from zot.tools.checkpoints import Restorer
+from zot.tools.paths_part import Anywhere
 from zot.tools.write import Write
 
 

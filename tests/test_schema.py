@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from zot.agent.output_schema import checked, load, problems
 from zot.errors import ConfigError
-from zot.schema import checked, load, problems
 
 TREE = {"$defs": {"node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}}, "$ref": "#/$defs/node"}
 

@@ -17,8 +17,8 @@ import pytest
 import claude
 from gatekeeper import Gatekeeper, guarding
 from harness import PATIENCE_S, Zot, environment
-from zot.config import SECRET_NAMES
-from zot.providers.vendors import KEY_NAMES
+from zot.config.config import SECRET_NAMES
+from zot.config.vendors import KEY_NAMES
 
 #: One for each name in the environment, and one for each other place. No two have a piece in common.
 PLACES = (*sorted(SECRET_NAMES), "proxy", "address", "stored", "stored for another", "printed", "given")

@@ -67,7 +67,6 @@ from zot.events import (
     Usage,
     UserMessage,
 )
-from zot.history import Batch
 from zot.messages import (
     CallBlock,
     Counters,
@@ -79,11 +78,12 @@ from zot.messages import (
     ThinkingBlock,
 )
 from zot.providers.base import Model
-from zot.session import Session
-from zot.session_state import State
+from zot.session.history import Batch
+from zot.session.session import Session
+from zot.session.session_state import State
+from zot.session.waiting import MAX_QUEUE
 from zot.store import Row, Said, Spliced
 from zot.tools.base import Output, ToolContext
-from zot.waiting import MAX_QUEUE
 
 PRICE_OF_A_REPLY = 100 * 3.0 / 1e6 + 20 * 15.0 / 1e6
 

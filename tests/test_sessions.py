@@ -17,7 +17,7 @@ from harness import PATIENCE_S
 from shell import Shell
 from zot.journal.chunks import Chunk
 from zot.journal.lease import Leases, suspect
-from zot.journal.tables import put
+from zot.journal.queries import put
 
 
 def test_where_nothing_was_ever_kept_nothing_is_made(shell: Shell) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from zot.config.skills import Found, SkillFile, discover, load, manifest, parse, trust_hint
+from zot.config.trust_part import TrustStore
 from zot.errors import ConfigError
-from zot.skills import Found, SkillFile, discover, load, manifest, parse, trust_hint
-from zot.trust import TrustStore
 
 HEAD = "---\nname: brew\ndescription: How to brew.\n---\n"
 OURS = "write-zot-extension"

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from optional import needs
-from zot.config import Config
+from zot.config.config import Config
 from zot.errors import ToolFailed
 from zot.messages import TextBlock
-from zot.toolbox import Toolbox
+from zot.runtime.toolbox import Toolbox
 from zot.tools.base import ToolContext
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from zot.config.trust import DEFAULT_DATA, fingerprint
+from zot.config.trust_part import Trusted, TrustStore
 from zot.errors import ConfigError, UserError
-from zot.fingerprint import DEFAULT_DATA, fingerprint
-from zot.trust import Trusted, TrustStore
 
 NOON = "2026-01-01T12:00:00.000Z"
 

@@ -14,12 +14,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from zot import events as events
-    from zot.blocking import BlockingRuntime as BlockingRuntime
-    from zot.blocking import run as run
-    from zot.client import Client as Client
-    from zot.client_session import ClientSession as ClientSession
-    from zot.client_session import ClientTurn as ClientTurn
-    from zot.config import Config as Config
+    from zot.client.client import Client as Client
+    from zot.client.session import ClientSession as ClientSession
+    from zot.client.session import ClientTurn as ClientTurn
+    from zot.config.config import Config as Config
     from zot.encoding import encode as encode
     from zot.errors import AgentError as AgentError
     from zot.errors import ConfigError as ConfigError
@@ -38,19 +36,21 @@ if TYPE_CHECKING:
     from zot.messages import Message as Message
     from zot.messages import TextBlock as TextBlock
     from zot.messages import show as show
-    from zot.rewind import RestoredFile as RestoredFile
-    from zot.rewind import Rewound as Rewound
-    from zot.sdk import Answer as Answer
-    from zot.sdk import Events as Events
-    from zot.sdk import Runtime as Runtime
+    from zot.sdk.blocking import BlockingRuntime as BlockingRuntime
+    from zot.sdk.blocking import run as run
+    from zot.sdk.runtime import Answer as Answer
+    from zot.sdk.runtime import Events as Events
+    from zot.sdk.runtime import Runtime as Runtime
+    from zot.session.rewind import RestoredFile as RestoredFile
+    from zot.session.rewind import Rewound as Rewound
     from zot.version import __version__ as __version__
     from zot.wire.jsonrpc import RpcError as RpcError
 
 _HOMES = {
-    "zot.blocking": ("BlockingRuntime", "run"),
-    "zot.client": ("Client",),
-    "zot.client_session": ("ClientSession", "ClientTurn"),
-    "zot.config": ("Config",),
+    "zot.sdk.blocking": ("BlockingRuntime", "run"),
+    "zot.client.client": ("Client",),
+    "zot.client.session": ("ClientSession", "ClientTurn"),
+    "zot.config.config": ("Config",),
     "zot.errors": (
         "AgentError",
         "ConfigError",
@@ -67,8 +67,8 @@ _HOMES = {
     "zot.encoding": ("encode",),
     "zot.events": ("AgentEvent", "decode"),
     "zot.messages": ("ImageBlock", "Message", "TextBlock", "show"),
-    "zot.rewind": ("RestoredFile", "Rewound"),
-    "zot.sdk": ("Answer", "Events", "Runtime"),
+    "zot.session.rewind": ("RestoredFile", "Rewound"),
+    "zot.sdk.runtime": ("Answer", "Events", "Runtime"),
     "zot.version": ("__version__",),
     "zot.wire.jsonrpc": ("RpcError",),
 }

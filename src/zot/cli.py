@@ -181,7 +181,7 @@ def _run(command: str, argv: Sequence[str]) -> int:
         # Without importlib, which alone would take as long as the rest of this file.
         code: int = __import__(f"zot.commands.{command}", fromlist=["main"]).main(argv)
     except AgentError as problem:
-        from zot.readable import escaped  # Only who fails needs it.
+        from zot.ui.readable import escaped  # Only who fails needs it.
 
         sys.stderr.write(f"zot: {escaped(str(problem))}\n")
         return 2 if isinstance(problem, UsageError) else 1

@@ -24,13 +24,13 @@ from fakes import (
     open_session,
     talk,
 )
-from zot.agent.approvals import Approvals
+from zot.agent.approvals_part import Approvals
 from zot.agent.hooks import CallDecision, Question
-from zot.agent.policy import Policy
+from zot.config.policy import Policy
 from zot.errors import StoreFailed, UserError
 from zot.events import AgentEvent, ApprovalAnswer, ApprovalRequest, ToolResult
 from zot.messages import CallBlock, TextBlock
-from zot.session import Session
+from zot.session.session import Session
 from zot.tools.base import Output, ToolContext
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from zot.agent.approvals import summarise
-from zot.agent.policy import Policy, Rule, subject_of
+from zot.agent.approvals_part import summarise
+from zot.config.policy import Policy, Rule, subject_of
 from zot.errors import ConfigError
 
 

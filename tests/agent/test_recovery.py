@@ -12,7 +12,6 @@ import pytest
 import claude
 from fakes import NOON, PATIENCE_S, Doorman, FakeTool, FakeTransport, ListStore, finish, kinds, listen, open_session
 from grammar import Grammar
-from zot.agent.recovery import LOST_RESULT, Recovery, recover
 from zot.agent.transcript import Transcript, repaired
 from zot.encoding import encode
 from zot.events import (
@@ -26,6 +25,7 @@ from zot.events import (
     TurnEnd,
 )
 from zot.messages import CallBlock, Message, ResultBlock, TextBlock
+from zot.session.recovery_part import LOST_RESULT, Recovery, recover
 from zot.store import Configured, Row, Said, Spliced
 from zot.tools.base import Output, ToolContext
 

@@ -31,7 +31,7 @@ from zot.errors import BadRequest, BudgetExhausted, ContextExhausted, ContextToo
 from zot.events import CompactDone, Done, TurnEnd, Usage
 from zot.messages import CallBlock, Message, ResultBlock, Role, TextBlock, TranscriptBlock
 from zot.providers.base import Deadlines, HttpRequest, Model
-from zot.session import Session
+from zot.session.session import Session
 from zot.store import Spliced
 from zot.tools.base import Output, ToolContext
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shell import Said, Shell
-from zot.config import Config
+from zot.config.config import Config
 
 FILE = """
 [agents.default]

@@ -18,7 +18,7 @@ from daemon_process import Daemons, eventually, is_there
 from daemons import PATIENCE_S, Caller, Frame, request
 from forked import Nursery
 from offspring import Child
-from zot.client import Client
+from zot.client.client import Client
 from zot.wire.jsonrpc import RpcError
 
 

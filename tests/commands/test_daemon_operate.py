@@ -20,14 +20,14 @@ import pytest
 from daemon_fake import FakeDaemon
 from harness import PATIENCE_S, eventually, read_some
 from offspring import Child
+from zot.client.endpoint import owner
 from zot.commands.daemon_operate import SUBCOMMANDS, operate
 from zot.commands.daemon_status import Status, look
-from zot.endpoint import locate
+from zot.config.paths import locate
 from zot.errors import UserError
-from zot.serve.audit import Audit, Who
-from zot.serve.claim import Claim, claim_endpoint
-from zot.serve.lock_file import owner
-from zot.serve.log_file import LogFile
+from zot.serve.daemon.audit import Audit, Who
+from zot.serve.daemon.endpoint import Claim, claim_endpoint
+from zot.serve.daemon.logs import LogFile
 
 HELLO = {"protocolVersion": 1, "serverVersion": "9.8.7", "serverPid": 4242}
 BUSY = {

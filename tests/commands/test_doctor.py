@@ -14,7 +14,7 @@ import pytest
 import forked
 from gatekeeper import guarding
 from harness import PATIENCE_S, environment
-from zot.providers.vendors import VENDORS
+from zot.config.vendors import VENDORS
 
 NAMES = ["version", "python", "platform", "ZOT_HOME", "config.toml", "auth.json", "tokens", "proxy",
          "certificates",

@@ -13,7 +13,7 @@ import pytest
 
 import zot
 from fakes import PATIENCE_S
-from zot.commands.session_files import diff, rewind
+from zot.commands.sessions_change import diff, rewind
 from zot.errors import NoSuchSession, RewindRefused, SessionBusy
 from zot.journal.journal import Journal
 

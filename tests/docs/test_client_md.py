@@ -14,8 +14,8 @@ import pytest
 import zot
 from forked import Nursery
 from harness import PATIENCE_S, environment, eventually
-from zot.client import Client
-from zot.client_session import ClientSession, ClientTurn
+from zot.client.client import Client
+from zot.client.session import ClientSession, ClientTurn
 from zot.commands import attach, call
 
 from .markdown import Block, blocks

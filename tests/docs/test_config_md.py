@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from shell import Shell
-from zot.commands.config import _ANSWERS
-from zot.config import resolve
-from zot.config_file import AgentTable
-from zot.daemon_settings import DaemonSettings
+from zot.commands.config_part import _ANSWERS
+from zot.config.config import resolve
+from zot.config.daemon_settings import DaemonSettings
+from zot.config.file import AgentTable
 from zot.errors import ConfigError
-from zot.runtime import check
+from zot.runtime.open import check
 
 from .markdown import blocks
 

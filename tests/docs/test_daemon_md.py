@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import FieldInfo
 
 from zot.events import Resolution
-from zot.serve.daemon import MAX_CLIENTS
+from zot.serve.daemon.daemon import MAX_CLIENTS
 from zot.wire import daemon, host, jsonrpc, updates
 from zot.wire.daemon import METHODS, Method
 from zot.wire.daemon_server import LogEvent

@@ -11,8 +11,8 @@ import pytest
 
 from zot.commands.daemon_operate import PLACE_FLAGS, SUBCOMMANDS
 from zot.commands.daemon_status import Status
-from zot.endpoint import locate
-from zot.serve.audit import Entry, Verified, verify
+from zot.config.paths import locate
+from zot.serve.daemon.audit import Entry, Verified, verify
 
 from .markdown import blocks
 

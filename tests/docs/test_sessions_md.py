@@ -12,7 +12,7 @@ import pytest
 
 from harness import PATIENCE_S, environment
 from zot.commands.sessions import SUBCOMMANDS
-from zot.config import RESUME_FLAGS
+from zot.config.config import RESUME_FLAGS
 
 from .markdown import blocks
 

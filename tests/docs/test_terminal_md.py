@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from zot.tui.keys import KEYS
-from zot.tui.slash import COMMANDS
+from zot.ui.terminal.keys import KEYS
+from zot.ui.terminal.slash import COMMANDS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "terminal.md").read_text()
 

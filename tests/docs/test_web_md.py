@@ -16,9 +16,9 @@ import uvicorn
 
 from web.face import PATIENCE_S, faced, until
 from zot.commands.daemon import _OWN_FLAGS
-from zot.daemon_settings import DaemonSettings
-from zot.serve.metrics import Metrics
-from zot.web import Limits
+from zot.config.daemon_settings import DaemonSettings
+from zot.serve.daemon.metrics import Metrics
+from zot.serve.web import Limits
 from zot.wire.extension import Hello, decode_from_extension
 
 from .markdown import blocks

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from harness import MARK, PATIENCE_S
-from zot.config import Config
+from zot.config.config import Config
 from zot.encoding import encode
-from zot.history import Batch
-from zot.runtime import open_any
-from zot.session import Session
+from zot.runtime.open import open_any
+from zot.session.history import Batch
+from zot.session.session import Session
 
 #: What every script begins with: it can speak, writes down what it hears, and hears nothing after it was told to end.
 _PRELUDE = """\

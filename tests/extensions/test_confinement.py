@@ -15,8 +15,8 @@ import pytest
 import zot
 from harness import MARK, living
 from optional import needs
-from zot.config import Config
-from zot.extension_host import find_extensions
+from zot.config.config import Config
+from zot.runtime.extension_host import find_extensions
 
 from .stage import Extension, Stage, results
 

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from zot.config.trust_part import TrustStore
 from zot.errors import ConfigError
 from zot.extensions.complaint import RIGHT, SCOPES
 from zot.extensions.discovery import discover
 from zot.extensions.manifest import Manifest, changeable, load, program
 from zot.extensions.permissions import Permissions
-from zot.trust import TrustStore
 
 from .stage import Extension, Stage, results
 from .test_host import TOOL

@@ -15,7 +15,7 @@ from zot.errors import NoSuchCommand, RunCancelled, UserError
 from zot.extensions.pace import BURST
 from zot.extensions.process import ExtensionProcess
 from zot.messages import timestamp
-from zot.past import endings, recalled
+from zot.session.transcripts import endings, recalled
 
 from .stage import WATCHER, Extension, Stage, results, typed
 
@@ -475,7 +475,7 @@ async def test_one_that_stops_listening_because_it_exits_has_exited(tmp_path: Pa
 
 
 async def test_one_that_crashes_again_and_again_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zot.extensions.extension._PAUSES_S", (0.01, 0.01, 0.01))
+    monkeypatch.setattr("zot.extensions.supervisor._PAUSES_S", (0.01, 0.01, 0.01))
     async with Stage(tmp_path, Extension(tmp_path, "shaky", "hello(); sys.exit(3)")) as stage:
         await stage.prompt("say hi")
         await stage.until(lambda: len(stage.notices()) >= 5)
@@ -487,8 +487,8 @@ async def test_one_that_crashes_again_and_again_is_given_up(tmp_path: Path, monk
 
 
 async def test_crashes_long_ago_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zot.extensions.extension._PAUSES_S", (0.01, 0.01, 0.01))
-    monkeypatch.setattr("zot.extensions.extension._WINDOW_S", 0.0)
+    monkeypatch.setattr("zot.extensions.supervisor._PAUSES_S", (0.01, 0.01, 0.01))
+    monkeypatch.setattr("zot.extensions.supervisor._WINDOW_S", 0.0)
     async with Stage(tmp_path, Extension(tmp_path, "shaky", "hello(); sys.exit(3)")) as stage:
         await stage.prompt("say hi")
         await stage.until(lambda: len(stage.notices()) >= 6)
@@ -511,7 +511,7 @@ async def test_while_it_is_started_again_its_tools_stay_and_a_call_waits_for_it(
 async def test_what_one_had_that_is_given_up_is_not_on_offer_any_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zot.extensions.extension._PAUSES_S", ())
+    monkeypatch.setattr("zot.extensions.supervisor._PAUSES_S", ())
     fleeting = TOOL.replace('say("ready")', 'say("register_command", name="greet"); say("ready"); sys.exit(3)')
     async with Stage(tmp_path, Extension(tmp_path, "fleeting", fleeting)) as stage:
         await stage.prompt("say hi")

@@ -6,7 +6,7 @@ import asyncio
 import os
 from pathlib import Path
 
-from zot.extensions.installing import install
+from zot.extensions.install import install
 from zot.tools.process import Processes, open_processes
 
 

@@ -15,18 +15,18 @@ import pytest
 from harness import PATIENCE_S
 from pace import Stopwatch
 from zot.agent.hooks import Extensions, NoExtensions
-from zot.config import Config
+from zot.config.config import Config
 from zot.encoding import encode
 from zot.errors import AgentError, UserError
 from zot.events import AgentEvent, ExtNotify
-from zot.extension_host import join, open_extensions
 from zot.extensions.link import MAX_UNREAD_BYTES, Link
 from zot.extensions.pace import BURST
 from zot.messages import CallBlock, ImageBlock, ResultBlock, TextBlock, show, text_of
-from zot.reloadable import Reloadable
+from zot.runtime.extension_host import join, open_extensions
+from zot.runtime.extensions import Reloadable
+from zot.runtime.toolbox import Toolbox
 from zot.slash import CommandAnswer, CommandInfo
 from zot.store import Guarded
-from zot.toolbox import Toolbox
 from zot.tools.base import ToolContext
 from zot.version import __version__
 

@@ -12,7 +12,7 @@ from .stage import Extension, Stage
 
 async def test_a_log_stays_short_while_its_extension_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zot.extensions.log.MAX_BYTES", 100_000)
-    monkeypatch.setattr("zot.extensions.extension._LOG_S", 0.01)
+    monkeypatch.setattr("zot.extensions.supervisor._LOG_S", 0.01)
     chatty = """
 hello("commands"); say("register_command", name="talk"); say("ready")
 for frame in frames():

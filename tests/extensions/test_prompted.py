@@ -13,8 +13,8 @@ import pytest
 
 from grammar import Grammar
 from zot.errors import AgentError
-from zot.extension_host import join
-from zot.extensions.extension import Extension as Joined
+from zot.extensions.supervisor import Extension as Joined
+from zot.runtime.extension_host import join
 from zot.serve.once import EventLines, Face, LastWords, OneRun
 from zot.serve.streams import Writer
 

@@ -16,12 +16,12 @@ import claude
 import completions
 import gemini
 import gpt
-from zot.providers.anthropic import AnthropicMessages
+from zot.config.vendors import VENDORS, ApiName
+from zot.providers.anthropic_part import AnthropicMessages
 from zot.providers.base import Api
-from zot.providers.gemini import GeminiGenerateContent
+from zot.providers.gemini_part import GeminiGenerateContent
 from zot.providers.openai_chat import ChatCompletions
-from zot.providers.openai_responses import OpenAIResponses
-from zot.providers.vendors import VENDORS, ApiName
+from zot.providers.openai_responses_part import OpenAIResponses
 
 _CHAT = VENDORS["lab"].chat
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from validator import Object, read_strictly
 
-from zot.providers.vendors import ChatQuirks
+from zot.config.vendors import ChatQuirks
 
 _TOP = {"model", "stream", "messages"}
 _TOP_OPTIONAL = {"stream_options", "tools", "reasoning_effort", "reasoning_format", "reasoning", "thinking"}

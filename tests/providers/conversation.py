@@ -12,6 +12,7 @@ from apis import APIS
 
 from fakes import PATIENCE_S, PNG, FakeTool, kinds, no_sleep, open_session, read_key, talk
 from zot.agent.relief import AutoCompact
+from zot.config.vendors import ApiName
 from zot.encoding import encode
 from zot.errors import ProviderError
 from zot.events import AgentEvent, ToolUseEnd
@@ -30,8 +31,7 @@ from zot.providers.lab.script import demo
 from zot.providers.lab.transport import LabTransport
 from zot.providers.models import Model, Price
 from zot.providers.service import Service
-from zot.providers.vendors import ApiName
-from zot.session import Session
+from zot.session.session import Session
 from zot.tools.base import Output, ToolContext
 
 #: How silent a service may be that is to be found silent: long enough for a busy machine, short enough to wait for.

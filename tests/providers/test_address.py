@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from zot.config.address import Origin, Target, split_url
 from zot.errors import ConnectionFailed
-from zot.providers.address import Origin, Target, split_url
 
 
 @pytest.mark.parametrize(

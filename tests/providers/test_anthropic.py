@@ -30,8 +30,8 @@ from zot.messages import (
     ThinkingBlock,
     TranscriptBlock,
 )
-from zot.providers.anthropic import AnthropicMessages
-from zot.providers.anthropic_stream import AnthropicDecoder
+from zot.providers.anthropic import AnthropicDecoder
+from zot.providers.anthropic_part import AnthropicMessages
 from zot.providers.base import Reasoning
 from zot.providers.calls import CallIds
 

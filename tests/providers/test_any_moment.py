@@ -26,13 +26,13 @@ from fakes import (
     read_key,
 )
 from grammar import At, Grammar
+from zot.config.vendors import ApiName
 from zot.encoding import encode
 from zot.errors import ProviderError, StreamBroken, ToolFailed
 from zot.events import Done, TurnEnd
 from zot.messages import ImageBlock, TextBlock
 from zot.providers.service import Service
-from zot.providers.vendors import ApiName
-from zot.session import Session
+from zot.session.session import Session
 from zot.tools.base import Output, ToolContext
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from zot.config.vendors import VENDORS
 from zot.messages import Counters
 from zot.providers.models import Model, Price, Tier, catalogue
-from zot.providers.vendors import VENDORS
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = json.loads((ROOT / "src" / "zot" / "providers" / "catalogue.json").read_text())

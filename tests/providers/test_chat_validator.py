@@ -11,7 +11,7 @@ import pytest
 from chat_validator import problems
 from test_validator import drop_at, reversed_at, set_at, twice_at
 
-from zot.providers.vendors import VENDORS
+from zot.config.vendors import VENDORS
 
 GOOD: dict[str, Any] = {
     "model": "m",

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from fakes import NOON, PATIENCE_S, PNG, FakeTool, no_sleep, open_session, read_key, talk
 from zot.agent.relief import AutoCompact
+from zot.config.vendors import ApiName
 from zot.messages import CallBlock, ImageBlock, Message, ResultBlock, TextBlock, ThinkingBlock
 from zot.providers.base import Api, Deadlines, HttpRequest, HttpResponse
 from zot.providers.lab.script import demo
 from zot.providers.lab.transport import LabTransport
 from zot.providers.service import Service
-from zot.providers.vendors import ApiName
 from zot.tools.base import Output, ToolContext
 
 

@@ -14,6 +14,7 @@ from conversation import STALLED_S, Conversation, shape, told
 
 import zot
 from fakes import PATIENCE_S, PNG, finish, listen, no_sleep, talk
+from zot.config.vendors import ApiName
 from zot.errors import (
     AuthFailed,
     BadRequest,
@@ -48,7 +49,6 @@ from zot.messages import ImageBlock, TextBlock
 from zot.providers.http import HttpTransport
 from zot.providers.lab.script import Script, demo
 from zot.providers.lab.transport import LabTransport
-from zot.providers.vendors import ApiName
 
 #: What the others are compared with.
 FIRST: ApiName = "anthropic"

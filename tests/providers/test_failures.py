@@ -21,7 +21,7 @@ from zot.errors import (
     RateLimited,
     ServiceFailed,
 )
-from zot.providers.failures import in_stream, refusal, reported
+from zot.providers.api_errors import in_stream, refusal, reported
 
 #: Wed, 21 Oct 2026 07:28:00 GMT
 NOW = 1792567680.0

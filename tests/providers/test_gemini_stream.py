@@ -16,7 +16,7 @@ from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUs
 from zot.messages import CallBlock, Counters, Stop, TextBlock, ThinkingBlock
 from zot.providers.base import StreamEvent
 from zot.providers.calls import CallIds
-from zot.providers.gemini_stream import GeminiDecoder
+from zot.providers.gemini import GeminiDecoder
 
 STREAMS = Path(__file__).parent / "streams" / "gemini"
 HALF = Counters(100, 0, 0, 0, 0.0)

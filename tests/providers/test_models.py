@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from zot.config.vendors import VENDORS
 from zot.errors import UserError
 from zot.messages import Counters
 from zot.providers.base import Model, Price
 from zot.providers.models import catalogue
-from zot.providers.vendors import VENDORS
 
 SONNET = catalogue("anthropic").find("claude-sonnet-4-5")
 

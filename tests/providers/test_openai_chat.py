@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
+from zot.config.vendors import COMPATIBLE, VENDORS, ChatQuirks
 from zot.messages import (
     CallBlock,
     ImageBlock,
@@ -23,7 +24,6 @@ from zot.messages import (
 )
 from zot.providers.base import EncodedMessages, Reasoning
 from zot.providers.openai_chat import ChatCompletions
-from zot.providers.vendors import COMPATIBLE, VENDORS, ChatQuirks
 
 QUIRKS: dict[str, ChatQuirks] = {
     **{name: vendor.chat for name, vendor in VENDORS.items() if "chat" in vendor.apis},

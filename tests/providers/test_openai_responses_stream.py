@@ -26,7 +26,7 @@ from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUs
 from zot.messages import CallBlock, Counters, TextBlock, ThinkingBlock, TranscriptBlock
 from zot.providers.base import StreamEvent
 from zot.providers.calls import CallIds
-from zot.providers.openai_responses_stream import ResponsesDecoder
+from zot.providers.openai_responses import ResponsesDecoder
 
 STREAMS = Path(__file__).parent / "streams" / "responses"
 NONE = Counters(0, 0, 0, 0, 0.0)

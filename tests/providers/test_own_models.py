@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from harness import Zot, serving, text_of
-from zot.config import Config
+from zot.config.config import Config
 from zot.errors import ConfigError, UserError
 from zot.providers.lab.script import Script
 from zot.providers.models import Catalogue, Model, Price, catalogue
-from zot.provision import models_of
+from zot.runtime.providers import models_of
 
 
 def models(home: Path, provider: str, *own: dict[str, Any]) -> Catalogue:

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from fakes import Answer, FakeTransport
+from zot.config.vendors import VENDORS, endpoint
 from zot.errors import ConnectionFailed
 from zot.providers import probe as probing
 from zot.providers.base import HttpRequest
 from zot.providers.probe import Probed, probe
-from zot.providers.vendors import VENDORS, endpoint
 
 
 async def ask(transport: FakeTransport, name: str = "anthropic", key: str = "k") -> Probed:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from zot.config.address import Origin
 from zot.errors import ConnectionFailed
-from zot.providers.address import Origin
 from zot.providers.proxy import Proxy, find_proxy
 
 HTTP = Origin("http", "api.example.com", 80)

@@ -21,8 +21,8 @@ from zot.providers import retry
 from zot.providers.base import Deadlines, HttpRequest
 from zot.providers.lab.script import Script
 from zot.providers.lab.transport import LabTransport
-from zot.providers.recorder import RecordingTransport
-from zot.providers.recording import Header, Recording
+from zot.providers.recording import RecordingTransport
+from zot.providers.recording_part import Header, Recording
 
 KEY = "sk-ant-planted-0123456789"
 NOON = "2026-01-31T12:00:00Z"

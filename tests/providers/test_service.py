@@ -14,6 +14,7 @@ from apis import APIS
 
 import claude
 from fakes import FINE, PATIENCE_S, Answer, FakeTransport, Piece, Points, read_key, service
+from zot.config.vendors import ApiName
 from zot.errors import (
     AuthFailed,
     ConnectionFailed,
@@ -29,7 +30,6 @@ from zot.events import TextDelta
 from zot.messages import Message, TextBlock
 from zot.providers.base import Deadlines, EncodedMessages, ReplyStream, Request, StreamEvent
 from zot.providers.service import Service
-from zot.providers.vendors import ApiName
 
 REQUEST = Request(
     model="claude-sonnet-4-5",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from zot.config.vendors import VENDORS, ApiName, Endpoint, endpoint
 from zot.errors import ConfigError
-from zot.providers.vendors import VENDORS, ApiName, Endpoint, endpoint
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from zot.errors import AuthFailed, BadRequest, ContextTooLong, NoCredit, ProviderError, ServiceFailed
-from zot.providers.failures import in_stream, refusal, reported
+from zot.providers.api_errors import in_stream, refusal, reported
 
 
 def _anthropic(message: str) -> object:

@@ -13,7 +13,7 @@ import pytest
 
 from daemons import PATIENCE_S
 from harness import limited
-from zot.serve.acceptor import Acceptor, room_for_clients
+from zot.serve.daemon.acceptor import Acceptor, room_for_clients
 
 
 class Greeter(asyncio.Protocol):

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from harness import PATIENCE_S
-from zot.serve.audit import Audit, Verified, Who, verify
-from zot.serve.log_file import LogFile, log_files
-from zot.serve.metrics import Metrics
-from zot.serve.refusals import Refusals
+from zot.serve.daemon.audit import Audit, Verified, Who, verify
+from zot.serve.daemon.logs import LogFile, log_files
+from zot.serve.daemon.metrics import Metrics
+from zot.serve.daemon.refusals import Refusals
 
 LOCAL = Who("unix", uid=1000, pid=42)
 REMOTE = Who("ws", token="laptop")
@@ -140,7 +140,7 @@ def test_daemons_that_share_a_log_write_one_chain(tmp_path: Path) -> None:
 def test_processes_that_write_a_log_at_the_same_time_write_one_chain(tmp_path: Path) -> None:
     path = str(tmp_path / "a")
     writes = (
-        "import sys\nfrom zot.serve.audit import Audit, Who\nfrom zot.serve.log_file import LogFile\n"
+        "import sys\nfrom zot.serve.daemon.audit import Audit, Who\nfrom zot.serve.daemon.logs import LogFile\n"
         "audit = Audit(LogFile(sys.argv[1]), soon=lambda call: call())\n"
         "for number in range(300): audit.call(Who('unix'), 'm')\naudit.close()\n"
     )

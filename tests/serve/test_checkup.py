@@ -16,7 +16,7 @@ from unittest.mock import Mock
 import pytest
 
 from daemons import running
-from zot.serve.checkup import Checkup
+from zot.serve.daemon.checkup import Checkup
 
 
 async def test_health_says_if_sessions_can_be_recorded(tmp_path: Path) -> None:

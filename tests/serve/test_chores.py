@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from daemons import PATIENCE_S
-from zot.serve.chores import Chores
+from zot.serve.daemon.chores import Chores
 
 
 async def test_when_the_block_is_left_everything_has_wound_down() -> None:

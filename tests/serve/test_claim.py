@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from offspring import NOBODY, Child
+from zot.client.endpoint import owner
 from zot.errors import ConfigError, DaemonRunning
-from zot.serve.claim import Claim, adopt_listener, claim_endpoint
-from zot.serve.lock_file import owner
+from zot.serve.daemon.endpoint import Claim, adopt_listener, claim_endpoint
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ import pytest
 
 from daemons import running
 from zot.errors import UserError
-from zot.journal.spent import Spent, spent
-from zot.journal.tables import SessionRecord
+from zot.journal.queries import SessionRecord
+from zot.journal.search import Spent, spent
 from zot.messages import Counters, timestamp
-from zot.serve import ledger
-from zot.serve.costs import Span, added_up
+from zot.serve.daemon import ledger
+from zot.serve.daemon.costs import Span, added_up
 from zot.wire.daemon_server import Spending
 
 TOKENS = 120

@@ -47,7 +47,7 @@ async def test_an_allowed_call_runs(tmp_path: Path) -> None:
 async def test_a_daemon_that_stops_does_not_wait_to_answer_what_waits_for_a_person(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zot.serve.farewell._OWED_S", 2 * PATIENCE_S)
+    monkeypatch.setattr("zot.serve.daemon.farewell._OWED_S", 2 * PATIENCE_S)
     async with running(tmp_path, **ASKS) as daemon:
         caller, _, _ = await asked(daemon)
         async with asyncio.timeout(PATIENCE_S):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from daemons import Caller, Frame, Running, order, request, running
-from zot.job import Wish
+from zot.session.queue import Wish
 
 CAMEL: Frame = {"protocolVersion": 1}
 SNAKE: Frame = {"protocol_version": 1}

@@ -14,9 +14,9 @@ import pytest
 
 from daemon_process import eventually
 from daemons import PATIENCE_S, Caller, Frame, Running, order, running
-from zot.serve.backlog import MAX_UNREAD_BYTES
-from zot.serve.connection import Connection, Handler
-from zot.serve.local import LocalWire
+from zot.serve.daemon.backlog import MAX_UNREAD_BYTES
+from zot.serve.daemon.connection import Connection, Handler
+from zot.serve.daemon.sockets import LocalWire
 from zot.version import __version__
 
 
@@ -135,7 +135,7 @@ async def test_who_pipes_its_lines_in_gets_all_that_it_is_owed(daemon: Running) 
 async def test_an_ephemeral_daemon_ends_after_its_last_client_and_not_before_its_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zot.serve.daemon._EPHEMERAL_S", 0.2)
+    monkeypatch.setattr("zot.serve.daemon.daemon._EPHEMERAL_S", 0.2)
     (tmp_path / "config.toml").write_text("[daemon]\ngrace_s = 0\n")
     async with running(tmp_path, ephemeral=True) as daemon:
         end = asyncio.create_task(daemon.daemon.stopped())
@@ -288,7 +288,7 @@ def looking() -> int:
 
 
 async def test_long_requests_that_wait_are_bounded(daemon: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zot.serve.connection._MAX_UNANSWERED_BYTES", 100_000)
+    monkeypatch.setattr("zot.serve.daemon.connection._MAX_UNANSWERED_BYTES", 100_000)
     caller = await daemon.caller()
     await caller.get("session/new", agentAlias="default", sessionId="s")
     caller.call("session/prompt", sessionId="s", prompt="!stall")

@@ -12,10 +12,10 @@ import pytest
 
 from daemon_process import eventually
 from daemons import PATIENCE_S, Caller, Running, running
-from zot.config import Config
+from zot.config.config import Config
 from zot.errors import StoreFailed
 from zot.journal.journal import Journal
-from zot.runtime import open_recorded
+from zot.runtime.open import open_recorded
 
 
 @pytest.fixture

@@ -22,13 +22,13 @@ from hypothesis import strategies as st
 
 from daemons import PATIENCE_S, Caller, Frame, Running, running
 from offspring import NOBODY, Child
-from zot.client_line import LocalLine
+from zot.client.client_line import LocalLine
+from zot.client.peer import Peer
 from zot.commands.attach import main as attach
 from zot.commands.call import main as call
 from zot.commands.daemon_status import look
-from zot.endpoint import locate
+from zot.config.paths import locate
 from zot.errors import UserError
-from zot.serve.peer import Peer
 from zot.wire.daemon import METHODS
 from zot.wire.lines import MAX_LINE_BYTES
 
@@ -175,7 +175,7 @@ async def test_a_flood_of_requests_is_answered_in_full(daemon: Running) -> None:
 async def test_too_many_clients_are_refused_and_those_who_are_there_are_served(
     daemon: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zot.serve.daemon.MAX_CLIENTS", 3)
+    monkeypatch.setattr("zot.serve.daemon.daemon.MAX_CLIENTS", 3)
     callers = [await daemon.caller() for _ in range(3)]
     stranger = await daemon.stranger()
     error = {"code": -32004, "message": "there are too many clients; try again later"}
@@ -189,7 +189,7 @@ async def test_too_many_clients_are_refused_and_those_who_are_there_are_served(
 async def test_a_crowd_is_turned_away_and_leaves_little_behind(
     daemon: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("zot.serve.daemon.MAX_CLIENTS", 20)
+    monkeypatch.setattr("zot.serve.daemon.daemon.MAX_CLIENTS", 20)
     caller = await daemon.caller()
     before = len(os.listdir("/proc/self/fd"))
     crowd = [await daemon.stranger() for _ in range(300)]
@@ -269,7 +269,7 @@ async def test_commands_say_whose_daemon_it_is_that_hangs_up(monkeypatch: pytest
             def tried(_: Callable[[], None]) -> str:
                 """Return what the commands say, one in each line."""
                 monkeypatch.setattr(sys, "stderr", said := StringIO())
-                monkeypatch.setattr("zot.serve.dial.identify", lambda _: Peer(uid=0, pid=1))
+                monkeypatch.setattr("zot.client.dial.identify", lambda _: Peer(uid=0, pid=1))
                 if us != 0:  # Nobody but root can become somebody else; so we are.
                     monkeypatch.setattr(os, "geteuid", lambda: us + 1)
                 codes = [call(["status", "--socket", daemon.path]), attach(["--new", "--socket", daemon.path])]
@@ -280,7 +280,7 @@ async def test_commands_say_whose_daemon_it_is_that_hangs_up(monkeypatch: pytest
                 return f"{codes} {said.getvalue()}{problem}"
 
             if us != 0:
-                monkeypatch.setattr("zot.serve.daemon.admits", lambda _: False)
+                monkeypatch.setattr("zot.serve.daemon.daemon.admits", lambda _: False)
             await asyncio.to_thread(os.getpid)  # What is loaded by now, another user need not be able to read.
             with Child(tried, uid=NOBODY if us == 0 else None) as child:
                 told = await asyncio.to_thread(child.says)
@@ -293,12 +293,12 @@ async def test_commands_say_whose_daemon_it_is_that_hangs_up(monkeypatch: pytest
 
 
 async def test_who_says_nothing_gives_its_place_to_who_comes(daemon: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zot.serve.daemon.MAX_CLIENTS", 3)
+    monkeypatch.setattr("zot.serve.daemon.daemon.MAX_CLIENTS", 3)
     caller = await daemon.caller()
     silent, silent_too = await daemon.stranger(), await daemon.stranger()
     await is_well(caller)
     assert (await (await daemon.stranger()).read())["error"]["code"] == -32004, "they have only just come"
-    monkeypatch.setattr("zot.serve.daemon._SILENT_S", 0.0)
+    monkeypatch.setattr("zot.serve.daemon.daemon._SILENT_S", 0.0)
     another = await daemon.caller()
     assert await silent.rest() == []
     for one in (caller, another, silent_too):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from daemons import PATIENCE_S, Caller, Frame, Running, request, running
-from zot.hub import Hub, Wanted
+from zot.runtime.pool import Hub, Wanted
 from zot.version import __version__
 from zot.wire.daemon import LOOKS, METHODS
 
@@ -365,7 +365,7 @@ async def test_sessions_that_rest_are_let_go_of_and_keep_their_followers(daemon:
 async def test_what_was_not_used_for_a_while_is_let_go_of_and_what_runs_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zot.hub._LOOK_S", 0.01)
+    monkeypatch.setattr("zot.runtime.pool._LOOK_S", 0.01)
     (tmp_path / "config.toml").write_text("[daemon]\nidle_s = 0.02\n")
     async with running(tmp_path) as daemon:
         caller = await daemon.caller()

@@ -13,7 +13,7 @@ import pytest
 from daemons import PATIENCE_S, Caller, Frame, Running, order, request, running
 from garbage import left_over
 from zot.events import Done
-from zot.history import Batch
+from zot.session.history import Batch
 
 USED = {"input": 100, "output": 20, "cacheRead": 0, "cacheWrite": 0, "costUsd": 0.0, "reasoning": 0}
 
@@ -231,7 +231,7 @@ async def test_what_waits_in_a_session_that_is_closed_is_taken_back_behind_the_t
 async def test_a_daemon_that_stops_answers_before_its_goodbye_also_who_is_still_reading_the_past(
     daemon: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zot.serve.farewell._OWED_S", PATIENCE_S)
+    monkeypatch.setattr("zot.serve.daemon.farewell._OWED_S", PATIENCE_S)
     caller, late = await daemon.caller(), await daemon.stranger(limit=1 << 14)
     await caller.get("session/new", agentAlias="default", sessionId="s")
     await caller.get("session/prompt", sessionId="s", prompt="!say 9000 " + 9000 * "x")

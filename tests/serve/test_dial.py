@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from harness import PATIENCE_S
-from zot import client_line
-from zot.serve import dial as dialling
-from zot.serve import lock_file
-from zot.serve.dial import Patience, dial, reach
+from zot.client import client_line, endpoint
+from zot.client import dial as dialling
+from zot.client.dial import Patience, dial, reach
 
 Reach = Callable[[str], Awaitable[object]]
 
@@ -45,7 +44,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def starting(tmp_path: Path) -> Iterator[str]:
     """A daemon that owns its endpoint and does not listen there yet."""
     path = str(tmp_path / "d.sock")
-    lock = lock_file.take(path)
+    lock = endpoint.take(path)
     yield path
     os.close(lock)
 

@@ -8,11 +8,11 @@ import socket
 from collections.abc import Sequence
 
 from zot.events import AgentEvent, TextDelta, UserMessage
-from zot.history import Batch
 from zot.messages import TextBlock
-from zot.serve.backlog import Backlog
-from zot.serve.feed import Feed
-from zot.serve.local import LocalWire
+from zot.serve.daemon.backlog import Backlog
+from zot.serve.daemon.feed import Feed
+from zot.serve.daemon.sockets import LocalWire
+from zot.session.history import Batch
 from zot.wire.daemon import Dialect
 
 PATIENCE_S = 20.0

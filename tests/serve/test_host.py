@@ -674,9 +674,9 @@ def test_bad_input_is_answered_before_the_heavy_parts_are_loaded() -> None:
     assert loaded & {"asyncio", "argparse", "logging", "ssl", "socket", "subprocess", "json", "pathlib", "threading",
                      "sqlite3", "httptools", "tomllib"} == set()  # fmt: skip
     needed = {
-        "zot.cli", "zot.commands", "zot.commands.host", "zot.config", "zot.errors", "zot.flags", "zot.learned",
-        "zot.providers", "zot.providers.vendors", "zot.serve", "zot.serve.age", "zot.serve.host_input",
-        "zot.serve.stdio", "zot.serve.watchdog", "zot.surrogates", "zot.wire", "zot.wire.host", "zot.wire.lines",
+        "zot.cli", "zot.commands", "zot.commands.host", "zot.config.config", "zot.errors", "zot.config.flags", "zot.learned",
+        "zot.providers", "zot.config.vendors", "zot.serve", "zot.serve.host.age", "zot.serve.host.input",
+        "zot.serve.stdio", "zot.serve.host.watchdog", "zot.surrogates", "zot.wire", "zot.wire.host", "zot.wire.lines",
     }  # fmt: skip
     assert {name for name in loaded if name.startswith("zot.")} - needed == set()
 

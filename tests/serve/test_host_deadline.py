@@ -80,7 +80,7 @@ def started(pid: int) -> float:
 #: Guards a request that is late, with a watchdog that cannot answer it.
 UNABLE = """
 import time
-from zot.serve.watchdog import Signals, Slot, Watchdog
+from zot.serve.host.watchdog import Signals, Slot, Watchdog
 from zot.wire.host import Ids
 def write(*_):
     raise ValueError("cannot write")

@@ -18,12 +18,12 @@ from forked import Forked
 from harness import PATIENCE_S, eventually, living, read_some
 from hosts import Hosts, Json, checked, failure, request
 from pace import slowness
-from zot.answers import Once
 from zot.errors import ConfigError
-from zot.serve.host_many import ManyRequests
-from zot.serve.host_output import LineThread
-from zot.serve.watchdog import Slot, Watchdog
-from zot.session import Session
+from zot.runtime.idempotency import Once
+from zot.serve.host.many import ManyRequests
+from zot.serve.host.output import LineThread
+from zot.serve.host.watchdog import Slot, Watchdog
+from zot.session.session import Session
 from zot.wire.lines import LineSplitter
 
 MANY = ("--single-request", "false")

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from offspring import Child
-from zot.serve.log_file import LogFile, log_files
-from zot.serve.log_handler import LogHandler
+from zot.serve.daemon.log_handler import LogHandler
+from zot.serve.daemon.logs import LogFile, log_files
 
 
 def test_a_file_that_becomes_too_long_is_put_aside_and_the_oldest_goes(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ import pytest
 
 from harness import PATIENCE_S
 from offspring import NOBODY, Child
+from zot.client.dial import dial
+from zot.client.peer import Peer, admits, identify
 from zot.errors import ConfigError
-from zot.serve.claim import claim_endpoint
-from zot.serve.dial import dial
-from zot.serve.peer import Peer, admits, identify
+from zot.serve.daemon.endpoint import claim_endpoint
 
 
 def test_the_kernel_says_who_has_connected() -> None:

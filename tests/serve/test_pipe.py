@@ -13,8 +13,8 @@ import pytest
 
 from daemons import PATIENCE_S, running
 from zot.errors import ConfigError, DaemonRunning
-from zot.serve.audit import Who
-from zot.serve.local import LocalWire
+from zot.serve.daemon.audit import Who
+from zot.serve.daemon.sockets import LocalWire
 from zot.serve.pipe import listen_at_pipe
 
 NAME = r"\\.\pipe\zeroclaw-0123"
@@ -99,7 +99,7 @@ def test_whoever_comes_to_the_pipe_is_served_like_anybody_at_the_socket(tmp_path
 
 
 def test_a_crowd_at_the_pipe_is_told_so_and_leaves_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zot.serve.daemon.MAX_CLIENTS", 0)
+    monkeypatch.setattr("zot.serve.daemon.daemon.MAX_CLIENTS", 0)
     error = {"code": -32004, "message": "there are too many clients; try again later"}
     loop = PipeLoop()
 

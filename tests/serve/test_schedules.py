@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from grammar import At, Grammar
 from harness import PATIENCE_S, Frame
-from zot.config import Config
+from zot.config.config import Config
+from zot.config.vendors import ApiName
 from zot.messages import CallBlock, Message, ResultBlock
-from zot.providers.vendors import ApiName
-from zot.runtime import open_session
+from zot.runtime.open import open_session
 from zot.serve.rpc import RpcServer
-from zot.session import Session
+from zot.session.session import Session
 from zot.wire.rpc_greeting import Greeting
 
 #: A command to send, or how often to let everything else run first.

@@ -9,8 +9,8 @@ import pytest
 
 from fakes import FakeTransport, open_session
 from zot.serve.rpc import RpcServer
-from zot.session import Session
-from zot.session_state import State
+from zot.session.session import Session
+from zot.session.session_state import State
 from zot.wire.rpc_greeting import Greeting
 
 

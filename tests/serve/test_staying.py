@@ -8,7 +8,7 @@ from pathlib import Path
 
 from daemon_process import eventually
 from daemons import running
-from zot.serve.staying import stay
+from zot.serve.daemon.staying import stay
 
 
 async def test_a_socket_is_looked_after_also_when_a_hand_over_has_failed(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from zot.serve.systemd import Notifier, take_listeners
+from zot.serve.daemon.lifecycle import Notifier, take_listeners
 
 
 @pytest.fixture(params=["a file", "no file"])

@@ -12,7 +12,7 @@ import pytest
 from zot.tools.base import ToolContext
 from zot.tools.edit import MAX_FILE_BYTES, Edit
 from zot.tools.read import Read
-from zot.tools.seen import MAX_HASHED_BYTES, Seen
+from zot.tools.read_state import MAX_HASHED_BYTES, Seen
 from zot.tools.write import Write
 
 from .calls import answer, refusal

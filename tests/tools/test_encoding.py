@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from zot.tools.encoding import PROBE_BYTES, detect
+from zot.tools.text_encoding import PROBE_BYTES, detect
 
 GERMAN = "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich.\n"
 RUSSIAN = "Съешь же ещё этих мягких французских булок.\n"

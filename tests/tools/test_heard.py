@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import pytest
 
-from zot.tools.spill import Spill, Spills
+from zot.tools.command_output import Spill, Spills
 from zot.tools.utf8 import Utf8
 
 from .shells import Shell
@@ -187,7 +187,7 @@ def test_two_hundred_megabytes_of_output_do_not_grow_memory(tmp_path: Path) -> N
         from zot.tools.base import ToolContext
         from zot.tools.bash import Bash
         from zot.tools.guardian import Guardian
-        from zot.tools.spill import Spills
+        from zot.tools.command_output import Spills
         heard = 0
         async def progress(text):
             global heard

@@ -3,9 +3,9 @@ from __future__ import annotations
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from zot.tools.changes import apply
-from zot.tools.encoding import UTF_8, Encoding
+from zot.tools.diff import apply
 from zot.tools.matches import FileText
+from zot.tools.text_encoding import UTF_8, Encoding
 
 UTF_16 = Encoding("UTF-16 LE", "utf-16-le", unit=2)
 ENCODINGS = st.sampled_from([UTF_8, UTF_16])

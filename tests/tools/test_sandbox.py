@@ -10,8 +10,8 @@ import pytest
 
 from optional import needs
 from pace import Stopwatch
+from zot.tools.command_output import Spills
 from zot.tools.sandbox import find_bwrap, why_no_bwrap
-from zot.tools.spill import Spills
 from zot.tools.view import view
 
 from .calls import PATIENCE_S, answer, refusal

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from zot.skills import SkillFile
+from zot.config.skills import SkillFile
 from zot.tools.base import ToolContext
 from zot.tools.skill import Skill
 

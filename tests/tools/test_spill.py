@@ -9,14 +9,14 @@ import time
 from pathlib import Path
 
 from harness import read_some
-from zot.tools.spill import Spills
+from zot.tools.command_output import Spills
 
 from .calls import PATIENCE_S
 
 #: A session that has kept something and goes on.
 HOLDER = """if True:
     import os, sys
-    from zot.tools.spill import Spills
+    from zot.tools.command_output import Spills
     spills = Spills(sys.argv[1], sys.argv[2])
     spills.new().write(b"output")
     os.write(1, b"kept\\n")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zot.tools.encoding import LATIN_1, UTF_8, Encoding
+from zot.tools.text_encoding import LATIN_1, UTF_8, Encoding
 from zot.tools.units import from_units, to_units
 
 WIDE = [

@@ -17,10 +17,10 @@ import pytest
 
 from zot.tools.base import ToolContext
 from zot.tools.edit import Edit
-from zot.tools.lock import Lock
-from zot.tools.paths import Anywhere
+from zot.tools.paths import Lock
+from zot.tools.paths_part import Anywhere
 from zot.tools.read import Read
-from zot.tools.seen import Seen
+from zot.tools.read_state import Seen
 from zot.tools.write import Write
 
 from .calls import answer, refusal

@@ -13,12 +13,12 @@ from typing import Any
 from textual import _wait
 from textual.pilot import Pilot
 
-from zot.config import Config
-from zot.conversation import Conversation, Home
-from zot.local_home import LocalHome
-from zot.tui.app import ZotApp
-from zot.tui.looks import Look
-from zot.tui.question import Question
+from zot.config.config import Config
+from zot.ui.conversation import Conversation, Home
+from zot.ui.local_home import LocalHome
+from zot.ui.terminal.app import ZotApp
+from zot.ui.terminal.looks import Look
+from zot.ui.terminal.questions import Question
 
 PATIENCE_S = 20.0
 

@@ -15,7 +15,7 @@ from tui.stage import stage
 from tui.test_plain import lines
 from zot.commands.attach_lines import Lines
 from zot.events import ApprovalRequest
-from zot.tui.asked import in_full
+from zot.ui.terminal.call_text import in_full
 
 
 def _asked(tool: str, args: dict[str, Any], summary: str = "") -> ApprovalRequest:

@@ -13,15 +13,15 @@ import pytest
 from extensions.stage import Extension
 from restarting import Restarting
 from tui.stage import PATIENCE_S, Stage
-from zot.client import Client
-from zot.client_home import ClientHome
-from zot.config import Config
-from zot.conversation import Conversation, Home
-from zot.local_home import LocalHome
-from zot.tui.app import ZotApp
-from zot.tui.panel import Panel
+from zot.client.client import Client
+from zot.config.config import Config
+from zot.ui.client_home import ClientHome
+from zot.ui.conversation import Conversation, Home
+from zot.ui.local_home import LocalHome
+from zot.ui.terminal.app import ZotApp
+from zot.ui.terminal.panels import Panel
 from zot.wire.daemon_server import Costs
-from zot.wire.daemon_session import State
+from zot.wire.daemon_types import State
 
 #: Has one panel, which shows the last key.
 KEYED = """

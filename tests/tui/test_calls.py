@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tui.stage import stage
-from zot.tui.calls import CallEntry
-from zot.tui.entries import ThoughtEntry
-from zot.tui.looks import Look
-from zot.tui.question import Question
-from zot.tui.terminal import Option
+from zot.ui.terminal.calls import CallEntry
+from zot.ui.terminal.entries_part import ThoughtEntry
+from zot.ui.terminal.looks import Look
+from zot.ui.terminal.questions import Question
+from zot.ui.terminal.terminal import Option
 
 OUTPUT = """\
 !script think "one" " two" ;; call bash {"command": "seq 30; until [ -e go ]; do sleep 0.02; done"}

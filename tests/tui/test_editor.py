@@ -10,8 +10,8 @@ from textual.events import Key, Paste
 
 from tui.stage import Stage, stage
 from zot.messages import text_of
-from zot.tui.folding import Folds
-from zot.tui.pasting import as_keys
+from zot.ui.terminal.folding import Folds
+from zot.ui.terminal.pasting import as_keys
 
 #: An ideographic space, joiners and their opposite, a no-break space, a soft hyphen, a zero width space, a character
 #: for private use, and one that Python does not know yet.

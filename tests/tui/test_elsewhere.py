@@ -53,7 +53,7 @@ async def test_what_the_other_says_is_shown_and_can_be_gone_on_with(tmp_path: Pa
 async def test_what_is_said_just_when_the_other_begins_is_back_in_the_editor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zot.overhearing._LOOK_S", 3600.0)  # It has not seen yet that the other has begun.
+    monkeypatch.setattr("zot.session.foreign_runs._LOOK_S", 3600.0)  # It has not seen yet that the other has begun.
     async with two(tmp_path) as (one, other):
         await one.says(HELD)
         await one.sees("running bash")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tui.stage import stage
-from zot.tui.calls import CallEntry
-from zot.tui.entries import DisplayEntry
-from zot.tui.looks import ASCII, Look
-from zot.tui.terminal import Option
+from zot.ui.terminal.calls import CallEntry
+from zot.ui.terminal.entries_part import DisplayEntry
+from zot.ui.terminal.looks import ASCII, Look
+from zot.ui.terminal.terminal import Option
 
 
 @pytest.mark.parametrize(("look", "marks"), [(Look(), "●✗"), (ASCII, "*!")], ids=["utf-8", "ascii"])

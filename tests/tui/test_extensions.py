@@ -12,8 +12,8 @@ from extensions.stage import Extension
 from extensions.test_host import interceptor
 from tui.stage import Stage, stage
 from zot.events import PanelClosed, PanelOpened
-from zot.tui.panel import Panel
-from zot.tui.question import Question
+from zot.ui.terminal.panels import Panel
+from zot.ui.terminal.questions import Question
 
 #: Answers each command with the action that it is named after, and writes down its keys.
 PLAYER = """

@@ -19,12 +19,12 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
-import zot.tui
-from zot.tui.editor import Editor
-from zot.tui.order import _bound
+import zot.ui.terminal
+from zot.ui.terminal.composer import Editor
+from zot.ui.terminal.order import _bound
 
 FILES = sorted(Path(zot.tui.__path__[0]).glob("*.py"))
-INSIDE = {"inside.py", "driver.py", "pasting.py"}
+INSIDE = {"inside.py", "session/driver.py", "pasting.py"}
 
 IMPORTED = """
 import importlib, pkgutil
@@ -42,7 +42,7 @@ before = state()
 for module in pkgutil.iter_modules(zot.tui.__path__):
     importlib.import_module(f"zot.tui.{module.name}")
 assert state() == before, state()
-zot.tui.inside.prepare()
+zot.ui.terminal.textual_patches.prepare()
 print([now != then for now, then in zip(state(), before)])
 """
 
@@ -54,7 +54,7 @@ def test_nothing_of_textual_is_changed_before_an_app_is_made() -> None:
 
 def test_what_the_first_frame_does_not_need_is_loaded_later() -> None:
     later = ("entries", "flow", "markdown", "table", "calls", "story", "pictures", "jump", "rescue", "form")
-    code = f"import sys, zot.tui.app; print([one for one in {later} if f'zot.tui.{{one}}' in sys.modules])"
+    code = f"import sys, zot.ui.terminal.app; print([one for one in {later} if f'zot.tui.{{one}}' in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stderr, done.stdout) == ("", "[]\n")
 

@@ -10,8 +10,8 @@ from textual.events import Paste
 
 from gatekeeper import guarding
 from tui.stage import Stage, stage
-from zot.tui.calls import CallEntry
-from zot.tui.question import Question
+from zot.ui.terminal.calls import CallEntry
+from zot.ui.terminal.questions import Question
 
 
 async def _talked(person: Stage, so_many: int) -> None:

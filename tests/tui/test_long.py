@@ -8,9 +8,9 @@ from textual.strip import Strip
 
 from tui.stage import stage
 from zot.events import AssistantStart, Done, TextDelta, TurnStart
-from zot.history import Batch
-from zot.tui.entries import AnswerEntry
-from zot.tui.looks import Look
+from zot.session.history import Batch
+from zot.ui.terminal.entries_part import AnswerEntry
+from zot.ui.terminal.looks import Look
 
 
 class Counted(AnswerEntry):

@@ -6,10 +6,10 @@ import pytest
 from rich.segment import Segment
 from textual.strip import Strip
 
-from zot.tui.flow import Flow
-from zot.tui.looks import ASCII, Look
-from zot.tui.markdown import drawn as as_lines
-from zot.tui.markdown import markdown
+from zot.ui.terminal.looks import ASCII, Look
+from zot.ui.terminal.markdown import Flow
+from zot.ui.terminal.markdown_part import drawn as as_lines
+from zot.ui.terminal.markdown_part import markdown
 
 ROWS = "".join(f"| {number} | {'x' * (number % 9)} |\n" for number in range(200))
 TABLE = f"| number | how much |\n|---:|:-:|\n{ROWS}"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tui.stage import stage
-from zot.tui.completion import Files
-from zot.tui.mention import meant, mention, mentioned
+from zot.ui.terminal.completion import Files
+from zot.ui.terminal.mention import meant, mention, mentioned
 
 NAMED = [
     ('quo"te.png', "@quo", '@quo"te.png'),

@@ -15,10 +15,10 @@ from textual.events import Key
 from tui.stage import PATIENCE_S, stage
 from tui.test_order import press_at_once
 from zot.messages import ImageBlock, text_of
-from zot.tui import images
-from zot.tui.app import ZotApp
-from zot.tui.markdown import console
-from zot.tui.pictures import Picture, picture, shows_images, transmission
+from zot.ui.terminal import mentions
+from zot.ui.terminal.app import ZotApp
+from zot.ui.terminal.images import Picture, picture, shows_images, transmission
+from zot.ui.terminal.markdown_part import console
 
 CELL = "\U0010eeee"
 HELD = """!script call bash {"command": "while ! [ -e go ]; do sleep 0.02; done"} ;; --- ;; say "released" """
@@ -126,7 +126,7 @@ async def test_what_is_taken_back_while_its_images_are_read_is_never_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     (tmp_path / "dot.png").write_bytes(png(32, 32))
-    begun, may_go_on, read = threading.Event(), threading.Event(), images.images_in
+    begun, may_go_on, read = threading.Event(), threading.Event(), mentions.images_in
 
     def slow(text: str, cwd: str) -> list[ImageBlock]:
         begun.set()
@@ -137,7 +137,7 @@ async def test_what_is_taken_back_while_its_images_are_read_is_never_said(
         await person.sees("ready")
         await person.says(HELD)
         await person.sees("running bash")
-        monkeypatch.setattr(images, "images_in", slow)
+        monkeypatch.setattr(mentions, "images_in", slow)
         await person.says("!echo never @dot.png", "ctrl+s")
         await person.until(begun.is_set, "that its image is read")
         person.app.post_message(Key(key, None))

@@ -12,7 +12,7 @@ import pytest
 
 from tui.stage import stage
 from zot.commands.terminal import finds_screen
-from zot.tui.looks import Look, look_for
+from zot.ui.terminal.looks import Look, look_for
 
 SCRIPT = r"""
 think "Look first."
@@ -99,7 +99,7 @@ async def test_the_theme_fits_the_background(tmp_path: Path, code: str, theme: s
 )
 def test_a_locale_that_this_machine_does_not_have_says_what_the_terminal_can_show(lang: str, shown: str) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG", "PYTHON"))}
-    asked = [sys.executable, "-c", "from zot.tui.looks import charset; print(charset())"]
+    asked = [sys.executable, "-c", "from zot.ui.terminal.looks import charset; print(charset())"]
     said = subprocess.run(asked, env={**env, "LANG": lang}, capture_output=True, text=True, timeout=60, check=True)
     assert said.stdout.strip() == shown
     whole = subprocess.run(asked, env={**env, "LANG": lang, "LC_ALL": "C"}, capture_output=True, text=True, check=True)

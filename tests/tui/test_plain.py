@@ -17,10 +17,10 @@ import pytest
 from extensions.stage import Extension
 from tui.stage import stage
 from tui.test_extensions import PLAYER
-from zot.config import Config
-from zot.conversation import Conversation, Home
-from zot.local_home import LocalHome
-from zot.tui.plain import PlainTerminal
+from zot.config.config import Config
+from zot.ui.conversation import Conversation, Home
+from zot.ui.local_home import LocalHome
+from zot.ui.terminal.plain import PlainTerminal
 
 PATIENCE_S = 20.0
 #: Takes its time, opens a panel and closes it.

@@ -24,7 +24,7 @@ from harness import PATIENCE_S, environment
 CRASH = """
 import asyncio
 from zot.commands.terminal import run_app
-from zot.tui.app import ZotApp
+from zot.ui.terminal.app import ZotApp
 
 async def begin():
     secret = "sk-secret"

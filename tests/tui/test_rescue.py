@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tui.stage import PATIENCE_S, stage
-from zot.conversation import ModelInfo
-from zot.local import LocalConversation
-from zot.tui.log import noted
+from zot.commands.log import noted
+from zot.ui.conversation import ModelInfo
+from zot.ui.local import LocalConversation
 
 TWO_MODELS = '{"providers": {"lab": {"models": [{"id": "lab-2", "contextWindow": 100000}]}}}'
 

@@ -12,8 +12,8 @@ from textual.events import Key, Paste
 
 from tui.stage import stage
 from zot.messages import text_of
-from zot.tui.completion import Offer, Offers
-from zot.tui.composer import Composer
+from zot.ui.terminal.completion import Offer, Offers
+from zot.ui.terminal.composer_part import Composer
 
 #: A prompt that runs until there is a file named `go`.
 HELD = """!script call bash {"command": "while ! [ -e go ]; do sleep 0.02; done"} ;; --- ;; say "released" """

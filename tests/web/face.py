@@ -13,8 +13,8 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from daemons import Asked
 from harness import at_home
-from zot.serve.daemon import Daemon
-from zot.web import Limits, listen, open_daemon
+from zot.serve.daemon.daemon import Daemon
+from zot.serve.web import Limits, listen, open_daemon
 
 #: How long anything may take before a test fails. Never how long it does take.
 PATIENCE_S = 15.0

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from zot.web import Limits, listen
+from zot.serve.web import Limits, listen
 
 from .face import PATIENCE_S, Face, faced, until
 

@@ -16,13 +16,13 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import Event
 
 from daemons import running
-from zot.client import Client
-from zot.config import Config
+from zot.client.client import Client
+from zot.config.config import Config
 from zot.errors import ConnectionLost
 from zot.events import Done, TextDelta
-from zot.hub import Wanted
-from zot.runtime import open_recorded
-from zot.web import Limits, listen
+from zot.runtime.open import open_recorded
+from zot.runtime.pool import Wanted
+from zot.serve.web import Limits, listen
 
 from .face import PATIENCE_S, Face, faced, until
 

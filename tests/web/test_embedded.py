@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from zot.hub import Wanted
-from zot.web import open_daemon
+from zot.runtime.pool import Wanted
+from zot.serve.web import open_daemon
 
 from .face import PATIENCE_S
 

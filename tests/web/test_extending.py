@@ -17,7 +17,7 @@ from harness import at_home
 from pace import Stopwatch
 from zot.errors import UserError
 from zot.extensions.link import MAX_UNREAD_BYTES
-from zot.web import Limits, open_daemon
+from zot.serve.web import Limits, open_daemon
 
 from .face import PATIENCE_S, Face, faced, until
 

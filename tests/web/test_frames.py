@@ -9,7 +9,7 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import OPEN
 from websockets.uri import parse_uri
 
-from zot.web.frames import text_frames
+from zot.serve.web.frames import text_frames
 
 #: Around where a length takes more bytes.
 SIZES = st.sampled_from([0, 1, 2, 124, 125, 126, 127, 65_534, 65_535, 65_536, 65_537])

@@ -15,8 +15,8 @@ import pytest
 
 import zot
 from harness import limited
-from zot.listen_address import Tls
-from zot.web import Limits, listen, open_daemon
+from zot.config.listen_address import Tls
+from zot.serve.web import Limits, listen, open_daemon
 
 from .face import PATIENCE_S, Face, faced, until
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from zot.hub import Wanted
-from zot.session import Session
+from zot.runtime.pool import Wanted
+from zot.session.session import Session
 from zot.wire.daemon import LOOKS, METHODS
 from zot.wire.jsonrpc import NOT_OWNED
 

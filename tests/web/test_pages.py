@@ -19,9 +19,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
-from zot.client import Client
+from zot.client.client import Client
 from zot.errors import ConfigError, ConnectionLost
-from zot.web import Limits, Tls, app_for, listen, open_daemon
+from zot.serve.web import Limits, Tls, app_for, listen, open_daemon
 
 from .face import PATIENCE_S, Face, faced, until
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from zot.errors import ConfigError
-from zot.web import Tokens
+from zot.serve.web import Tokens
 
 ONE, OTHER = "one-" * 10, "other" * 8
 

@@ -1,137 +1,199 @@
-"""Approvals: the policy decides about a call, or says that a person must."""
+"""Questions to a person: asked once, answered once, or not in time. What is decided is on record before it counts."""
 
 from __future__ import annotations
 
-import os
-from typing import Any
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, TypeAlias, cast, get_args
 
 import msgspec
 
-from zot.agent.denials import Denials
-from zot.agent.hooks import Question
-from zot.agent.policy import Command, Nothing, Nowhere, Policy, Subject, Target, subject_of
+from zot.agent.hooks import Answer, Approver, Question
+from zot.agent.parking import Parked, too_late
+from zot.agent.run import Run
 from zot.errors import UserError
-from zot.messages import CallBlock
-from zot.printable import printable_line
-from zot.store import Allowed
-from zot.surrogates import has_half
+from zot.events import ApprovalAnswer, ApprovalRequest
+from zot.messages import timestamp
+from zot.store import Row
 
-DEFAULT_TIMEOUT_S = 120.0
-_MAX_SUMMARY = 200
+Decision: TypeAlias = Literal["allow_once", "allow_always", "reject"]
+#: What a question can come to that no person has decided.
+Omission: TypeAlias = Literal["expired", "unanswerable", "aborted"]
 
-
-class Approvals:
-    """Judges the tool calls of one session by its policy, and remembers what a person allowed for good."""
-
-    def __init__(
-        self, policy: Policy, *, cwd: str, timeout_s: float = DEFAULT_TIMEOUT_S, denials: Denials | None = None
-    ) -> None:
-        """With ``denials`` there is never anybody to ask, and they hear of all that is denied."""
-        self.timeout_s = timeout_s
-        self._denials = denials
-        self._policy = policy
-        self._cwd = cwd
-        self._always: set[Allowed] = set()
-
-    def judge(self, call: CallBlock, args: dict[str, Any]) -> Question | str | None:
-        """Return None to let a call run, why it must not, or the question that a person must answer first."""
-        if self._policy.allows_all:
-            return None
-        subject = subject_of(args, self._cwd)
-        match self._policy.action(call.name, subject):
-            case "allow":
-                return None
-            case "deny":
-                reason = f"the policy of this session denies {call.name} here"
-                return self._denial(call, args, subject, reason)
-            case "ask" if self._denials is not None:
-                reason = "the policy of this session wants a person's approval, and there is nobody to ask"
-                return self._denial(call, args, subject, reason)
-            case "ask":
-                if _exactly(call.name, args, subject) in self._always:
-                    return None
-                return Question(call, args, summarise(call.name, args, subject), subject)
-
-    def _denial(self, call: CallBlock, args: dict[str, Any], subject: Subject, reason: str) -> str:
-        """Return what the model is told of a call that is denied, having told whoever wants to know."""
-        if self._denials is None:
-            return f"not run: {reason}"
-        is_final = self._policy.is_private(call.name, subject)
-        advice = self._denials.note(call.name, describe(args, subject), is_final=is_final)
-        return f"not run: {reason}; {advice}"
-
-    def remember(self, question: Question) -> Allowed | None:
-        """Let the same call run from now on: the very command, or the tool on the path that it led to when asked."""
-        allowed = _exactly(question.call.name, question.args, question.subject)
-        self._always.add(allowed)
-        # What cannot be written down as it is must not come back as something else.
-        return None if has_half(f"{allowed.command}{allowed.path}") else allowed
-
-    def recall(self, allowed: Allowed) -> None:
-        """Know again what was remembered, or revoked, in an earlier life of the session."""
-        if allowed.revoked:
-            self._always.discard(msgspec.structs.replace(allowed, revoked=False))
-        else:
-            self._always.add(allowed)
-
-    def remembered(self) -> list[Allowed]:
-        """Return what was allowed for good."""
-        return sorted(self._always, key=lambda one: (one.tool, one.subject))
-
-    def forget(self, allowed: Allowed) -> Allowed:
-        """Return what revokes it; once that is recalled, it is asked about again. Raise UserError if not remembered."""
-        if allowed not in self._always:
-            raise UserError("that is not remembered")
-        return msgspec.structs.replace(allowed, revoked=True)
+_NOBODY: Final = "not run: the policy of this session wants a person's approval, and there is nobody to ask"
+#: So many answers are remembered, for those who come too late.
+_REMEMBERED: Final = 100
 
 
-def summarise(tool: str, args: dict[str, Any], subject: Subject) -> str:
-    """Return one line that tells a person what a call would do, and where it really does it."""
-    replaces = tool == "write" and isinstance(subject, Target) and os.path.lexists(subject.real)
-    loss = ", in place of what is there" if replaces else ""
-    return printable_line(f"{tool}: {describe(args, subject)}{loss}", _MAX_SUMMARY)
+class LeftParked(Exception):
+    """Nobody will hear the answer in this process: the question is left to another one."""
 
 
-def describe(args: dict[str, Any], subject: Subject) -> str:
-    """Return what a call is about."""
-    path = _place(subject) if isinstance(subject, Target) else args.get("path")
-    match args:
-        case {"command": str(command)}:
-            return command
-        case {"path": str(), "edits": list(edits)}:
-            return f"{path} ({len(edits)} replacement{'s' if len(edits) != 1 else ''})"
-        case {"path": str(), "content": str(content)}:
-            return f"{path} ({len(content.encode('utf-8', 'replace'))} bytes)"
-        case {"path": str()}:
-            return f"{path}"
-        case _:
-            return msgspec.json.encode(args).decode()
+class _Open(msgspec.Struct):
+    """A question that waits. ``question`` is None if what the person was shown would not be what is asked now.
 
-
-def _place(target: Target) -> str:
-    """Return where a path really leads, from the working directory on if it is there."""
-    inside = os.path.join(os.path.realpath(target.cwd), "")
-    return target.real.removeprefix(inside)
-
-
-def _exactly(tool: str, args: dict[str, Any], subject: Subject) -> Allowed:
-    """Return what "always" goes by: of a path where it leads, however it was written.
-
-    A command says everything only to the shell. What another tool does with one may depend on all its arguments.
+    ``outcome`` has what a person decided or why nobody did, and None when it is left to another process.
     """
-    match subject:
-        case Command(text=text) if tool == "bash":
-            return Allowed(tool, command=text)
-        case Command():
-            return Allowed(tool, command=_written(args))
-        case Target(real=path) | Nowhere(written=path):
-            return Allowed(tool, path=path)
-        case Nothing():
-            return Allowed(tool)
+
+    run: Run
+    request: ApprovalRequest
+    question: Question | None
+    left_s: float
+    refusal: str
+    outcome: asyncio.Future[Decision | Omission | None]
+    is_taken: bool = False
 
 
-def _written(args: dict[str, Any]) -> str:
-    """Return arguments as one text, the same for the same ones."""
-    import json  # Few sessions ever need it; msgspec would not write halves of characters.
+class Questions:
+    """The question of a session that waits for an answer; there is at most one. The first answer counts."""
 
-    return json.dumps(args, sort_keys=True, ensure_ascii=False)
+    def __init__(self, approver: Approver, *, clock: Callable[[], float] = time.time) -> None:
+        self._approver = approver
+        self._clock = clock
+        self._asked = 0
+        self._open: _Open | None = None
+        self._answers: dict[str, ApprovalAnswer] = {}
+
+    @property
+    def pending(self) -> ApprovalRequest | None:
+        """The request that waits for an answer."""
+        return self._open.request if self._open is not None and not self._open.outcome.done() else None
+
+    async def ask(self, run: Run, question: Question, *, number: int, can_ask: bool) -> Answer:
+        """Ask a person about a call and return what came of it.
+
+        ``number`` is the run's: with it, an answer to a question of an earlier life of the session answers no other.
+        """
+        if not can_ask:
+            return Answer(question, _NOBODY)
+        self._asked += 1
+        timeout_s = self._approver.timeout_s
+        deadline = timestamp(self._clock() + timeout_s)
+        request_id = f"approval_{number}_{self._asked}"
+        request = ApprovalRequest(request_id, question.call.name, question.args, question.summary, deadline)
+        self._open = _opened(run, request, question, timeout_s, f"not run: nobody approved it within {timeout_s:g} s")
+        try:
+            run.asked(request)
+            return Answer(question, self._refusal(await self._outcome(self._open), self._open.refusal))
+        finally:
+            self._open = None
+
+    def reopen(self, run: Run, parked: Parked, newest: Sequence[Row], *, left_s: float) -> None:
+        """Let a question wait again that was asked in an earlier life of ``run``, whose rows are ``newest``."""
+        for row in newest:
+            if isinstance(row, ApprovalRequest):
+                self._asked = max(self._asked, _number(row.id))
+            elif isinstance(row, ApprovalAnswer):
+                self._remember(row)
+        question = self._approver.judge(parked.call, parked.request.args)
+        is_same = isinstance(question, Question) and question.summary == parked.request.summary
+        self._open = _opened(
+            run,
+            parked.request,
+            question if isinstance(question, Question) and is_same else None,
+            left_s,
+            too_late(parked.request),
+        )
+        if parked.answer is not None:
+            self._open.outcome.set_result(parked.answer.decision)
+
+    async def resume(self, parked: Parked) -> Answer | None:
+        """Return what came of a question that was reopened; None if what was allowed is not what would run now."""
+        reopened = self._open
+        assert reopened is not None
+        try:
+            decision = await self._outcome(reopened)
+        finally:
+            self._open = None
+        refusal = self._refusal(decision, reopened.refusal)
+        if reopened.question is None and refusal is None:
+            return None
+        return Answer(reopened.question or Question(parked.call, parked.request.args, ""), refusal)
+
+    def answer(self, request_id: str, decision: str, by: str = "") -> None:
+        """Take a person's decision. Raise UserError if nobody waits for it, or it is none; StoreFailed."""
+        if decision not in get_args(Decision):
+            raise UserError(f"{decision!r} is not a decision; it is one of {', '.join(get_args(Decision))}")
+        waiting = self._open
+        if waiting is None or waiting.request.id != request_id or waiting.outcome.done() or waiting.is_taken:
+            raise UserError(f"no approval request {request_id!r} is waiting: {self._told(request_id)}")
+        answer = ApprovalAnswer(request_id, cast(Decision, decision), by)
+        waiting.is_taken = True
+        try:
+            allowed = None
+            if decision == "allow_always" and waiting.question is not None:
+                allowed = self._approver.remember(waiting.question)
+            waiting.run.decided(answer, *([allowed] if allowed is not None else []))
+        except BaseException:
+            waiting.is_taken = False
+            raise
+        self._remember(answer)
+        waiting.outcome.set_result(answer.decision)
+
+    def give_up(self, why: Omission) -> None:
+        """Nobody can answer any more, or nobody needs the answer."""
+        if self.pending is not None and self._open is not None:
+            self._open.outcome.set_result(why)
+
+    def park(self) -> None:
+        """Leave the question to another process: whoever waits here for what comes of it gets LeftParked."""
+        if self.pending is not None and self._open is not None:
+            self._open.outcome.set_result(None)
+
+    async def _outcome(self, waiting: _Open) -> Decision | Omission:
+        """Wait for an answer, or the deadline. What no person decided is recorded here."""
+        if not waiting.outcome.done():
+            await asyncio.wait({waiting.outcome}, timeout=waiting.left_s)
+        if not waiting.outcome.done():
+            waiting.outcome.set_result("expired")
+        decision = waiting.outcome.result()
+        if decision is None:
+            raise LeftParked
+        if waiting.request.id not in self._answers:
+            answer = ApprovalAnswer(waiting.request.id, decision)
+            self._remember(answer)
+            waiting.run.decided(answer)
+        return decision
+
+    def _remember(self, answer: ApprovalAnswer) -> None:
+        self._answers[answer.id] = answer
+        while len(self._answers) > _REMEMBERED:
+            del self._answers[next(iter(self._answers))]
+
+    def _told(self, request_id: str) -> str:
+        """Return what is known of a question that does not wait."""
+        answer = self._answers.get(request_id)
+        match answer.decision if answer is not None else None:
+            case None:
+                return "it was answered, expired or never made"
+            case "expired":
+                return "nobody answered it in time"
+            case "unanswerable":
+                return "there was nobody left who could answer it"
+            case "aborted":
+                return "its run was aborted"
+            case decision:
+                return f"the answer was {decision}{f', by {answer.by}' if answer is not None and answer.by else ''}"
+
+    def _refusal(self, decision: Decision | Omission, expired: str) -> str | None:
+        match decision:
+            case "allow_once" | "allow_always":
+                return None
+            case "reject":
+                return "not run: the user refused this call"
+            case "expired":
+                return expired
+            case "unanswerable":
+                return _NOBODY
+            case "aborted":
+                return "not run: the run was aborted"
+
+
+def _opened(run: Run, request: ApprovalRequest, question: Question | None, left_s: float, refusal: str) -> _Open:
+    return _Open(run, request, question, left_s, refusal, asyncio.get_running_loop().create_future())
+
+
+def _number(request_id: str) -> int:
+    last = request_id.rpartition("_")[2]
+    return int(last) if last.isdecimal() else 0

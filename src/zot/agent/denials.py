@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from zot.printable import printable_line
+from zot.text import printable_line
 
 log = logging.getLogger("zot")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from zot.agent.output_schema import Schema, problems, unfenced
 from zot.agent.transcript import Transcript
 from zot.errors import AnswerRejected
 from zot.messages import text_of
-from zot.schema import Schema, problems, unfenced
 
 #: How often the model may try again.
 _CHANCES = 2

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from zot.agent.policy import Nothing, Subject
+from zot.config.policy import Nothing, Subject
 from zot.errors import NoSuchCommand, UserError
 from zot.events import AgentEvent
 from zot.messages import CallBlock

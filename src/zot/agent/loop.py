@@ -7,11 +7,11 @@ from contextlib import closing
 from typing import TYPE_CHECKING, cast, get_args
 
 from zot.agent.budget import Budget
-from zot.agent.calls import CallRunner
 from zot.agent.headroom import Gauge, answer_tokens, least_tokens
 from zot.agent.hooks import AllowAll, Approver, Extensions, MessageDecision, NoExtensions, Question
 from zot.agent.relief import AutoCompact, Relief
 from zot.agent.run import Run
+from zot.agent.tool_calls import CallRunner
 from zot.agent.transcript import Transcript
 from zot.errors import ContextTooLong, PromptTooLong, ProviderError, StepsExhausted, TurnBlocked, UserError
 from zot.events import Usage

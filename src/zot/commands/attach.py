@@ -10,23 +10,23 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from zot import flags
-from zot.client import RECONNECT_S, Client
-from zot.client_session import ClientSession
-from zot.commands.asked import directory, remark, write
+from zot.client.client import RECONNECT_S, Client
+from zot.client.session import ClientSession
 from zot.commands.attach_lines import Lines
 from zot.commands.daemon_operate import PLACE_FLAGS, WAIT_FLAG
+from zot.commands.subcommands import directory, remark, write
+from zot.config import flags
 from zot.errors import AgentError, ConnectionLost, UsageError, UserError
 from zot.events import ApprovalAnswer, ApprovalRequest
-from zot.outcome import CUT_OFF
-from zot.printable import printable, shell_word
+from zot.run_summary import CUT_OFF
 from zot.serve.streams import read_chunks
+from zot.text import printable, shell_word
 from zot.wire.jsonrpc import RpcError
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
 
 if TYPE_CHECKING:
-    from zot.conversation import Conversation, Home
-    from zot.wire.daemon_session import SessionEntry
+    from zot.ui.conversation import Conversation, Home
+    from zot.wire.daemon_types import SessionEntry
     from zot.wire.turn import TurnSummary
 
 
@@ -138,12 +138,12 @@ def _has_screen(settings: dict[str, Any]) -> bool:
 
 async def _on_screen(client: Client, session: ClientSession, settings: dict[str, Any]) -> int:
     """Open the session in the terminal that `zot` alone has."""
-    from zot.tui.pauses import put_off
+    from zot.ui.terminal.pauses import put_off
 
     put_off()
-    from zot.client_home import ClientHome
     from zot.commands.terminal import run_app
-    from zot.tui.app import ZotApp
+    from zot.ui.client_home import ClientHome
+    from zot.ui.terminal.app import ZotApp
 
     own = _own_home if _shares_home(settings) else None
     home = ClientHome(client, cwd=directory(None), own=own)
@@ -187,7 +187,7 @@ def _tell_way_back(session: str, settings: dict[str, Any]) -> None:
 
 def _shares_home(settings: dict[str, Any]) -> bool:
     """True if the daemon has the home of this user: nobody has said that it is another one."""
-    from zot.endpoint import locate
+    from zot.config.paths import locate
 
     if "socket" in settings or os.environ.get("ZEROCLAW_SOCKET"):
         return False
@@ -196,8 +196,8 @@ def _shares_home(settings: dict[str, Any]) -> bool:
 
 
 def _own_home(cwd: str, agent: str) -> Home:
-    from zot.config import Config
-    from zot.local_home import LocalHome
+    from zot.config.config import Config
+    from zot.ui.local_home import LocalHome
 
     return LocalHome(Config(cwd=cwd, agent=agent))
 

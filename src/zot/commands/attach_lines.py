@@ -20,10 +20,10 @@ from zot.events import (
     UserMessage,
 )
 from zot.messages import text_of
-from zot.outcome import CUT_OFF
-from zot.printable import printable, printable_line
-from zot.readable import escaped
-from zot.tui.asked import beyond_summary, until
+from zot.run_summary import CUT_OFF
+from zot.text import printable, printable_line
+from zot.ui.readable import escaped
+from zot.ui.terminal.call_text import beyond_summary, until
 
 _WIDTH = 200
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import msgspec
 
-from zot import flags
-from zot.commands.asked import remark, write_bytes
-from zot.commands.daemon_line import DaemonLine, Refused
+from zot.client.call import DaemonLine, Refused
+from zot.client.dial import Patience, whose
 from zot.commands.daemon_operate import PLACE_FLAGS, WAIT_FLAG
-from zot.endpoint import find_socket
+from zot.commands.subcommands import remark, write_bytes
+from zot.config import flags
+from zot.config.paths import find_socket
 from zot.errors import UsageError
-from zot.printable import printable
-from zot.serve.dial import Patience, whose
+from zot.text import printable
 
 _FLAGS = (
     flags.Flag("--updates", "print what the daemon says until it answers, one JSON object a line"),
@@ -59,12 +59,12 @@ def main(argv: Sequence[str]) -> int:
 
 def _nobody(path: str) -> str:
     """Return why nobody can be called."""
-    from zot.serve import lock_file
+    from zot.client import endpoint
 
     with suppress(OSError):  # It is not for us to know.
-        if (pid := lock_file.owner(path)) is not None:
+        if (pid := endpoint.owner(path)) is not None:
             who = f"process {pid}" if pid else "another process"
-            return f"{who} is the daemon at {path}, but: {lock_file.GONE} {lock_file.STOP}"
+            return f"{who} is the daemon at {path}, but: {endpoint.GONE} {endpoint.STOP}"
     return f"no daemon is running at {path}"
 
 

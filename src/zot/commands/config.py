@@ -1,140 +1,148 @@
-"""`zot config`: what is configured, where each value comes from, and what is wrong. Shows no secret."""
+"""Where each setting comes from: a flag, a variable, a table of config.toml, or zot itself. Shows no secret.
+
+Nothing that starts an agent needs this: it looks at the same flags and tables once more, with other questions.
+"""
 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import asdict, replace
 
-from zot import flags
-from zot.agents import Agents
-from zot.commands.asked import Request, aligned, remark, write, write_json
-from zot.config import AGENT_FLAGS, DEFAULT_AGENT, config_directory
-from zot.config_file import FILE_NAME
-from zot.endpoint import given_config_dir
-from zot.errors import ConfigError, InvalidConfigFile, UsageError
-from zot.origins import Setting, daemon_settings_of, settings_of
-from zot.readable import counted, one_line
+from zot.config.agents import Agents
+from zot.config.config import AGENT_FLAGS, Config, fitting, without_userinfo
+from zot.config.credentials import find
+from zot.config.vendors import VENDORS, endpoint
+from zot.errors import AgentError
+from zot.providers.models import Model
+from zot.runtime.providers import models_of
 
-_FLAGS = (*AGENT_FLAGS, flags.Flag("--json", "for programs"))
-_SUMMARY = """\
-Show every setting of an agent as it counts, and where it comes from: a flag, a variable, a table of config.toml or
-zot itself. The flags are those of `zot rpc`. Of a key it only says where it is.
-
-  zot config           how the default agent works, or that of --agent
-  zot config agents    which agents there are
-  zot config daemon    how the daemon works
-  zot config check     what is wrong with config.toml; the exit code is 0 if nothing is, else 3"""
-_WIDTH = 70
-_INVALID = 3
+#: What a flag without a value says of a setting that has another name.
+_MEANT = {"tools": "no_tools"}
+#: What nobody sets: it is what all the others were found in.
+_UNSHOWN = ("env",)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command; return its exit code."""
-    settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
-    if settings.pop("help", False):
-        sys.stdout.write(flags.usage("zot config [agents | daemon | check]", _SUMMARY, _FLAGS) + "\n")
-        return 0
-    answer = _ANSWERS.get(" ".join(words))
-    if answer is None:
-        raise UsageError(f"zot config cannot {words[0]!r}; it can show {', '.join(filter(None, _ANSWERS))}")
-    return answer(Request(words, settings))
+class Origin(msgspec.Struct, frozen=True):
+    """Where a value comes from. ``name`` is the flag, the variable, or the file and its table; "" for a default."""
+
+    source: Literal["flag", "environment", "file", "default"]
+    name: str = ""
+
+    def __str__(self) -> str:
+        return self.name or self.source
 
 
-def _show(request: Request) -> int:
-    """Show the settings of one agent."""
-    agents = _load(request)
-    given = {name: value for name, value in request.settings.items() if name not in ("json", "config_dir")}
-    config = agents.config(given.get("agent", DEFAULT_AGENT), given)
-    return _tell(request, agents, settings_of(agents, config, given))
+class Setting(msgspec.Struct, frozen=True, rename={"origins": "from"}):
+    """A value as it counts, and where it comes from: rules have several places. Of a key, only that there is one."""
+
+    value: Any
+    origins: tuple[Origin, ...]
 
 
-def _daemon(request: Request) -> int:
-    """Show the settings of the daemon."""
-    agents = _load(request)
-    return _tell(request, agents, daemon_settings_of(agents))
+_DEFAULT = (Origin("default"),)
 
 
-def _tell(request: Request, agents: Agents, found: Mapping[str, Setting]) -> int:
-    if request.json:
-        write_json({"file": agents.file.path or None, "settings": found})
-        return 0
-    rows = [
-        (name, _cell(setting.value), one_line(" and ".join(map(str, setting.origins))))
-        for name, setting in found.items()
-    ]
-    write(aligned([("SETTING", "VALUE", "FROM"), *rows]))
-    if not agents.file.path:
-        remark(f"there is no {FILE_NAME}{f' in {agents.directory}' if agents.directory else ''}, and need not be")
-    return 0
+def settings_of(agents: Agents, config: Config, given: Mapping[str, Any]) -> dict[str, Setting]:
+    """Return every setting of ``config``, which is what ``given`` flags and the file of ``agents`` make together."""
+    table = fitting(agents.table(config.agent).settings, given, config.environment)
+    place = Origin("file", f"{agents.file.path} [agents.{config.agent}]")
+    found = {
+        name: Setting(getattr(config, name), _origins(name, given, table, place))
+        for name in config.__struct_fields__
+        if name not in _UNSHOWN
+    }
+    found |= {"cwd": replace(found["cwd"], value=_directory(config)), **_effective(config, found)}
+    if found["provider"].origins == _DEFAULT and config.provider != Config().provider:
+        found["provider"] = replace(found["provider"], origins=found["api_key"].origins)  # chosen for its key
+    return found
 
 
-def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    return one_line(text, _WIDTH) or '""'
+def daemon_settings_of(agents: Agents) -> dict[str, Setting]:
+    """Return every setting of the daemon, and whether the file says it."""
+    place = (Origin("file", f"{agents.file.path} [daemon]"),)
+    return {
+        name: Setting(value, place if name in agents.file.daemon_names else _DEFAULT)
+        for name, value in asdict(agents.daemon).items()
+    }
 
 
-def _agents(request: Request) -> int:
-    """List the agents, and what tells them apart."""
-    agents = _load(request)
-    configs = [agents.config(name) for name in agents.names]
-    if request.json:
-        for one in configs:
-            known = {name: getattr(one, name) for name in ("agent", "provider", "model", "cwd")}
-            write_json({**known, "has_policy": agents.has_policy(one.agent)})
-        return 0
-    rows = (
-        (_cell(one.agent), one.provider, _cell(one.model), _cell(one.cwd), "yes" if one.policy else "no")
-        for one in configs
-    )
-    write(aligned([("AGENT", "PROVIDER", "MODEL", "CWD", "POLICY"), *rows]))
-    return 0
+def _origins(name: str, given: Mapping[str, Any], table: Mapping[str, Any], place: Origin) -> tuple[Origin, ...]:
+    key = next((key for key in (_MEANT.get(name), name) if key in given), None)
+    flag = () if key is None else (Origin("flag", _flag(key)),)
+    if name == "policy":
+        return (*flag, *((place,) if table.get(name) else ())) or _DEFAULT
+    return flag or ((place,) if name in table else _DEFAULT)
 
 
-def _check(request: Request) -> int:
-    """Say what is wrong with the file; return the exit code."""
-    directory = _directory(request)
-    path = None if directory is None else os.path.join(directory, FILE_NAME)
-    problems: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
+def _directory(config: Config) -> str | None:
     try:
-        agents = Agents.load(directory)
-        names, path = agents.names, agents.file.path or None
-    except InvalidConfigFile as problem:
-        problems = problem.problems
-    except ConfigError as problem:  # It cannot be read.
-        problems = (str(problem).removeprefix(f"{path}: "),)
-    if request.json:
-        write_json({"ok": not problems, "file": path, "agents": names, "problems": problems})
-    elif problems:
-        for one in problems:
-            remark(f"{path}: {one}")
-    else:
-        write(_verdict(path, names))
-    return _INVALID if problems else 0
+        return os.path.abspath(config.cwd or os.getcwd())
+    except FileNotFoundError:  # It is gone. Who starts an agent there hears of it.
+        return None
 
 
-def _verdict(path: str | None, names: Sequence[str]) -> str:
-    if path is None:
-        return f"there is no {FILE_NAME}, and need not be\n"
-    return f"{path}: valid, with {counted(len(names), 'agent')}: {one_line(', '.join(names))}\n"
+def _flag(key: str) -> str:
+    return next(flag.name for flag in AGENT_FLAGS if flag.key == key)
 
 
-def _load(request: Request) -> Agents:
-    return Agents.load(_directory(request))
+def _effective(config: Config, found: Mapping[str, Setting]) -> dict[str, Setting]:
+    """Return what the service makes of what was left open: its model, its address, its API and its key."""
+    shown = {
+        "api_key": _api_key(config, ""),
+        "base_url": replace(found["base_url"], value=_place(config.base_url or "") or None),
+    }
+    vendor = VENDORS.get(config.provider)
+    if vendor is None:
+        return shown
+    model = _model(config)
+    address = config.base_url or (None if model is None else model.base_url)
+    try:
+        where = endpoint(vendor, api=config.api, base_url=address or None, env=config.environment)
+    except AgentError:
+        return shown  # What does not go together is shown as it was given.
+    return {
+        "model": replace(found["model"], value=config.model or (None if model is None else model.id)),
+        "api": replace(found["api"], value=where.api),
+        "base_url": Setting(_place(where.base_url), _address_origin(config, model) or found["base_url"].origins),
+        "api_key": _api_key(config, where.base_url),
+    }
 
 
-def _directory(request: Request) -> str | None:
-    """Return where config.toml is looked for: by the daemon, too, which can be told so by a variable."""
-    named = given_config_dir(os.environ, request.settings.get("config_dir"))
-    if named is None or "config_dir" in request.settings:
-        return config_directory(request.settings)
-    remark(f"ZEROCLAW_CONFIG_DIR is set: this is the {FILE_NAME} of the daemon, which other commands do not read")
-    return named
+def _model(config: Config) -> Model | None:
+    """Return the model that is asked, None if there is no such model: who wants to look may still look."""
+    try:
+        return models_of(config).find(config.model)
+    except AgentError:
+        return None
 
 
-_ANSWERS: Mapping[str, Callable[[Request], int]] = {"": _show, "agents": _agents, "daemon": _daemon, "check": _check}
+def _address_origin(config: Config, model: Model | None) -> tuple[Origin, ...]:
+    """Return where an address comes from that is neither given nor the provider's own; nothing if it is."""
+    if config.base_url:
+        return ()
+    if model is not None and model.base_url:
+        return (Origin("file", "models.json"),)
+    names = VENDORS[config.provider].base_url_names
+    return tuple(Origin("environment", name) for name in names if config.environment.get(name))[:1]
+
+
+def _place(base_url: str) -> str:
+    """Return an address without what may be secret in it."""
+    return without_userinfo(base_url).partition("?")[0]
+
+
+def _api_key(config: Config, base_url: str) -> Setting:
+    """Return whether there is a key. One that cannot be one is one, here."""
+    vendor = VENDORS.get(config.provider)
+    if config.api_key:
+        return Setting("set", (Origin("flag", "--api-key"),))
+    if vendor is None:
+        return Setting(None, _DEFAULT)
+    if name := next((name for name in vendor.key_names if config.environment.get(name)), None):
+        return Setting("set", (Origin("environment", name),))
+    stored = find(vendor, None, config.environment, base_url=base_url)
+    return Setting(None, _DEFAULT) if stored is None else Setting("set", (Origin("file", stored.origin),))

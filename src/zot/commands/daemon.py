@@ -8,20 +8,20 @@ import sys
 from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from zot import flags
 from zot.commands.daemon_operate import PLACE_FLAGS, SUBCOMMANDS, operate
-from zot.config import AGENT_FLAGS, zot_home
-from zot.endpoint import Place, locate
+from zot.config import flags
+from zot.config.config import AGENT_FLAGS, zot_home
+from zot.config.paths import Place, locate
 from zot.errors import ConfigError, DaemonRunning, UsageError, UserError
-from zot.printable import printable
+from zot.text import printable
 from zot.wire.lines import MAX_LINE_BYTES
 
 if TYPE_CHECKING:
     import socket
 
-    from zot.daemon_settings import DaemonSettings
-    from zot.listen_address import Tls
-    from zot.serve.claim import Claim
+    from zot.config.daemon_settings import DaemonSettings
+    from zot.config.listen_address import Tls
+    from zot.serve.daemon.endpoint import Claim
 
 _OWN_FLAGS = (
     *PLACE_FLAGS,
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
     place = locate(os.environ, socket=own.get("socket"), config_dir=own.get("config_dir"))
     sys.setswitchinterval(_HOLD_S)
     gc.disable()  # What is loaded until it listens is no garbage.
-    from zot.agents import Agents
+    from zot.config.agents import Agents
     from zot.serve.stdio import leave, leave_on_signals
 
     leave_on_signals()
@@ -100,7 +100,7 @@ def _listens(own: Mapping[str, Any], settings: DaemonSettings) -> Sequence[tuple
         return ()
     from importlib.util import find_spec
 
-    from zot.listen_address import Tls, checked
+    from zot.config.listen_address import Tls, checked
 
     if missing := [name for name in ("starlette", "uvicorn", "websockets") if find_spec(name) is None]:
         raise ConfigError(f"--listen needs {' and '.join(missing)}: pip install 'zot[web]'")
@@ -116,8 +116,8 @@ def _claim(place: Place, listens: Sequence[tuple[str, Tls | None]], *, replaces:
 
     Another daemon gives way only to one that can be where it is wanted: that is tried first.
     """
-    from zot.serve.claim import adopt_listener, claim_endpoint
-    from zot.serve.systemd import take_listeners
+    from zot.serve.daemon.endpoint import adopt_listener, claim_endpoint
+    from zot.serve.daemon.lifecycle import take_listeners
 
     passed = take_listeners(os.environ)
     if passed:
@@ -126,7 +126,7 @@ def _claim(place: Place, listens: Sequence[tuple[str, Tls | None]], *, replaces:
         return adopt_listener(_path_of(passed[0]) or place.socket, passed[0])
     if not replaces:
         return claim_endpoint(place.socket)
-    from zot.serve.handover import take_over
+    from zot.serve.daemon.handover import take_over
 
     reserved = _reserved(place, listens)
     claim = take_over(place.socket) or claim_endpoint(place.socket)
@@ -140,7 +140,7 @@ def _reserved(place: Place, listens: Sequence[tuple[str, Tls | None]]) -> Sequen
         return ()
     import asyncio
 
-    from zot.web import reserve
+    from zot.serve.web import reserve
 
     return asyncio.run(reserve(listens, place.data_dir, held=_held(place.socket)))
 
@@ -149,8 +149,8 @@ def _held(path: str) -> Container[int]:
     """Return the ports of the daemon that has the endpoint now; none if nobody says so."""
     from msgspec import ValidationError, convert
 
-    from zot.commands.daemon_line import DaemonLine
-    from zot.listen_address import ListenAddress
+    from zot.client.call import DaemonLine
+    from zot.config.listen_address import ListenAddress
     from zot.wire.daemon_server import Status
 
     try:

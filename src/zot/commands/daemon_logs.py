@@ -8,11 +8,11 @@ import signal
 import sys
 from collections.abc import Iterable
 
-from zot.commands.asked import Request, write, write_bytes, write_json
 from zot.commands.daemon_status import place_of
+from zot.commands.subcommands import Request, write, write_bytes, write_json
 from zot.errors import UsageError, UserError
 from zot.extensions.log_reader import follow, read
-from zot.serve.log_file import log_files
+from zot.serve.daemon.logs import log_files
 
 _POLL_S = 0.2
 
@@ -43,7 +43,7 @@ def audit(request: Request) -> int:
 
 
 def _verify(path: str, request: Request) -> int:
-    from zot.serve.audit import verify
+    from zot.serve.daemon.audit import verify
 
     files = log_files(path)
     if not files:

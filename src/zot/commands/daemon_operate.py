@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from zot import flags
+from zot.config import flags
+from zot.config.flags import Flag
 from zot.errors import UsageError
-from zot.flags import Flag
 
 #: Where a daemon is: for it and for whoever looks for it.
 PLACE_FLAGS = (
@@ -57,7 +57,7 @@ def operate(argv: Sequence[str]) -> int:
 
     0 done, 1 failed, 2 wrong usage, 3 if there is no daemon. Raise UserError for what the command line reports.
     """
-    from zot.commands.asked import Request, remark
+    from zot.commands.subcommands import Request, remark
 
     name, subcommand = argv[0], SUBCOMMANDS[argv[0]]
     try:

@@ -12,26 +12,26 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from zot.agents import Agents
-from zot.endpoint import Place
+from zot.config.agents import Agents
+from zot.config.paths import Place
 from zot.errors import ConfigError, StoreFailed
-from zot.establishment import Establishment, journal_of
 from zot.journal.journal import Journal
-from zot.preloading import preload
-from zot.premises import Premises
-from zot.printable import printable
-from zot.serve.chores import Chores
-from zot.serve.claim import Claim
-from zot.serve.log_file import LogFile
-from zot.serve.log_handler import LogHandler
+from zot.runtime.preloading import preload
+from zot.runtime.shared import Premises
+from zot.serve.daemon.chores import Chores
+from zot.serve.daemon.endpoint import Claim
+from zot.serve.daemon.lifecycle import Notifier
+from zot.serve.daemon.log_handler import LogHandler
+from zot.serve.daemon.logs import LogFile
+from zot.serve.daemon.parts import Establishment, journal_of
 from zot.serve.stdio import leave
-from zot.serve.systemd import Notifier
+from zot.text import printable
 
 if TYPE_CHECKING:
-    from zot.listen_address import Tls
-    from zot.serve.daemon import Daemon
-    from zot.serve.local import LocalWire
-    from zot.web import Listening
+    from zot.config.listen_address import Tls
+    from zot.serve.daemon.daemon import Daemon
+    from zot.serve.daemon.sockets import LocalWire
+    from zot.serve.web import Listening
 
 log = logging.getLogger("zot")
 
@@ -59,7 +59,7 @@ async def serve(
     handler = _log_to(place, agents)
     try:
         parts = await _furnish(place, agents, given)
-        from zot.serve.daemon import Daemon
+        from zot.serve.daemon.daemon import Daemon
 
         daemon = Daemon(parts, ephemeral=ephemeral, max_line_bytes=max_line_bytes)
         log.addHandler(daemon.log_feed)
@@ -102,8 +102,8 @@ async def _furnish(place: Place, agents: Agents, given: Mapping[str, Any]) -> Es
     opening = loop.create_task(Journal.open(journal_of(place, agents)), name="zot journal")
     try:
         await asyncio.sleep(0)
-        import zot.serve.daemon  # noqa: F401 — loaded while the disk is at work.
-        from zot.serve.audit import Audit
+        import zot.serve.daemon.daemon  # noqa: F401 — loaded while the disk is at work.
+        from zot.serve.daemon.audit import Audit
 
         audit = Audit(LogFile(os.path.join(place.logs, "audit.log")), soon=loop.call_soon)
         premises = Premises(own_process=True)
@@ -116,7 +116,7 @@ async def _furnish(place: Place, agents: Agents, given: Mapping[str, Any]) -> Es
 
 async def _open(daemon: Daemon, claim: Claim) -> Callable[[], None]:
     """Be there at the socket; return what ends that."""
-    from zot.serve.daemon import listen
+    from zot.serve.daemon.daemon import listen
 
     leave_socket = await listen(daemon, claim.listener)
     gc.freeze()
@@ -188,7 +188,7 @@ async def _watch(daemon: Daemon) -> None:
 async def _stay(daemon: Daemon, claim: Claim, leave_socket: Callable[[], None]) -> None:
     """Look after the socket."""
     await daemon.greeted(_LOAD_S)
-    from zot.serve.staying import stay
+    from zot.serve.daemon.staying import stay
 
     await stay(daemon, claim, leave_socket)
 
@@ -219,8 +219,8 @@ async def _listen_elsewhere(
         claim.close_others()
         return True
     await asyncio.to_thread(import_module, "zot.web")
-    from zot.web import listen as listen_at
-    from zot.web import of_use
+    from zot.serve.web import listen as listen_at
+    from zot.serve.web import of_use
 
     try:
         claim.close_others(but=await of_use(claim.others, [url for url, _ in listens]))
@@ -244,7 +244,7 @@ def _announce(*places: str) -> None:
 
 async def _give_up(claim: Claim, daemon: Daemon, notifier: Notifier) -> None:
     """Let the next one have the endpoint, if there is one that waits for it."""
-    from zot.serve.local import LocalWire
+    from zot.serve.daemon.sockets import LocalWire
 
     heir = daemon.heir
     if heir is None or not isinstance(heir.wire, LocalWire) or not await _is_taken(claim, heir.wire):
@@ -255,7 +255,7 @@ async def _give_up(claim: Claim, daemon: Daemon, notifier: Notifier) -> None:
 
 async def _is_taken(claim: Claim, wire: LocalWire) -> bool:
     """Give the endpoint to who is at the other end. False if it has gone meanwhile, or is too slow."""
-    from zot.serve.handover import hand_over
+    from zot.serve.daemon.handover import hand_over
 
     try:
         async with asyncio.timeout(_END_S):

@@ -9,15 +9,15 @@ from contextlib import suppress
 
 import msgspec
 
-from zot.commands.asked import Request, aligned, write, write_json
-from zot.commands.daemon_line import DaemonLine, Refused
-from zot.endpoint import Place, locate
+from zot.client.call import DaemonLine, Refused
+from zot.client.dial import whose
+from zot.client.endpoint import GONE, STOP, is_alive, owned_since, owner
+from zot.commands.subcommands import Request, aligned, write, write_json
+from zot.config.paths import Place, locate
+from zot.config.tokens import names_in, path_in
 from zot.errors import ConfigError, UserError
 from zot.learned import learned
-from zot.printable import printable
-from zot.serve.dial import whose
-from zot.serve.lock_file import GONE, STOP, is_alive, owned_since, owner
-from zot.token_file import names_in, path_in
+from zot.text import printable
 
 _RUNNING, _FAILED, _NOT_RUNNING = 0, 1, 3
 _ANSWER_S = 5.0

@@ -1,64 +1,286 @@
-"""`zot doctor`: what is set up, what is missing, and if the model service can be reached. Shows no secret."""
+"""What is set up on this machine, what is missing, and which services can be reached. Nothing here shows a secret."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import platform
+import shutil
+import stat
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
-from zot import flags
-from zot.agents import Agents
-from zot.config import AGENT_FLAGS, Config, config_directory, resolve
-from zot.doctor import Check, Report, examine
-from zot.errors import ConfigError, UsageError
+from zot.config.address import split_url
+from zot.config.auth_file import check as check_auth_file
+from zot.config.auth_file import path_in
+from zot.config.config import PROXY_NAMES, Config, keyless_environment, zot_home
+from zot.config.credentials import Credential, find, stored_for
+from zot.config.paths import locate
+from zot.config.tokens import names_in
+from zot.config.tokens import path_in as token_path_in
+from zot.config.vendors import VENDORS, Endpoint, Vendor, endpoint
+from zot.errors import AgentError, ConfigError, ProviderError
+from zot.providers.base import Transport
+from zot.providers.http import HttpTransport
+from zot.providers.probe import Outcome, probe
+from zot.providers.proxy import find_proxy
+from zot.runtime.key_command import KeyCommand
+from zot.tools.process import open_processes
+from zot.tools.sandbox import find_bwrap, trial, why_no_bwrap
+from zot.version import __version__
 
-_FLAGS = (
-    *AGENT_FLAGS,
-    flags.Flag("--offline", "ask no service, and run no command that prints a key"),
-    flags.Flag("--json", "one JSON object"),
-)
-_SUMMARY = """\
-Say what is set up and what is missing, one line each, and ask the services that have a key if they take it.
-The exit code is 0 if the provider that would be used works. The flags of zot rpc decide which one that is."""
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run the command; return its exit code."""
-    settings, words = flags.parse(argv, (*_FLAGS, flags.Flag("--help", "this text", short="-h")))
-    if words:
-        raise UsageError("zot doctor takes no words, only flags")
-    if settings.pop("help", False):
-        sys.stdout.write(flags.usage("zot doctor", _SUMMARY, _FLAGS) + "\n")
-        return 0
-    is_offline, as_json = settings.pop("offline", False), settings.pop("json", False)
-    config_dir = settings.get("config_dir")
-    config, wrong = _config(settings)
-    import asyncio
-
-    report = asyncio.run(examine(config, config_dir=config_dir, wrong=wrong, is_offline=is_offline))
-    _show(report, as_json=as_json)
-    return 0 if report.ok else 1
+_LITTLE_SPACE_BYTES = 200 * 1024 * 1024
+_OTHERS = 0o077
 
 
-def _config(settings: Mapping[str, Any]) -> tuple[Config, str]:
-    """Return the settings, and what is wrong with them: then they are the usual ones."""
+class Check(msgspec.Struct, frozen=True):
+    """One thing that was looked at. ``none`` is for what is not there and need not be."""
+
+    name: str
+    status: Literal["ok", "warn", "fail", "none"]
+    detail: str
+
+
+class Report(msgspec.Struct, frozen=True):
+    """All of them; ``ok`` if the provider that would be used works."""
+
+    ok: bool
+    provider: str
+    checks: tuple[Check, ...]
+
+
+async def examine(config: Config, *, config_dir: str | None, wrong: str, is_offline: bool) -> Report:
+    """Look at everything. ``wrong`` is what is wrong with the settings; the services are asked side by side."""
+    cwd = _cwd(config)
+    transport = HttpTransport(config.environment)
     try:
-        Agents.load(config_directory(settings))  # Which looks at more than what is used.
-        return resolve(settings), ""
+        async with asyncio.TaskGroup() as group:
+            asking = [
+                group.create_task(_provider(vendor, config, transport, is_offline=is_offline), name=vendor.name)
+                for vendor in VENDORS.values()
+            ]
+    finally:
+        await transport.close()
+    env = config.environment
+    checks = (
+        Check("version", "ok", f"zot {__version__}"),
+        Check("python", "ok", f"{platform.python_version()}, {sys.executable}"),
+        Check("platform", "ok", platform.platform()),
+        _home(zot_home(env)),
+        _config_file(config_dir or zot_home(env), wrong),
+        _auth_file(zot_home(env)),
+        _token_file(env, config_dir),
+        *_api_key(config),
+        _proxy(config),
+        _certificates(env),
+        *(task.result() for task in asking),
+        *_unknown(config.provider),
+        await _bubblewrap(env, cwd),
+        _program("git", env, "the model likes to use it"),
+        _disk(zot_home(env) or cwd),
+    )
+    used = [check.status for check in checks if check.name == config.provider]
+    return Report(not wrong and "fail" not in used and used != [], config.provider, checks)
+
+
+async def _provider(vendor: Vendor, config: Config, transport: Transport, *, is_offline: bool) -> Check:
+    """Say where a provider's key comes from and what it thinks of it. Only of the one that is used is it a failure."""
+    is_used = vendor.name == config.provider
+    used = " (the one that is used)" if is_used else ""
+    try:
+        where = _where(vendor, config)
+        found = find(vendor, config.api_key if is_used else None, config.environment, base_url=where.base_url)
+        lacking = "" if found is not None else _other_key(vendor, config.environment)
     except ConfigError as problem:
-        return Config(), str(problem)
+        return Check(vendor.name, "fail" if is_used else "warn", f"{problem}{used}")
+    if found is None and vendor.needs_key and not where.elsewhere:
+        advice = f"{lacking or 'no key'}: set {' or '.join(vendor.key_names)}, or run `zot login {vendor.name}`"
+        return Check(vendor.name, "fail" if is_used else "none", f"{advice}{used}")
+    source = f"{lacking or 'needs no key'}{used}" if found is None else f"key from {found.origin}{used}"
+    reason = "not asked" if is_offline else _unasked(vendor, found, config)
+    if reason:
+        return Check(vendor.name, "ok" if found or is_used else "none", f"{source}; {reason}")
+    status, detail = await _asked(vendor, where, found, config, transport)
+    return Check(vendor.name, "warn" if status == "fail" and not is_used else status, f"{source}; {detail}")
 
 
-def _show(report: Report, *, as_json: bool) -> None:
-    if as_json:
-        sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
-        return
-    width = max(len(check.name) for check in report.checks)
-    for check in report.checks:
-        sys.stdout.write(_line(check, width) + "\n")
+def _other_key(vendor: Vendor, env: Mapping[str, str]) -> str:
+    """Say that a key is stored, which is not used because it is for another address; "" if none is."""
+    address = stored_for(vendor, env)
+    return f"a key is stored, but for another address ({_place(address)})" if address else ""
 
 
-def _line(check: Check, width: int) -> str:
-    return f"{check.status:<5} {check.name:<{width}}  {check.detail}"
+def _unasked(vendor: Vendor, found: Credential | None, config: Config) -> str:
+    """Return why a service is not asked: nobody uses it, or it would take a person; "" if it is."""
+    if vendor.name == "lab":
+        return "scripted, without a network"
+    if vendor.name == config.provider:
+        return ""
+    if found is not None:
+        return "not asked, since the command may have questions" if found.command else ""
+    return "" if any(config.environment.get(name) for name in vendor.base_url_names) else "not asked"
+
+
+async def _asked(
+    vendor: Vendor, where: Endpoint, found: Credential | None, config: Config, transport: Transport
+) -> tuple[Literal["ok", "warn", "fail"], str]:
+    try:
+        key = await _key(vendor, found, config.environment)
+    except ProviderError as problem:
+        return "fail", str(problem)
+    probed = await probe(vendor, where, key, transport)
+    return _STATUS[probed.outcome], f"{_place(where.base_url)}: {probed.detail}"
+
+
+_STATUS: Mapping[Outcome, Literal["ok", "warn", "fail"]] = {
+    "accepted": "ok",
+    "unclear": "warn",
+    "refused": "fail",
+    "unreachable": "fail",
+}
+
+
+def _where(vendor: Vendor, config: Config) -> Endpoint:
+    if vendor.name == config.provider:
+        return endpoint(vendor, api=config.api, base_url=config.base_url, env=config.environment)
+    return endpoint(vendor, api=None, base_url=None, env=config.environment)
+
+
+async def _key(vendor: Vendor, found: Credential | None, env: Mapping[str, str]) -> str:
+    if found is None:
+        return ""
+    return found.key or await KeyCommand(vendor.name, found.command, keyless_environment(env)).read()
+
+
+def _place(base_url: str) -> str:
+    """Return the address without anything that could be secret."""
+    try:
+        return split_url(base_url).origin.label
+    except AgentError:
+        return "its address"
+
+
+def _unknown(provider: str) -> tuple[Check, ...]:
+    if provider in VENDORS:
+        return ()
+    return (Check(provider, "fail", f"no such provider; known: {', '.join(sorted(VENDORS))}"),)
+
+
+def _cwd(config: Config) -> str:
+    try:
+        return os.path.abspath(config.cwd or os.getcwd())
+    except FileNotFoundError:
+        raise ConfigError("the current directory no longer exists; use --cwd DIR") from None
+
+
+def _home(home: str | None) -> Check:
+    if home is None:
+        return Check("ZOT_HOME", "warn", "there is none: ZOT_HOME and HOME are not set")
+    try:
+        mode = stat.S_IMODE(os.stat(home).st_mode)
+    except FileNotFoundError:
+        return Check("ZOT_HOME", "none", f"{home}: does not exist, and need not")
+    except OSError as problem:
+        return Check("ZOT_HOME", "warn", f"{home}: {problem.strerror}")
+    if mode & _OTHERS:
+        return Check("ZOT_HOME", "warn", f"{home}: mode {mode:04o}, open to others; try: chmod 700 {home}")
+    return Check("ZOT_HOME", "ok", f"{home}: mode {mode:04o}")
+
+
+def _config_file(directory: str | None, wrong: str) -> Check:
+    if wrong:
+        return Check("config.toml", "fail", wrong)
+    path = os.path.join(directory or "", "config.toml")
+    if directory is None or not os.path.exists(path):
+        return Check("config.toml", "none", "there is none, and need not be")
+    return Check("config.toml", "ok", f"{path}: valid")
+
+
+def _auth_file(home: str | None) -> Check:
+    try:
+        names = None if home is None else check_auth_file(home)
+    except ConfigError as problem:
+        return Check("auth.json", "fail", str(problem))
+    if home is None or names is None:
+        return Check("auth.json", "none", "there is none; `zot login PROVIDER` makes one")
+    mode = stat.S_IMODE(os.stat(path_in(home)).st_mode)
+    known = ", ".join(name for name in names if name in VENDORS) or "nobody"
+    return Check("auth.json", "ok", f"{path_in(home)}: mode {mode:04o}, for {known}")
+
+
+def _token_file(env: Mapping[str, str], config_dir: str | None) -> Check:
+    """Look at the tokens with which others reach the daemon."""
+    try:
+        path = token_path_in(locate(env, config_dir=config_dir).data_dir)
+    except ConfigError as problem:
+        return Check("tokens", "none", str(problem))
+    try:
+        names = names_in(path)
+    except ConfigError as problem:
+        return Check("tokens", "warn", str(problem))
+    if names is None:
+        return Check("tokens", "none", "the daemon has none; `zot daemon --listen URL` makes one")
+    return Check("tokens", "ok", f"{path}: for {', '.join(names)}")
+
+
+def _api_key(config: Config) -> tuple[Check, ...]:
+    if not config.api_key:
+        return ()
+    advice = "everybody on this machine can see it in the list of processes; use `zot login` or the environment"
+    return (Check("--api-key", "warn", advice),)
+
+
+def _proxy(config: Config) -> Check:
+    vendor = VENDORS.get(config.provider)
+    names = [name for name in PROXY_NAMES if config.environment.get(name)]
+    if vendor is None or vendor.name == "lab" or not names:
+        return Check("proxy", "none", "none is used")
+    try:
+        proxy = find_proxy(split_url(_where(vendor, config).base_url).origin, config.environment)
+    except AgentError as problem:
+        return Check("proxy", "fail", f"{', '.join(names)}: {problem}")
+    if proxy is None:
+        return Check("proxy", "none", f"none is used for {vendor.name}, in spite of {', '.join(names)}")
+    return Check("proxy", "ok", f"{proxy.label}, for {vendor.name}")
+
+
+def _certificates(env: Mapping[str, str]) -> Check:
+    named = {name: env[name] for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if env.get(name)}
+    if not named:
+        return Check("certificates", "ok", "those of the system")
+    unreadable = [name for name, path in named.items() if not os.access(path, os.R_OK)]
+    detail = ", ".join(f"{name}={path}" for name, path in named.items())
+    if unreadable:
+        return Check("certificates", "fail", f"{detail}: {unreadable[0]} cannot be read")
+    return Check("certificates", "ok", detail)
+
+
+async def _bubblewrap(env: Mapping[str, str], cwd: str) -> Check:
+    found = find_bwrap(env.get("PATH"), outside=[cwd])
+    if found is None:
+        reason = why_no_bwrap(env.get("PATH"), outside=[cwd])
+        return Check("bubblewrap", "none", f"for --lock, and extensions with permissions: {reason}")
+    detail = f"{found}, for --lock and extensions with permissions"
+    processes = open_processes()
+    try:
+        reason = await trial(found, processes, keyless_environment(env))
+    finally:
+        await processes.close()
+    return Check("bubblewrap", "warn", f"{detail}, {reason}") if reason else Check("bubblewrap", "ok", detail)
+
+
+def _program(name: str, env: Mapping[str, str], why: str) -> Check:
+    found = shutil.which(name, path=env.get("PATH"))
+    return Check(name, "ok", found) if found else Check(name, "none", f"not on the PATH; {why}")
+
+
+def _disk(place: str) -> Check:
+    place = os.path.abspath(place)
+    while not os.path.exists(place):
+        place = os.path.dirname(place)
+    free = shutil.disk_usage(place).free
+    detail = f"{free / 1024**3:.1f} GiB free for {place}"
+    return Check("disk", "warn" if free < _LITTLE_SPACE_BYTES else "ok", detail)

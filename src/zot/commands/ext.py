@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from zot import flags
-from zot.commands.asked import Request, remark
-from zot.config import AGENT_FLAGS
+from zot.commands.subcommands import Request, remark
+from zot.config import flags
+from zot.config.config import AGENT_FLAGS
+from zot.config.flags import Flag
 from zot.errors import UsageError
-from zot.flags import Flag
 
 _HELP = Flag("--help", "this text", short="-h")
 #: How sessions start theirs.

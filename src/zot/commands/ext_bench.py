@@ -8,15 +8,15 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from zot.commands.asked import Request, directory, remark
-from zot.config import tool_environment, zot_home
+from zot.commands.subcommands import Request, directory, remark
+from zot.config.config import tool_environment, zot_home
 from zot.extensions.bench import Bench
-from zot.extensions.confinement import Confinement
+from zot.extensions.confinement_part import Confinement
 from zot.extensions.connection import Trace
 from zot.extensions.deadlines import Deadlines
 from zot.extensions.happenings import Happening
+from zot.extensions.launch import Start, Surroundings
 from zot.extensions.manifest import load
-from zot.extensions.surroundings import Start, Surroundings
 from zot.tools.process import open_processes
 from zot.version import __version__
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from zot.commands.asked import directory, remark
-from zot.config import Config, resolve, zot_home
+from zot.commands.subcommands import directory, remark
+from zot.config.config import Config, resolve, zot_home
 from zot.errors import ConfigError, UserError
-from zot.extension_host import locate_extensions
 from zot.extensions.discovery import Located, Source
-from zot.printable import printable
+from zot.runtime.extension_host import locate_extensions
+from zot.text import printable
 
 
 def home() -> str:

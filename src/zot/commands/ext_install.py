@@ -6,15 +6,15 @@ import asyncio
 import os
 import signal
 
-from zot.commands.asked import Request, confirmed, write, write_json
 from zot.commands.ext_chosen import chosen, home
-from zot.config import keyless_environment
+from zot.commands.subcommands import Request, confirmed, write, write_json
+from zot.config.config import keyless_environment
+from zot.config.trust_part import TrustStore
 from zot.errors import UserError
-from zot.extensions import installing
+from zot.extensions import install as installing
 from zot.extensions.discovery import Located
-from zot.printable import printable
+from zot.text import printable
 from zot.tools.process import open_processes
-from zot.trust import TrustStore
 
 
 def install(request: Request) -> int:

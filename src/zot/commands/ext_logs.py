@@ -8,13 +8,13 @@ import signal
 import sys
 from collections.abc import Iterable
 
-from zot.commands.asked import Request, write_bytes, write_json
 from zot.commands.ext_chosen import chosen, configured, home
+from zot.commands.subcommands import Request, write_bytes, write_json
 from zot.errors import UserError
 from zot.extensions.log import log_path
 from zot.extensions.log_reader import follow, note_in, read
 from zot.extensions.manifest import load
-from zot.printable import printable
+from zot.text import printable
 from zot.wire.lines import LineSplitter
 
 _POLL_S = 0.2

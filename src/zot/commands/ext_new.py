@@ -7,12 +7,12 @@ import os
 import shlex
 import shutil
 
-from zot.commands.asked import Request, directory, remark, write, write_json
-from zot.config import keyless_environment
+from zot.commands.subcommands import Request, directory, remark, write, write_json
+from zot.config.config import keyless_environment
 from zot.errors import UserError
 from zot.extensions.errand import run_errand
 from zot.extensions.scaffold import build_of, scaffold
-from zot.printable import printable
+from zot.text import printable
 from zot.tools.process import open_processes
 
 _BUILD_S = 120.0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 
-from zot.commands.asked import Request, directory, write, write_json
 from zot.commands.ext_chosen import chosen, found, home
+from zot.commands.subcommands import Request, directory, write, write_json
+from zot.config.trust_part import TrustStore
 from zot.errors import UserError
 from zot.extensions.discovery import Located
 from zot.extensions.manifest import Manifest, changeable, load
 from zot.extensions.switching import switch
-from zot.printable import printable
-from zot.trust import TrustStore
+from zot.text import printable
 
 
 def enable(request: Request) -> int:

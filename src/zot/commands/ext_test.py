@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from zot.commands.asked import Request, write, write_json
 from zot.commands.ext_bench import bench_of, on_signal
-from zot.config import TOOL_NAMES
+from zot.commands.subcommands import Request, write, write_json
+from zot.config.config import TOOL_NAMES
 from zot.errors import UserError
-from zot.extensions.trial import Finding, Trial
+from zot.extensions.authoring import Finding, Trial
 
 
 def test(request: Request) -> int:

@@ -8,10 +8,10 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from zot import flags
-from zot.config import AGENT_FLAGS, Config, resolve
+from zot.config import flags
+from zot.config.config import AGENT_FLAGS, Config, resolve
 from zot.errors import AgentError, ConfigError, SystemFailed
-from zot.serve.age import process_began
+from zot.serve.host.age import process_began
 from zot.serve.stdio import claim, heed_signals, leave, write_all, write_within
 from zot.wire.host import (
     MAX_INPUT_BYTES,
@@ -26,9 +26,9 @@ from zot.wire.host import (
 )
 
 if TYPE_CHECKING:
-    from zot.answers import Once
-    from zot.serve.watchdog import Signals, Slot
-    from zot.session import Session
+    from zot.runtime.idempotency import Once
+    from zot.serve.host.watchdog import Signals, Slot
+    from zot.session.session import Session
 
 
 def _patience(text: str) -> float:
@@ -92,7 +92,7 @@ def main(argv: Sequence[str]) -> int:
         if "--self-test" in argv:  # Also if other flags are wrong: it says so.
             heed_signals()
             return host.test()
-        from zot.serve.watchdog import Signals
+        from zot.serve.host.watchdog import Signals
 
         signals = Signals()
         if host.serves_many:
@@ -155,7 +155,7 @@ class _Host:
                 self._run(request, signals)
 
     def _read(self, signals: Signals) -> Request:
-        from zot.serve.host_input import Abandoned, Interrupted, read_request
+        from zot.serve.host.input import Abandoned, Interrupted, read_request
 
         try:
             line = read_request(
@@ -176,7 +176,7 @@ class _Host:
 
     def _run(self, request: Request, signals: Signals) -> NoReturn:
         """Answer a request, or let the watchdog do it."""
-        from zot.serve.watchdog import Slot, Watchdog
+        from zot.serve.host.watchdog import Slot, Watchdog
 
         slot = Slot(request.ids, self.began + max(request.timeout_s, _SOONEST_S))
         watchdog = Watchdog(signals, (self.incoming, self.outgoing), self._answer_soon, stays=False, leave=self._leave)
@@ -191,7 +191,7 @@ class _Host:
             self._conclude(slot, request.ids.failure(code_of(problem), str(problem)), _NOT_SET_UP)
         import asyncio
 
-        from zot.serve.host import Answering
+        from zot.serve.host.request import Answering
 
         answering = Answering(
             request, lambda one: self._open(one, config, self.began, slot.deadline), behind=self._is_behind
@@ -213,7 +213,7 @@ class _Host:
     def _relay(self, request: Request, slot: Slot) -> Request:
         """Let a daemon answer. If there is none, or it does not get to an answer, return what is to be run here."""
         from zot.commands.host_relay import Relay, in_its_place
-        from zot.endpoint import locate
+        from zot.config.paths import locate
 
         try:
             place = locate(os.environ, config_dir=self.settings.get("config_dir"))
@@ -266,10 +266,10 @@ class _Host:
         """Answer requests until there are no more, and leave."""
         import asyncio
 
-        from zot.serve.host_many import ManyRequests
-        from zot.serve.host_output import LineThread
+        from zot.serve.host.many import ManyRequests
+        from zot.serve.host.output import LineThread
+        from zot.serve.host.watchdog import Watchdog
         from zot.serve.streams import read_chunks
-        from zot.serve.watchdog import Watchdog
         from zot.wire.lines import LineSplitter
 
         async def serve() -> NoReturn:
@@ -295,7 +295,7 @@ class _Host:
 
     def _config(self, request: Request) -> Config:
         """Return what is configured for a request. Raise ConfigError, or UserError, if that cannot work."""
-        from zot.runtime import check
+        from zot.runtime.open import check
 
         if self.problem is not None:
             raise self.problem
@@ -304,8 +304,8 @@ class _Host:
         return config
 
     async def _open(self, request: Request, config: Config, came: float, deadline: float) -> tuple[Session, Once]:
-        from zot.answers import Demand
-        from zot.runtime import open_hosted
+        from zot.runtime.idempotency import Demand
+        from zot.runtime.open import open_hosted
 
         assert request.session_id is not None
         assert request.prompt is not None
@@ -323,7 +323,7 @@ class _Host:
 
     def _refuse(self, problem: Refused) -> NoReturn:
         """Answer what is no request."""
-        from zot.serve.host_input import drain
+        from zot.serve.host.input import drain
 
         code = self._write_or_fail(problem.ids.failure("INVALID_REQUEST", str(problem)), _BAD_INPUT)
         if problem.goes_on:
@@ -376,7 +376,7 @@ class _Host:
         """Say if a request could be answered; return the exit code."""
         import msgspec
 
-        from zot.commands.self_test import examine
+        from zot.commands.host_self_test import examine
 
         report = examine(self.problem, self.settings)
         try:

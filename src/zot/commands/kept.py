@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from zot.config import Config, journal_path
+from zot.config.config import Config, journal_path
 from zot.errors import ConfigError, NoSuchSession, StoreFailed, UsageError
-from zot.readable import one_line
-from zot.runtime import HOSTED, open_recorded, open_session
+from zot.runtime.open import HOSTED, open_recorded, open_session
+from zot.ui.readable import one_line
 
 if TYPE_CHECKING:
-    from zot.session import Session
+    from zot.session.session import Session
 
 
 def take_earlier(settings: dict[str, Any]) -> str | None:
@@ -32,7 +32,7 @@ async def open_kept(config: Config, given: Collection[str], *, own_process: bool
     """Return the session that ``config`` names; without a name a new one, which is kept if that is possible."""
     if config.session is not None:
         return await open_recorded(config, given, own_process=own_process)
-    from zot.session import new_session_id
+    from zot.session.session import new_session_id
 
     try:
         journal_path(config)
@@ -74,9 +74,9 @@ def _tell(session_id: str) -> None:
 async def _earlier(config: Config, name: str) -> str:
     import asyncio
 
-    from zot.commands.asked import chosen, directory
-    from zot.journal.database import is_there
+    from zot.commands.subcommands import chosen, directory
     from zot.journal.journal import Journal
+    from zot.journal.schema import is_there
 
     path, cwd = journal_path(config), directory(config.cwd)
     nothing = NoSuchSession(f"there is no session of {cwd} to go on with; zot sessions list --all shows the others")

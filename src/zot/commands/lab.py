@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from zot import flags
+from zot.config import flags
 from zot.errors import UsageError
 from zot.providers.lab.script import Script, demo
 
@@ -89,7 +89,7 @@ async def _serve(script: Script, host: str, port: int, log: _Log | None) -> int:
     import asyncio
     import signal
 
-    from zot.providers.lab.server import serve
+    from zot.providers.lab.server_part import serve
 
     serving = asyncio.current_task()
     assert serving is not None

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
-from zot import flags
-from zot.auth_file import Entry, path_in, store
-from zot.config import keyless_environment, zot_home
-from zot.credentials import checked
+from zot.config import flags
+from zot.config.address import split_url
+from zot.config.auth_file import Entry, path_in, store
+from zot.config.config import keyless_environment, zot_home
+from zot.config.credentials import checked
+from zot.config.vendors import VENDORS, Endpoint, Vendor, endpoint
 from zot.errors import ConfigError, UsageError
-from zot.providers.address import split_url
-from zot.providers.vendors import VENDORS, Endpoint, Vendor, endpoint
 
 if TYPE_CHECKING:
     from zot.providers.probe import Probed
@@ -105,9 +105,9 @@ def _is_welcome(vendor: Vendor, where: Endpoint, entry: Entry) -> bool:
 
 
 async def _probe(vendor: Vendor, where: Endpoint, entry: Entry) -> Probed:
-    from zot.key_command import KeyCommand
     from zot.providers.http import HttpTransport
     from zot.providers.probe import probe
+    from zot.runtime.key_command import KeyCommand
 
     key = entry.key or await KeyCommand(vendor.name, entry.command, keyless_environment(os.environ)).read()
     transport = HttpTransport(os.environ)

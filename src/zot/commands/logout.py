@@ -6,9 +6,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from zot import flags
-from zot.auth_file import path_in, remove
 from zot.commands.login import home_to_store_in, one_provider
+from zot.config import flags
+from zot.config.auth_file import path_in, remove
 
 _SUMMARY = "Forget the key of PROVIDER, or the command that prints it, in $ZOT_HOME/auth.json."
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from zot import flags
-from zot.config import AGENT_FLAGS, Config, resolve
+from zot.config import flags
+from zot.config.config import AGENT_FLAGS, Config, resolve
+from zot.config.vendors import VENDORS
 from zot.errors import UsageError
 from zot.providers.models import Model, Price, Rate
-from zot.providers.vendors import VENDORS
-from zot.provision import models_of
+from zot.runtime.providers import models_of
 
 _TAKEN = ("--provider", "--api-key", "--base-url", "--api", "--config-dir")
 _FLAGS = (
@@ -65,7 +65,7 @@ def _ask(config: Config) -> list[tuple[Model, bool | None]]:
     """Return the models that are known or served, and whether the service lists them."""
     import asyncio
 
-    from zot.provision import with_served
+    from zot.runtime.providers import with_served
 
     return [*asyncio.run(with_served(config))]
 

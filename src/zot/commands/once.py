@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from zot import flags
 from zot.commands.kept import open_earlier, open_kept, take_earlier
-from zot.config import AGENT_FLAGS, FOREIGN_FLAGS, RESUME_FLAGS, chosen, ignore_foreign, resolve
+from zot.config import flags
+from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, RESUME_FLAGS, chosen, ignore_foreign, resolve
 from zot.errors import AgentError, UsageError
-from zot.runtime import check, open_any
+from zot.runtime.open import check, open_any
 from zot.serve.stdio import claim, leave, leave_on_signals
 
 if TYPE_CHECKING:
-    from zot.session import Session
+    from zot.session.session import Session
 
 
 def _features(text: str) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ def _form(settings: dict[str, Any]) -> Callable[[str], str]:
     """Return what makes of an answer what is printed: where JSON is wanted, models like to put a fence around it."""
     if "output_schema" not in settings:
         return str
-    from zot.schema import unfenced
+    from zot.agent.output_schema import unfenced
 
     return unfenced
 

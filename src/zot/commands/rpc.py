@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from zot import flags
-from zot.config import AGENT_FLAGS, FOREIGN_FLAGS, RESUME_FLAGS, Config, chosen, ignore_foreign, resolve
-from zot.runtime import check, open_any
-from zot.serve.early import answer_early
+from zot.commands.early import answer_early
+from zot.config import flags
+from zot.config.config import AGENT_FLAGS, FOREIGN_FLAGS, RESUME_FLAGS, Config, chosen, ignore_foreign, resolve
+from zot.runtime.open import check, open_any
 from zot.serve.stdio import claim, leave, leave_on_signals
 from zot.version import __version__
 from zot.wire.lines import MAX_LINE_BYTES, LineSplitter, TooLong
 from zot.wire.rpc_greeting import Greeting
 
 if TYPE_CHECKING:
-    from zot.session import Session
+    from zot.session.session import Session
 
 _FLAGS = (*AGENT_FLAGS, flags.MAX_LINE_FLAG)
 _SUMMARY = "Speak zot RPC v1, newline-delimited JSON, on standard input and output."

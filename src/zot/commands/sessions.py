@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from zot import flags
-from zot.commands.asked import Request, remark
-from zot.commands.session_files import REWIND_FLAGS, diff, rewind
-from zot.commands.sessions_change import delete, fork, gc, rename
+from zot.commands.sessions_change import REWIND_FLAGS, diff, rewind
+from zot.commands.sessions_change_part import delete, fork, gc, rename
 from zot.commands.sessions_move import export, import_
 from zot.commands.sessions_read import backup, check, list_, search, show
-from zot.config import Config, journal_path
-from zot.endpoint import journal_in
+from zot.commands.subcommands import Request, remark
+from zot.config import flags
+from zot.config.config import Config, journal_path
+from zot.config.flags import Flag
+from zot.config.paths import journal_in
 from zot.errors import ConfigError, NoSuchSession, UsageError
-from zot.flags import Flag
 
 if TYPE_CHECKING:
     from zot.journal.journal import Journal
@@ -142,10 +142,10 @@ def main(argv: Sequence[str]) -> int:
 async def _run(name: str, subcommand: Subcommand, request: Request, path: str) -> int:
     import asyncio
 
-    from zot.journal.database import is_there
     from zot.journal.journal import Journal
     from zot.journal.lease import read_marks
     from zot.journal.look import can_be_written, look
+    from zot.journal.schema import is_there
 
     if name != "import" and not await asyncio.to_thread(is_there, path):
         if name == "check" and any(await asyncio.to_thread(lambda: read_marks(f"{path}.lock"))):

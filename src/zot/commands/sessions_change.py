@@ -1,118 +1,171 @@
-"""`zot sessions rename`, `delete`, `fork` and `gc`."""
+"""`zot sessions rewind` and `diff`: sessions and the files that they have changed."""
 
 from __future__ import annotations
 
-import os
-import time
-from contextlib import suppress
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
 
-from zot.commands.asked import Request, aligned, chosen, confirmed, remark, write, write_json
-from zot.errors import SessionBusy, UsageError
-from zot.journal.chunks import Kind
+from zot.commands.subcommands import chosen
+from zot.config.flags import Flag
+from zot.encoding import encode
+from zot.errors import UsageError
 from zot.journal.journal import Journal
-from zot.journal.record import busy
-from zot.journal.tables import SessionRecord, last_seq, rows_after
-from zot.messages import timestamp
-from zot.past import CONCLUSION, concluded, fork_point
-from zot.readable import counted, one_line, size, when
-from zot.session import new_session_id
-from zot.store import Change
+from zot.journal.record import Record
+from zot.messages import CallBlock, Message, ResultBlock, TextBlock, show, text_of, timestamp
+from zot.session.branches import Branches, FilePair, compared
+from zot.session.history import History
+from zot.session.queue import Wish
+from zot.session.recovery_part import recover
+from zot.session.rewind import RestoredFile, restored, way_back
+from zot.session.rewind import rewind as go_back
+from zot.store import UNKEPT, Store
+from zot.text import printable
+from zot.tools.checkpoints import Restorer
+from zot.tools.paths import Lock
+from zot.tools.paths_part import Anywhere
+from zot.tools.unified import unified
+from zot.ui.readable import counted
 
-_ALL = 1 << 62
+_MAX_SHOWN = 200
 
 
-async def rename(journal: Journal, request: Request) -> int:
-    """Give a session another title."""
-    name, *words = request.words
-    title = " ".join(words)
-    if not title.strip():
-        raise UsageError("a title must not be blank")
-    session = await chosen(journal, name)
-    await journal.rename(session.id, title)
-    renamed = await journal.find(session.id)
-    if request.json:
-        write_json({"id": renamed.id, "title": renamed.title})
-    else:
-        write(f"{one_line(renamed.id)} is now called: {one_line(renamed.title)}\n")
+def _count(text: str) -> int:
+    """Read a whole number of at least 0."""
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError("must be a whole number")
+    return int(text)
+
+
+REWIND_FLAGS = (
+    Flag("--messages", "keep the first N messages", value="N", parse=_count),
+    Flag("--at", "go to the row of this number instead", value="SEQ", parse=_count),
+    Flag("--no-files", "only the conversation: leave files as they are"),
+    Flag("--lock", "put back nothing outside of the session's directory"),
+    Flag("--dry-run", "only say what would be done"),
+)
+
+
+class Asked(Protocol):
+    """The words behind the subcommand, what the flags say, and whether a program will read the answer."""
+
+    @property
+    def words(self) -> Sequence[str]: ...
+
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+
+    @property
+    def json(self) -> bool: ...
+
+
+async def rewind(journal: Journal, asked: Asked) -> int:
+    """Take a session back to an earlier point. Raise UserError, RewindRefused, StoreFailed."""
+    settings = asked.settings
+    if ("messages" in settings) == ("at" in settings):
+        raise UsageError("zot sessions rewind needs either --messages or --at")
+    wish = Wish(settings.get("messages"), settings.get("at"), not settings.get("no_files"))
+    session = await chosen(journal, asked.words[0])
+    files = Restorer(Lock(session.cwd) if settings.get("lock") else Anywhere())
+    if settings.get("dry_run"):
+        record = await journal.record(session.id, create=False)
+        plan = await way_back(record, files, wish, cwd=session.cwd)
+        _tell_rewind(asked, len(plan.messages), restored(plan), plan.at, done=False)
+        return 0
+    async with _owned(journal, session.id) as (record, history):
+        rewound = await go_back(history, record, files, wish, cwd=session.cwd)
+    _tell_rewind(asked, rewound.messages, rewound.files, rewound.undo, done=True)
     return 0
 
 
-async def delete(journal: Journal, request: Request) -> int:
-    """Remove sessions for good, all or none of those that were named."""
-    named = [await chosen(journal, name) for name in request.words]
-    return await _delete(journal, list({session.number: session for session in named}.values()), request)
+@asynccontextmanager
+async def _owned(journal: Journal, session_id: str) -> AsyncIterator[tuple[Record, History]]:
+    """Be the only writer of a session, and know its past; a run that was cut off has then been brought to its end."""
+    record, past = await journal.resume(session_id, create=False)
+    history = History(
+        record,
+        charge=lambda used: used,
+        measured=lambda usage, transcript: None,
+        recall=lambda allowed: None,
+        observe=lambda events: None,
+        on_failure=lambda problem: None,
+    )
+    history.learn(past.changes)
+    history.learn(row for _, row in await record.begin())
+    try:
+        history.run = record.last_run
+        rows = [row for _, row in await record.newest()]
+        history.amend(recover(history.transcript, rows, now=timestamp(), parks=False).rows)
+        yield record, history
+    finally:
+        record.end()
 
 
-async def _delete(journal: Journal, sessions: list[SessionRecord], request: Request) -> int:
-    for session in sessions:
-        if journal.is_running(session):
-            raise busy(session)
-    rows = ([one_line(one.id, 60), when(one.updated)[:16], one_line(one.title)] for one in sessions)
-    count = f"these {len(sessions)} sessions" if len(sessions) > 1 else "this session"
-    if not confirmed(f"{aligned(rows)}Remove {count} for good?", request):
-        remark("nothing was removed")
-        return 1
-    for session in sessions:
-        await journal.delete(session.id)
-        if request.json:
-            write_json({"deleted": session.id})
-        else:
-            write(f"removed {one_line(session.id)}\n")
+def _tell_rewind(asked: Asked, messages: int, files: Sequence[RestoredFile], row: int, *, done: bool) -> None:
+    if asked.json:
+        _write_json({"messages": messages, "files": files, "undo" if done else "at": row})
+        return
+    for file in files:
+        _write(f"{file.change if done else f'to be {file.change}'}  {printable(file.path)}\n")
+    _write(f"{counted(messages, 'message')}{'; --at ' + str(row) + ' undoes this' if done else ' would be left'}\n")
+
+
+async def diff(journal: Journal, asked: Asked) -> int:
+    """Compare two sessions: what each has said, and made of files, since they were one."""
+    one, other = [await journal.record((await chosen(journal, name)).id, create=False) for name in asked.words]
+    branches = compared(await one.changes(), await other.changes())
+    files = [(pair, "".join(await _file_rows(one, pair))) for pair in branches.files]
+    if asked.json:
+        _write_json(_told(one.id, other.id, branches, files))
+        return 0
+    _write(f"{counted(branches.shared, 'message')} in common\n--- {printable(one.id)}\n+++ {printable(other.id)}\n")
+    for sign, messages in (("-", branches.one), ("+", branches.other)):
+        _write("".join(f"{sign}{printable(_in_short(message))}\n" for message in messages))
+    for _, rows in files:
+        for row in rows.removesuffix("\n").split("\n"):
+            _write("\t".join(map(printable, row.split("\t"))) + "\n")
     return 0
 
 
-async def fork(journal: Journal, request: Request) -> int:
-    """Make another session that begins as this one does."""
-    if "messages" in request.settings and "at" in request.settings:
-        raise UsageError("--messages and --at exclude each other")
-    session = await chosen(journal, request.words[0])
-    at = await _point(journal, session, request)
-    made = await journal.fork(session.id, request.settings.get("as") or new_session_id(), at=at)
-    if request.json:
-        write_json({"id": made.id, "parent": made.parent, "fork_seq": made.fork_seq, "messages": made.messages})
-    else:
-        write(f"{one_line(made.id)}\n")
-    return 0
+async def _file_rows(store: Store, pair: FilePair) -> list[str]:
+    contents: list[bytes | None] = []
+    for digest in (pair.one, pair.other):
+        content = None if digest is None or digest == UNKEPT else await store.content(digest)
+        if content is None and digest is not None:
+            return [f"Files a/{pair.path} and b/{pair.path} may differ: the content was not kept\n"]
+        contents.append(content)
+    return list(unified(contents[0], contents[1], pair.path))
 
 
-async def _point(journal: Journal, session: SessionRecord, request: Request) -> int:
-    """Return the row that the fork goes up to. Raise UserError if it never had so many messages."""
-    number, at, count = session.number, request.settings.get("at"), request.settings.get("messages")
-    if count is not None:
-        rows = await journal.reading(lambda connection: rows_after(connection, number, 0, _ALL, [Kind.CHANGES]))
-        at = fork_point([(seq, row) for seq, row in rows if isinstance(row, Change)], count)
-    if at is None:
-        return await journal.reading(lambda connection: last_seq(connection, number))
-    point = int(at)
-    following = await journal.reading(lambda connection: rows_after(connection, number, point, CONCLUSION))
-    return concluded(point, following)
+def _told(one: str, other: str, branches: Branches, files: Sequence[tuple[FilePair, str]]) -> dict[str, Any]:
+    return {
+        "sessions": [one, other],
+        "seq": branches.seq,
+        "shared": branches.shared,
+        "messages": [[show(message) for message in messages] for messages in (branches.one, branches.other)],
+        "files": [{"path": pair.path, "sha256": [pair.one, pair.other], "diff": rows} for pair, rows in files],
+    }
 
 
-async def gc(journal: Journal, request: Request) -> int:
-    """Remove what nobody shows, and sessions that nobody used for long; give the space back."""
-    running = [one for one in await journal.sessions() if journal.is_running(one)]
-    if running:
-        # Making the file smaller locks it, for as long as that takes: a run must not fail for it.
-        raise SessionBusy(f"{busy(running[0])}; while a session runs, no space can be given back")
-    if "older_than" in request.settings:
-        before = timestamp(time.time() - request.settings["older_than"])
-        old = [one for one in await journal.sessions() if one.updated < before]
-        if old and (code := await _delete(journal, old, request)):
-            return code
-    was = _size(journal.path)
-    removed = await journal.collect()
-    freed = max(0, was - _size(journal.path))
-    if request.json:
-        write_json({"images": removed, "freed_bytes": freed})
-    else:
-        write(f"{counted(removed, 'image')} removed that nobody shows; {size(freed)} given back\n")
-    return 0
+def _in_short(message: Message) -> str:
+    """Return a message in one line."""
+    parts = [text_of(message.content)]
+    for block in message.content:
+        match block:
+            case CallBlock(name=name, args=args):
+                parts.append(f"-> {name} {encode(args).decode()}")
+            case ResultBlock(content=content):
+                parts += [f"<- {inner.text}" for inner in content if isinstance(inner, TextBlock)]
+            case _:
+                pass
+    line = " ".join(" ".join(parts).split())
+    return f"{message.role}: {line if len(line) <= _MAX_SHOWN else f'{line[:_MAX_SHOWN]}…'}"
 
 
-def _size(path: str) -> int:
-    """Return how long a journal is, as far as that can be told: it is only mentioned."""
-    total = 0
-    for file in (path, f"{path}-wal"):
-        with suppress(OSError):
-            total += os.stat(file).st_size
-    return total
+def _write_json(value: object) -> None:
+    sys.stdout.buffer.write(encode(value) + b"\n")
+
+
+def _write(text: str) -> None:
+    sys.stdout.buffer.write(text.encode("utf-8", "replace"))

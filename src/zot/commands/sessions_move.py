@@ -10,19 +10,19 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
-from zot.commands.asked import Request, chosen, directory, remark, write, write_bytes, write_json
+from zot.commands.subcommands import Request, chosen, directory, remark, write, write_bytes, write_json
 from zot.errors import UserError
 from zot.journal.journal import Journal
 from zot.journal.look import Look
 from zot.journal.portable import MAX_LINE_BYTES, Header, checked
-from zot.journal.tables import SessionRecord, rows_after
+from zot.journal.queries import SessionRecord, rows_after
 from zot.journal.transfer import exported, imported
 from zot.messages import timestamp
-from zot.past import endings, everything, recalled
 from zot.private import write_new
-from zot.readable import one_line
-from zot.session import new_session_id
+from zot.session.session import new_session_id
+from zot.session.transcripts import endings, everything, recalled
 from zot.store import Configured, Said, Spliced
+from zot.ui.readable import one_line
 
 _PIECE = 1 << 20
 _ALL = 1 << 60
@@ -51,7 +51,7 @@ def _lines_of(connection: sqlite3.Connection, session: SessionRecord) -> Iterato
 
 def _page(connection: sqlite3.Connection, session: SessionRecord) -> Iterator[bytes]:
     """Yield a page with everything that was said, also what was compacted or cleared since."""
-    from zot.html.page import page
+    from zot.ui.html import page
 
     rows = [row for _, row in rows_after(connection, session.number, 0, _ALL)]
     ended = endings(rows)

@@ -9,18 +9,18 @@ from typing import Any
 
 import msgspec
 
-from zot.commands.asked import Request, aligned, chosen, directory, remark, write, write_json
+from zot.commands.subcommands import Request, aligned, chosen, directory, remark, write, write_json
 from zot.errors import UsageError, UserError
 from zot.events import Error, ExtNotify, TurnEnd
-from zot.journal.check import Report, back_up, look_at
 from zot.journal.journal import Journal
 from zot.journal.lease import suspect
 from zot.journal.look import Look
-from zot.journal.tables import SessionRecord, rows_after
+from zot.journal.queries import SessionRecord, rows_after
+from zot.journal.repair import Report, back_up, look_at
 from zot.messages import Message, ThinkingBlock
 from zot.messages import show as shown
-from zot.readable import calls_of, counted, described, name, one_line, when
 from zot.store import Configured, Row, Said, Spliced
+from zot.ui.readable import calls_of, counted, described, name, one_line, when
 
 #: So many rows are read at a time: what is shown may be longer than memory.
 _PAGE = 1024

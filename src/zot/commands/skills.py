@@ -6,12 +6,12 @@ import os
 import sys
 from collections.abc import Sequence
 
-from zot import flags
-from zot.config import zot_home
+from zot.config import flags
+from zot.config.config import zot_home
+from zot.config.skills import discover, load, trust_hint
+from zot.config.trust_part import TrustStore
 from zot.errors import ConfigError
-from zot.printable import printable
-from zot.skills import discover, load, trust_hint
-from zot.trust import TrustStore
+from zot.text import printable
 
 _USAGE = """\
 usage: zot skills list

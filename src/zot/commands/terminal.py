@@ -8,16 +8,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from zot import flags
 from zot.commands.kept import take_earlier
-from zot.config import AGENT_FLAGS, RESUME_FLAGS, Config, resolve
+from zot.config import flags
+from zot.config.config import AGENT_FLAGS, RESUME_FLAGS, Config, resolve
 from zot.errors import NoSuchSession, UsageError
-from zot.runtime import check
+from zot.runtime.open import check
 
 if TYPE_CHECKING:
-    from zot.conversation import Conversation, Home, Snapshot
-    from zot.local_home import LocalHome
-    from zot.tui.app import ZotApp
+    from zot.ui.conversation import Conversation, Home, Snapshot
+    from zot.ui.local_home import LocalHome
+    from zot.ui.terminal.app import ZotApp
 
 _FLAGS = (
     flags.Flag("--plain", "lines instead of a screen, as on a terminal that can do no more"),
@@ -74,7 +74,7 @@ class Opening:
 
     async def home(self) -> Home:
         """Return the home."""
-        from zot.local_home import LocalHome
+        from zot.ui.local_home import LocalHome
 
         self._home = LocalHome(self._config, self._given, keep=self._keep)
         return self._home
@@ -106,12 +106,12 @@ def finds_screen(env: Mapping[str, str]) -> bool:
 
 
 def _screen(opening: Opening) -> int:
-    from zot.tui.pauses import put_off
+    from zot.ui.terminal.pauses import put_off
 
     put_off()
     import asyncio
 
-    from zot.tui.app import ZotApp
+    from zot.ui.terminal.app import ZotApp
 
     code = asyncio.run(run_app(app := ZotApp(opening.home, opening.session)))
     _tell_way_back(app.left)
@@ -120,7 +120,7 @@ def _screen(opening: Opening) -> int:
 
 def _tell_way_back(left: Snapshot | None) -> None:
     """Say how to go on with a session that was left, if there is something to go on with."""
-    from zot.printable import shell_word
+    from zot.text import shell_word
 
     if left is not None and left.session and left.messages:
         sys.stdout.write(f"zot --resume {shell_word(left.session)} goes on with this session\n")
@@ -130,9 +130,9 @@ async def run_app(app: ZotApp) -> int:
     """Run the app until somebody leaves it, or a signal comes; the terminal is then as it was."""
     import asyncio
 
+    from zot.commands.log import noted
     from zot.serve.stdio import SIGNALS
-    from zot.tui.charset import write_only_known
-    from zot.tui.log import noted
+    from zot.ui.terminal.charset import write_only_known
 
     write_only_known(sys.__stdout__)  # The driver draws there.
     loop, code = asyncio.get_running_loop(), None
@@ -162,9 +162,9 @@ async def _closed(app: ZotApp, *, within_s: float) -> None:
 def _plain(opening: Opening) -> int:
     import asyncio
 
-    from zot.tui.log import noted
-    from zot.tui.looks import charset
-    from zot.tui.plain import PlainTerminal
+    from zot.commands.log import noted
+    from zot.ui.terminal.looks import charset
+    from zot.ui.terminal.plain import PlainTerminal
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding=charset())

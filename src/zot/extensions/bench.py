@@ -17,7 +17,7 @@ from zot.extensions.happenings import (
     Settled,
     ToolAnswered,
 )
-from zot.extensions.surroundings import Start
+from zot.extensions.launch import Start
 from zot.wire import extension as wire
 
 

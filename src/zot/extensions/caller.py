@@ -8,10 +8,10 @@ import msgspec
 
 from zot.errors import UserError
 from zot.extensions.carrier import Carrier, Deaf
+from zot.extensions.launch import Surroundings, acknowledgement
 from zot.extensions.link import Link
 from zot.extensions.peer import Peer
-from zot.extensions.surroundings import Surroundings, acknowledgement
-from zot.printable import printable
+from zot.text import printable
 from zot.wire import extension as wire
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from zot.errors import UserError
 from zot.extensions.errand import run_errand
 from zot.extensions.manifest import FILE_NAME
-from zot.printable import printable
+from zot.text import printable
 from zot.tools.process import Processes
 
 PROTOCOLS = ("https", "ssh", "git", "file")

@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 import msgspec
 
 from zot.learned import learned
-from zot.printable import printable
+from zot.text import printable
 from zot.wire.extension import EVENTS, INTERCEPTED, OnFailure
 
 _NAMES: Final = "a list of names, or true for all"

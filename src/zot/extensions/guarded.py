@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from zot.extensions.manifest import FILE_NAME, MAX_BYTES, Manifest
-from zot.regular import UNDECODABLE, content
+from zot.files import UNDECODABLE, content
 from zot.wire.extension import INTERCEPTED, ExtensionName, Intercepted
 
 #: How much alike a misspelt word and the one that was meant have to be.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from zot.extensions.extension import Extension
 from zot.extensions.happenings import Decision
+from zot.extensions.supervisor import Extension
 from zot.wire.extension import Event, Intercepted
 
 

@@ -6,8 +6,8 @@ import os
 import stat
 
 from zot.messages import timestamp
-from zot.printable import printable
 from zot.private import make_directory
+from zot.text import printable
 
 #: A longer one is begun anew; so much of the end of the one before it is kept.
 MAX_BYTES = 8 * 1024 * 1024

@@ -22,7 +22,6 @@ from zot.events import (
 )
 from zot.extensions.carrier import Carrier
 from zot.extensions.discovery import Located
-from zot.extensions.extension import Extension
 from zot.extensions.happenings import (
     Awaited,
     Broken,
@@ -40,8 +39,9 @@ from zot.extensions.happenings import (
     Subscribed,
     ToolRegistered,
 )
+from zot.extensions.launch import Start, Surroundings
 from zot.extensions.roster import Roster
-from zot.extensions.surroundings import Start, Surroundings
+from zot.extensions.supervisor import Extension
 from zot.extensions.tool import ExtensionTool
 from zot.extensions.waiting import Wait
 from zot.messages import CallBlock, TextBlock, timestamp

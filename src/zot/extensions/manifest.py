@@ -9,10 +9,10 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from zot import regular
+from zot import files
+from zot.config.trust import DEFAULT_DATA
 from zot.errors import ConfigError, MalformedFile, UserError
 from zot.extensions.permissions import Permissions
-from zot.fingerprint import DEFAULT_DATA
 from zot.learned import learned
 from zot.wire.extension import ExtensionName, Intercepted, OnFailure
 
@@ -63,7 +63,7 @@ def load(directory: str) -> Manifest:
     """Return the manifest in ``directory``. Raise ConfigError that names the file and the field that is wrong."""
     path = os.path.join(directory, FILE_NAME)
     try:
-        data = regular.load(path, bytes, max_bytes=MAX_BYTES)
+        data = files.load(path, bytes, max_bytes=MAX_BYTES)
     except FileNotFoundError:
         if not os.path.lexists(directory):
             raise ConfigError(f"{directory}: no such directory") from None
@@ -77,7 +77,7 @@ def parse(data: bytes, path: str) -> Manifest:
     """Return the manifest that ``data`` is, which was found at ``path``. Raise ConfigError."""
     data = data.removeprefix(b"\xef\xbb\xbf")
     try:
-        manifest, fields = regular.decoded(data, _decoded, path)
+        manifest, fields = files.decoded(data, _decoded, path)
     except MalformedFile as problem:
         raise ConfigError(f"{path}: {_explained(data) or problem.reason}") from None
     for word in (manifest.exec, *manifest.args):

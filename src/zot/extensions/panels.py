@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from zot.extensions.happenings import CommandAnswered, Complained, Happening, PanelClosed, PanelOpened, PanelRendered
-from zot.printable import printable
+from zot.text import printable
 from zot.wire import extension as wire
 
 

@@ -64,7 +64,7 @@ from zot.extensions.questions import Questions
 from zot.extensions.quotes import with_line
 from zot.extensions.registry import Registry
 from zot.extensions.said import Framed, Said, Unfit, read
-from zot.printable import printable
+from zot.text import printable
 from zot.wire import extension as wire
 from zot.wire.lines import LineSplitter, TooLong
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from zot.errors import ProtocolError
-from zot.printable import printable
+from zot.text import printable
 from zot.wire import extension as wire
 
 #: The directory that the session works in, at the beginning of a path.

@@ -10,7 +10,7 @@ from zot.extensions import answers
 from zot.extensions.calls import Calls, Kind, Waiting
 from zot.extensions.deadlines import Deadlines
 from zot.extensions.happenings import Answered, Complained, Decided, Happening, Late
-from zot.printable import printable
+from zot.text import printable
 from zot.wire import extension as wire
 
 Reply: TypeAlias = wire.ToolResult | wire.CommandResponse | wire.EventInterceptResponse

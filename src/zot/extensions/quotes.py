@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from zot.printable import printable
+from zot.text import printable
 
 _CLIP: Final = 200
 #: More of a line is never quoted.

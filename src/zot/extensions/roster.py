@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from zot.errors import UserError
 from zot.extensions.caller import Caller, Missing
 from zot.extensions.carrier import Carrier
-from zot.extensions.extension import Audience, Extension, Origin
+from zot.extensions.launch import Surroundings
 from zot.extensions.listener import Listener
-from zot.extensions.surroundings import Surroundings
+from zot.extensions.supervisor import Audience, Extension, Origin
 from zot.store import Guarded
 from zot.wire import extension as wire
 

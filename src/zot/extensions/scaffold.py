@@ -12,7 +12,7 @@ import msgspec
 from zot.errors import UserError
 from zot.extensions.manifest import Manifest
 from zot.learned import learned
-from zot.printable import printable
+from zot.text import printable
 
 _TEMPLATES = os.path.join(os.path.dirname(__file__), "templates")
 #: Their files are no part of our source, so they must not look like it.

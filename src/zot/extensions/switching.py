@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from zot.errors import ConfigError
 from zot.extensions.manifest import FILE_NAME, load, parse
+from zot.files import load as load_file
 from zot.private import replace_file
-from zot.regular import load as load_file
 
 _KEY = "enabled"
 _BLANK = " \t\r\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zot.extensions.extension import Extension
+from zot.extensions.supervisor import Extension
 from zot.messages import TextBlock, ToolSpec
 from zot.tools.base import FailedWith, Output, ToolContext
 from zot.tools.excerpt import Excerpt

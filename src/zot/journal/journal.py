@@ -16,8 +16,13 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from zot.errors import JournalDamaged, NoSuchSession, StoreFailed
-from zot.journal import tables
-from zot.journal.database import (
+from zot.journal import queries
+from zot.journal.lease import SUSPECTED, Leases
+from zot.journal.look import Look
+from zot.journal.queries import SessionRecord
+from zot.journal.readers import Readers
+from zot.journal.record import Past, Record, busy, checked_epoch
+from zot.journal.schema import (
     check_room,
     connect,
     explained,
@@ -28,16 +33,11 @@ from zot.journal.database import (
     replacement,
     rewrite,
 )
-from zot.journal.lease import SUSPECTED, Leases
-from zot.journal.look import Look
-from zot.journal.readers import Readers
-from zot.journal.record import Past, Record, busy, checked_epoch
-from zot.journal.tables import SessionRecord
 from zot.journal.writer import Writer
 from zot.messages import timestamp
 
 if TYPE_CHECKING:
-    from zot.journal.check import Report
+    from zot.journal.repair import Report
 
 log = logging.getLogger("zot")
 
@@ -100,12 +100,12 @@ class Journal(Look):
         """Return the record of a session, which is made if it is new. Raise NoSuchSession if it must not be."""
 
         def find(connection: sqlite3.Connection) -> tuple[SessionRecord, int]:
-            session = tables.find(connection, session_id)
+            session = queries.find(connection, session_id)
             if session is None and create:
-                session = tables.create(connection, session_id, cwd=cwd, title="", now=timestamp())
+                session = queries.create(connection, session_id, cwd=cwd, title="", now=timestamp())
             if session is None:
                 raise NoSuchSession(f"there is no session {session_id!r}")
-            last = tables.last_seq(connection, session.number)
+            last = queries.last_seq(connection, session.number)
             if not self.leases.take(session.number):
                 return session, last  # whoever runs it has looked
             try:
@@ -133,7 +133,7 @@ class Journal(Look):
 
         One whose run is over at this moment in another process may be among them.
         """
-        marked = await self.writing(tables.marked)  # behind what is being written of runs that are over here
+        marked = await self.writing(queries.marked)  # behind what is being written of runs that are over here
         return [session.id for session in marked if not self.leases.is_taken(session.number)]
 
     def is_running(self, session: SessionRecord) -> bool:
@@ -160,22 +160,22 @@ class Journal(Look):
         """Make a session. Raise UserError if it exists."""
         now = timestamp()
         return await self.writing(
-            lambda connection: tables.create(connection, session_id, cwd=cwd, title=title, now=now)
+            lambda connection: queries.create(connection, session_id, cwd=cwd, title=title, now=now)
         )
 
     async def rename(self, session_id: str, title: str) -> None:
         """Give a session a title. Raise NoSuchSession."""
-        await self.writing(lambda connection: tables.rename(connection, session_id, title))
+        await self.writing(lambda connection: queries.rename(connection, session_id, title))
 
     async def delete(self, session_id: str) -> SessionRecord:
         """Remove a session for good; return what it was. Raise NoSuchSession, SessionBusy while it runs."""
 
         def remove(connection: sqlite3.Connection) -> SessionRecord:
-            session = tables.get(connection, session_id)
+            session = queries.get(connection, session_id)
             if not self.leases.take(session.number):
                 raise busy(session)
             try:
-                tables.delete(connection, session.number)
+                queries.delete(connection, session.number)
                 # Before it is committed: a session that is gone without a grave was lost.
                 self.leases.bury(session.number)
             finally:
@@ -186,19 +186,19 @@ class Journal(Look):
 
     async def fork(self, session_id: str, new_id: str, *, at: int) -> SessionRecord:
         """Make ``new_id`` from the rows of a session up to number ``at``. Raise NoSuchSession, UserError."""
-        return await self.writing(lambda connection: tables.fork(connection, session_id, at, new_id))
+        return await self.writing(lambda connection: queries.fork(connection, session_id, at, new_id))
 
     # The file.
 
     async def collect(self) -> int:
         """Remove what nobody refers to and give the space back; return how many blobs were removed."""
-        removed = await self.writing(tables.sweep)
+        removed = await self.writing(queries.sweep)
         await self.writer.mail.heard(self.writer.run(_shrink, bare=True))
         return removed
 
     async def check(self) -> Report:
         """Look at every byte, and say what is wrong. Changes nothing."""
-        from zot.journal.check import inspect  # Who opens a session waits for what is loaded.
+        from zot.journal.repair import inspect  # Who opens a session waits for what is loaded.
 
         return await self.reading(inspect)
 
@@ -206,15 +206,15 @@ class Journal(Look):
         """Take note of what was lost: sessions that are missing, and rows at the end of others. Raise StoreFailed."""
 
         def accept(connection: sqlite3.Connection) -> None:
-            sessions = tables.listed(connection)
+            sessions = queries.listed(connection)
             for session in sessions:
-                last = tables.last_seq(connection, session.number)
+                last = queries.last_seq(connection, session.number)
                 if self.leases.marked(session.number) > last and self.leases.take(session.number):
                     try:
                         checked_epoch(connection, session, self, last)
                     finally:
                         self.leases.let_go(session.number)
-            tables.acknowledge(connection)
+            queries.acknowledge(connection)
             present = {session.number for session in sessions}
             for number in range(1, self.leases.highest + 1):
                 if number not in present and self.leases.marked(number):
@@ -310,9 +310,9 @@ class Journal(Look):
         connection = connect(self.path)
         try:
             migrate(connection, self.path)
-            tables.listed(connection, limit=1)
+            queries.listed(connection, limit=1)
             self._check_unsuspected()
-            if tables.reserve(connection, self.leases.highest):
+            if queries.reserve(connection, self.leases.highest):
                 self.note(f"{self.path} lacks sessions that were kept in it: zot sessions check tells which")
         except BaseException:
             connection.close()
@@ -354,7 +354,7 @@ class Journal(Look):
         cause = problem.__cause__
         if not (self.leases.marked(SUSPECTED) or (isinstance(cause, sqlite3.Error) and is_damage(cause))):
             return False
-        from zot.journal.check import look_at
+        from zot.journal.repair import look_at
 
         # Twice: a disk that fails now and then may fail the next time, too.
         reports = (look_at(self.path) for _ in range(2))

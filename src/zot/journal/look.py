@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from zot.errors import StoreFailed
-from zot.journal import tables
-from zot.journal.database import connect_to_look, is_of_later
+from zot.journal import queries
+from zot.journal.queries import SessionRecord
 from zot.journal.readers import Readers
-from zot.journal.tables import SessionRecord
+from zot.journal.schema import connect_to_look, is_of_later
 
 if TYPE_CHECKING:
-    from zot.journal.search import Hit
+    from zot.journal.search_part import Hit
 
 T = TypeVar("T")
 
@@ -34,19 +34,19 @@ class Look:
 
     async def sessions(self, *, cwd: str | None = None) -> list[SessionRecord]:
         """Return all sessions, or those of a directory, the newest first."""
-        return await self.reading(lambda connection: tables.listed(connection, cwd=cwd))
+        return await self.reading(lambda connection: queries.listed(connection, cwd=cwd))
 
     async def newest(self, cwd: str, *, but: str) -> SessionRecord | None:
         """Return the session of a directory that was used last, of those whose id does not begin with ``but``."""
-        return await self.reading(lambda connection: tables.newest(connection, cwd, but=but))
+        return await self.reading(lambda connection: queries.newest(connection, cwd, but=but))
 
     async def find(self, session_id: str) -> SessionRecord:
         """Return what is known of a session. Raise NoSuchSession."""
-        return await self.reading(lambda connection: tables.get(connection, session_id))
+        return await self.reading(lambda connection: queries.get(connection, session_id))
 
     async def search(self, text: str, *, limit: int = 50) -> list[Hit]:
         """Return where ``text`` was said, in any case of letters, in the newest sessions first."""
-        from zot.journal.search import matches  # Who opens a session waits for what is loaded.
+        from zot.journal.search_part import matches  # Who opens a session waits for what is loaded.
 
         return await self.reading(lambda connection: matches(connection, text, limit))
 

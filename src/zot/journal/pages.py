@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
-from zot.journal.database import PAGE_BYTES
+from zot.journal.schema import PAGE_BYTES
 
 #: The number of a row, 0 where the table has none, and its columns.
 Found: TypeAlias = tuple[int, list[Any]]

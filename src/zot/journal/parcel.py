@@ -11,9 +11,9 @@ import msgspec
 
 from zot.errors import StoreFailed
 from zot.journal.chunks import Chunk, join
+from zot.journal.queries import used
 from zot.journal.statements import insert_chunks, summed_up
 from zot.journal.summary import Summary
-from zot.journal.tables import used
 from zot.messages import timestamp
 
 

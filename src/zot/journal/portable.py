@@ -19,9 +19,9 @@ from msgspec import Meta
 
 from zot.errors import MalformedFile, UserError
 from zot.events import AgentEvent
+from zot.files import UNDECODABLE, decoded
 from zot.journal.chunks import images
 from zot.learned import decoder, learned
-from zot.regular import UNDECODABLE, decoded
 from zot.store import Allowed, Began, Change, Configured, Counted, Guarded, Locked, Row, Said, Spliced, Wrote
 
 VERSION = 1

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from zot.errors import StoreFailed
-from zot.journal.database import connect, explained
+from zot.journal.schema import connect, explained
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor

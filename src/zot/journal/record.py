@@ -10,14 +10,14 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from zot.errors import NoSuchSession, SessionBusy, StoreFailed
-from zot.journal import tables
+from zot.journal import queries
 from zot.journal.answers import disown
 from zot.journal.chunks import pack
 from zot.journal.lease import Leases
 from zot.journal.owner import Owner, boot_id, host_name, ourselves
 from zot.journal.parcel import Parcel
+from zot.journal.queries import SessionRecord, all_changes, find, last_run, newest_count, rows_after, standing, used_at
 from zot.journal.summary import Summary, added, summarise
-from zot.journal.tables import SessionRecord, all_changes, find, last_run, newest_count, rows_after, standing, used_at
 from zot.journal.ticket import Ticket
 from zot.journal.writer import Writer
 from zot.messages import timestamp
@@ -334,17 +334,17 @@ class Record:
 
     async def troubled(self) -> Sequence[Row]:
         """Return all changes of the transcript, and the events of runs that came to no good end (`view.troubled`)."""
-        from zot.journal.view import troubled  # Only who looks at a session needs it.
+        from zot.journal.replay import troubled  # Only who looks at a session needs it.
 
         return await self._files.reading(lambda connection: troubled(connection, self.number))
 
     async def content(self, digest: str) -> bytes | None:
         """Return the content of a file that a row refers to; None if it is lost."""
-        return await self._files.reading(lambda connection: tables.blob(connection, bytes.fromhex(digest)))
+        return await self._files.reading(lambda connection: queries.blob(connection, bytes.fromhex(digest)))
 
     async def fork(self, new_id: str, at: int) -> None:
         """Make another session of the rows up to number ``at``. Raise UserError, NoSuchSession."""
-        await self._files.writing(lambda connection: tables.fork(connection, self.id, at, new_id))
+        await self._files.writing(lambda connection: queries.fork(connection, self.id, at, new_id))
 
     async def past(self) -> Past:
         """Return what the session needs in order to go on, as far as `last_seq`. Raise JournalDamaged."""
@@ -387,7 +387,7 @@ def checked_epoch(connection: sqlite3.Connection, session: SessionRecord, files:
     marked = files.leases.marked(session.number)
     if marked > last:
         files.note(f"session {session.id!r}: rows {last + 1} to {marked} were lost")
-        tables.lose(connection, session.number, (tables.TAIL, last + 1, marked), timestamp())
+        queries.lose(connection, session.number, (queries.TAIL, last + 1, marked), timestamp())
     elif not files.leases.is_buried(session.number) and (
         session.owner is None or session.owner.parked or session.owner.boot == boot_id()
     ):

@@ -15,9 +15,9 @@ import msgspec
 from zot.errors import JournalDamaged, StoreFailed
 from zot.journal.chunks import Chunk, referred, unpack, verified
 from zot.journal.pages import Found
+from zot.journal.queries import ACKNOWLEDGED, TAIL, SessionRecord, lose, put, record_of, used
 from zot.journal.statements import summed_up
 from zot.journal.summary import Summary, key_of
-from zot.journal.tables import ACKNOWLEDGED, TAIL, SessionRecord, lose, put, record_of, used
 from zot.store import Row
 
 

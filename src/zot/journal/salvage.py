@@ -9,9 +9,9 @@ from contextlib import closing, suppress
 from glob import escape, glob
 
 from zot.errors import StoreFailed
-from zot.journal.database import connect, explained, is_there, migrate, prepare, replacement
 from zot.journal.pages import read_pages, rows_in
 from zot.journal.rescue import rescue
+from zot.journal.schema import connect, explained, is_there, migrate, prepare, replacement
 from zot.messages import timestamp
 
 

@@ -22,9 +22,9 @@ from zot.journal.portable import (
     local,
     portable,
 )
+from zot.journal.queries import SessionRecord, chunks_after, create, find, get, put, used
 from zot.journal.statements import summed_up
 from zot.journal.summary import Summary, key_of
-from zot.journal.tables import SessionRecord, chunks_after, create, find, get, put, used
 from zot.store import Change, Configured, Row
 
 

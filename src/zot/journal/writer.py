@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from zot.errors import StoreFailed, UnmarkedRows
-from zot.journal.database import explained
 from zot.journal.mailbox import Mailboxes
 from zot.journal.parcel import Parcel, Sender, insert
+from zot.journal.schema import explained
 from zot.journal.statements import insert_chunks
 
 log = logging.getLogger("zot")

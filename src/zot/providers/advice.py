@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
+from zot.config.vendors import VENDORS
 from zot.errors import (
     AuthFailed,
     BadRequest,
@@ -18,7 +19,6 @@ from zot.errors import (
     Stalled,
     StreamBroken,
 )
-from zot.providers.vendors import VENDORS
 
 _MOVED = range(300, 400)
 #: Said by a server that knows the address, and not what is done with it there.

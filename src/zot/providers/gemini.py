@@ -1,198 +1,248 @@
-"""Gemini generateContent: how to ask. How to understand the answer is in `gemini_stream`."""
+"""The stream of Gemini streamGenerateContent: bytes in, events and the reply out. Does no I/O."""
 
 from __future__ import annotations
 
-from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, TypeAlias
-from urllib.parse import quote
+import re
+from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
-from zot.encoding import encode
-from zot.messages import (
-    CallBlock,
-    ImageBlock,
-    Message,
-    ResultBlock,
-    TextBlock,
-    ThinkingBlock,
-    ToolSpec,
-    TranscriptBlock,
-)
-from zot.providers.base import Decoder, HttpRequest, Request, own_blocks
-from zot.providers.calls import CallIds, acceptable_id, acceptable_name
-from zot.providers.gemini_stream import GeminiDecoder
-from zot.providers.gemini_thinking import seals_calls, thinking
-from zot.providers.images import fits, left_out
-from zot.providers.vendors import ImageLimits
+from zot.errors import ContentRefused, ServiceFailed, StreamBroken
+from zot.events import TextDelta, ThinkingDelta, ToolUseArgs, ToolUseEnd, ToolUseStart
+from zot.messages import CallBlock, Counters, Stop, TextBlock, ThinkingBlock, TranscriptBlock
+from zot.providers.base import Reply, StreamEvent
+from zot.providers.calls import CallIds, finished_call
+from zot.providers.decoding_part import StreamDecoder
+from zot.providers.payload import EventReader
 
-_Part: TypeAlias = dict[str, Any]
-
-#: A request is 20 MB at most. Larger files are to be uploaded first, which we do not do.
-_IMAGES = ImageLimits(
-    7_000_000, 500, 13_000_000, frozenset({"image/png", "image/jpeg", "image/webp", "image/heic", "image/heif"})
-)
-#: What Google documents for calls that another model made: it stands where the signature would.
-_NO_SIGNATURE = "skip_thought_signature_validator"
+_STOPS: Mapping[str, Stop] = {"MAX_TOKENS": "length"}
+_REFUSED = frozenset(
+    {
+        "SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII",
+        "IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION",
+    }
+)  # fmt: skip
+_FAILED = frozenset({"OTHER", "MALFORMED_RESPONSE", "TOO_MANY_TOOL_CALLS", "NO_IMAGE", "IMAGE_OTHER"})
+#: The model wrote a call that its own service cannot read, or of a tool that it was not offered.
+_UNUSABLE = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"})
+#: Such calls look like `print(default_api.read(...))`, `call:default_api:read{...}` or `read(...)`.
+_CALLED = re.compile(r"\b(?!print\()([A-Za-z_][\w-]{0,63})[({]")
 
 
-class GeminiGenerateContent:
-    """The API, at Google's address or at another that speaks it."""
+class _FunctionCall(msgspec.Struct, gc=False):
+    name: str = ""
+    id: str | None = None
+    args: msgspec.Raw = msgspec.Raw()
 
-    def __init__(self, *, base_url: str, origin: str) -> None:
-        self._base = base_url.rstrip("/").removesuffix("/v1beta").removesuffix("/v1")
-        self._appended = partial(_appended, origin, seals=False)
-        self._appended_sealed = partial(_appended, origin, seals=True)
 
-    def request(self, request: Request, key: str) -> HttpRequest:
-        """Return the HTTP request that asks for one streamed reply. The key is in a header, never in the URL."""
-        model = quote(request.model.removeprefix("models/"), safe="")
-        return HttpRequest(
-            url=f"{self._base}/v1beta/models/{model}:streamGenerateContent?alt=sse",
-            headers={
-                **({"x-goog-api-key": key} if key else {}),
-                "content-type": "application/json",
-                "accept": "text/event-stream",
-            },
-            body=self._body(request),
+class _Part(msgspec.Struct, gc=False, rename="camel"):
+    """A piece of the reply; of the kinds that we do not know, all fields are absent."""
+
+    text: str | None = None
+    thought: bool | None = None
+    thought_signature: str | None = None
+    function_call: _FunctionCall | None = None
+
+
+class _Content(msgspec.Struct, gc=False):
+    parts: list[_Part] | None = None
+
+
+class _Candidate(msgspec.Struct, gc=False, rename="camel"):
+    content: _Content | None = None
+    finish_reason: str | None = None
+    finish_message: str | None = None
+
+
+class _Usage(msgspec.Struct, gc=False, rename="camel"):
+    prompt_token_count: int | None = None
+    cached_content_token_count: int | None = None
+    tool_use_prompt_token_count: int | None = None
+    candidates_token_count: int | None = None
+    thoughts_token_count: int | None = None
+
+
+class _Feedback(msgspec.Struct, gc=False, rename="camel"):
+    block_reason: str | None = None
+    block_reason_message: str | None = None
+
+
+class _Fault(msgspec.Struct, gc=False):
+    status: str | None = None
+    message: str | None = None
+    code: int | str | None = None
+
+
+class _Chunk(msgspec.Struct, gc=False, rename="camel"):
+    candidates: list[_Candidate] | None = None
+    usage_metadata: _Usage | None = None
+    prompt_feedback: _Feedback | None = None
+    error: _Fault | None = None
+
+
+#: Chunks have no type; one that has is of a kind that is new since.
+_reader: EventReader[_Chunk] = EventReader(msgspec.json.Decoder(_Chunk), kinds=("",))
+
+
+class GeminiDecoder(StreamDecoder):
+    """Turns the bytes of one streamed reply into events."""
+
+    def __init__(self, ids: CallIds) -> None:
+        super().__init__()
+        self._ids = ids
+        self._blocks: list[TranscriptBlock] = []
+        self._open: Literal["text", "thinking"] | None = None
+        self._pieces: list[str] = []
+        self._usage = _Usage()
+        self._reason = ""
+        self._remark = ""
+
+    def finish(self) -> list[StreamEvent]:
+        """Return a call that the service itself could not read: the model must hear of it.
+
+        Raise StreamBroken if the reply is not whole, ContentRefused or ServiceFailed if the service broke it off.
+        """
+        reason, remark = self._reason, f": {self._remark}" if self._remark else ""
+        if not reason:
+            raise StreamBroken("the answer ended without its final event")
+        if reason in _REFUSED:
+            raise ContentRefused(f"the service ended the answer ({reason}){remark}", code=reason)
+        if reason in _FAILED:
+            raise ServiceFailed(f"the service gave up on the answer ({reason}){remark}", code=reason)
+        return self._unusable_call() if reason in _UNUSABLE else []
+
+    def reply(self) -> Reply:
+        """Return what has been received so far."""
+        content = (*self._blocks, *self._opened())
+        called = any(isinstance(block, CallBlock) for block in content)
+        usage = self._usage
+        cached, thought = usage.cached_content_token_count or 0, usage.thoughts_token_count or 0
+        given = (usage.prompt_token_count or 0) + (usage.tool_use_prompt_token_count or 0)
+        counters = Counters(
+            max(0, given - cached), (usage.candidates_token_count or 0) + thought, cached, 0, 0.0, reasoning=thought
         )
+        return Reply(content, counters, _STOPS.get(self._reason, "tool_use" if called else "end_turn"))
 
-    def decoder(self, request: Request) -> Decoder:
-        """Return a decoder for the reply to a request."""
-        return GeminiDecoder(CallIds(request.messages, request.encoded.calls))
+    def _feed(self, data: bytes, events: list[StreamEvent]) -> None:
+        for payload in self._sse.feed(data):
+            chunk: _Chunk | None
+            try:
+                chunk = _reader.decode(payload)
+            except (ValueError, RecursionError):
+                chunk = _reader.decode_with_care(payload)
+            if chunk is not None:
+                self._take(chunk, events)
+                # A chunk that says nothing is a ping.
+                self.progress += bool(chunk.candidates)
 
-    def _body(self, request: Request) -> bytes:
-        """Return the request body, made of the parts that were encoded before and those that are new."""
-        config, least = thinking(request.model, request.reasoning)
-        generation: dict[str, Any] = {"maxOutputTokens": max(request.max_tokens, least)}
-        if config:
-            generation["thinkingConfig"] = config
-        head: dict[str, Any] = {"generationConfig": generation}
-        if request.system:
-            head["systemInstruction"] = {"parts": [{"text": request.system}]}
-        if request.tools:
-            head["tools"] = [{"functionDeclarations": [*_declarations(request.tools)]}]
-        appended = self._appended_sealed if seals_calls(request.model) else self._appended
-        contents, state = request.encoded.text(request.encoded.images.of(request.messages, _IMAGES), appended)
-        # One copy of what was said before, and no more: a long conversation is a megabyte.
-        return b"".join([encode(head)[:-1], b',"contents":[', contents, b"]}" if state else b"", b"]}"])
-
-
-def _appended(origin: str, message: Message, state: str, *, seals: bool) -> tuple[bytes, str]:
-    """Return what continues contents after ``state``, and the state then: who is speaking, and what was called last.
-
-    The API names the tool with each result, which we do not.
-    """
-    role, _, known = state.partition(" ")
-    called = msgspec.json.decode(known, type=dict[str, str]) if known else {}
-    if message.role == "assistant":
-        speaker, parts = "model", _spoken(own_blocks(message, origin), seals=seals)
-        called = {block.id: block.name for block in message.content if isinstance(block, CallBlock)} or called
-    else:
-        speaker, parts = "user", _told(message.content, called)
-    if not parts:
-        return b"", state
-    content, after = encode(parts)[1:-1], f"{speaker} {encode(called).decode()}"
-    if speaker == role:
-        return b"," + content, after
-    return b'%s{"role":"%s","parts":[%s' % (b"]}," if role else b"", speaker.encode(), content), after
-
-
-def _spoken(blocks: Sequence[TranscriptBlock], *, seals: bool) -> list[_Part]:
-    """Return what the model said; nothing if all it did was think."""
-    parts: list[_Part] = []
-    calls: list[_Part] = []
-    for block in blocks:
-        match block:
-            case TextBlock(text=text) if text.strip():
-                parts.append({"text": text})
-            case ThinkingBlock(text=text, signature=signature) if signature:
-                _seal(parts, text, signature)
-            case CallBlock():
-                calls.append(_call(block))
-                parts.append(calls[-1])
-            case _:
-                pass  # A thought without signature proves nothing: the API wants none back.
-    if seals and calls:
-        # Of calls side by side, only the first is sealed.
-        calls[0].setdefault("thoughtSignature", _NO_SIGNATURE)
-    return parts if any(map(_says_something, parts)) else []
-
-
-def _told(content: Sequence[TranscriptBlock], called: Mapping[str, str]) -> list[_Part]:
-    """Return what the model is told. Images of results follow all of the results: those must stand together."""
-    parts: list[_Part] = []
-    images: list[_Part] = []
-    for block in content:
-        match block:
-            case TextBlock(text=text) if text.strip():
-                parts.append({"text": text})
-            case ImageBlock():
-                parts.append(_image(block))
-            case ResultBlock():
-                # The id stands for a tool that nobody called.
-                parts.append(_result(block, called.get(block.call_id, block.call_id), images))
-            case _:
-                pass
-    return [*parts, *images]
-
-
-def _result(block: ResultBlock, tool: str, images: list[_Part]) -> _Part:
-    texts = []
-    for item in block.content:
-        match item:
-            case TextBlock(text=text):
-                texts.append(text)
-            case ImageBlock():
-                shown = _image(item)
-                if "inlineData" in shown:
-                    images.append(shown)
-                    texts.append(f"[image {len(images)} follows the results]")
+    def _take(self, chunk: _Chunk, events: list[StreamEvent]) -> None:
+        if chunk.usage_metadata is not None:
+            self._count(chunk.usage_metadata)
+        if chunk.error is not None or chunk.prompt_feedback is not None:
+            _check(chunk)
+        if not chunk.candidates:
+            return
+        candidate = chunk.candidates[0]  # Nobody asks for a second one.
+        if candidate.content is not None:
+            for part in candidate.content.parts or ():
+                if (
+                    self._open == "text"
+                    and part.text
+                    and not (part.thought or part.thought_signature or part.function_call)
+                ):
+                    self._pieces.append(part.text)  # Nearly all of them are like this.
+                    events.append(TextDelta(part.text))
                 else:
-                    texts.append(shown["text"])
-    text = "\n".join(text for text in texts if text.strip()) or "(no output)"
-    return {
-        "functionResponse": {
-            "id": acceptable_id(block.call_id),
-            "name": acceptable_name(tool),
-            "response": {"error" if block.is_error else "output": text},
-        }
-    }
+                    self._take_part(part, events)
+        if candidate.finish_reason:
+            # Some servers say it with every chunk, so it is no end: the last one counts, when the body ends.
+            self._reason, self._remark = candidate.finish_reason, candidate.finish_message or ""
+
+    def _take_part(self, part: _Part, events: list[StreamEvent]) -> None:
+        if part.function_call is not None:
+            self._take_call(part.function_call, part.thought_signature or "", events)
+            return
+        if part.text:
+            if part.thought:
+                self._enter("thinking")
+                events.append(ThinkingDelta(part.text))
+            else:
+                self._enter("text")
+                events.append(TextDelta(part.text))
+            self._pieces.append(part.text)
+        if part.thought_signature:
+            self._sign(part.thought_signature, thought=bool(part.thought))
+
+    def _take_call(self, call: _FunctionCall, signature: str, events: list[StreamEvent]) -> None:
+        text = bytes(call.args).decode(errors="replace")
+        text = "" if text == "null" else text
+        block = finished_call(self._ids.take(call.id or ""), call.name or "unknown", text, signature=signature)
+        self._add_call(block, text, events)
+
+    def _unusable_call(self) -> list[StreamEvent]:
+        sent = self._remark or self._reason
+        found = _CALLED.search(sent)
+        events: list[StreamEvent] = []
+        self._add_call(CallBlock(self._ids.take(""), found[1] if found else "unknown", None, sent), sent, events)
+        return events
+
+    def _add_call(self, call: CallBlock, text: str, events: list[StreamEvent]) -> None:
+        self._leave()
+        self._blocks.append(call)
+        events.append(ToolUseStart(call.id, call.name))
+        if text:
+            events.append(ToolUseArgs(call.id, text))
+        events.append(ToolUseEnd(call.id))
+
+    def _enter(self, kind: Literal["text", "thinking"]) -> None:
+        if self._open != kind:
+            self._leave()
+            self._open = kind
+
+    def _leave(self) -> None:
+        self._blocks += self._opened()
+        self._open, self._pieces = None, []
+
+    def _opened(self) -> tuple[TranscriptBlock, ...]:
+        """Return the block that is being received, as far as it has come."""
+        text = "".join(self._pieces)
+        if not text:
+            return ()
+        return (TextBlock(text),) if self._open == "text" else (ThinkingBlock(text),)
+
+    def _sign(self, signature: str, *, thought: bool) -> None:
+        """Keep a signature: with the thought that it came with, or as a thought of its own behind the text."""
+        text = "".join(self._pieces) if thought and self._open == "thinking" else ""
+        if text:
+            self._open, self._pieces = None, []
+        self._leave()
+        self._blocks.append(ThinkingBlock(text, signature))
+
+    def _count(self, usage: _Usage) -> None:
+        # Told with every chunk, and growing; the last number of each counter counts, once.
+        known, self._usage = self._usage, usage
+        if usage.prompt_token_count is None:
+            usage.prompt_token_count = known.prompt_token_count
+        if usage.cached_content_token_count is None:
+            usage.cached_content_token_count = known.cached_content_token_count
+        if usage.tool_use_prompt_token_count is None:
+            usage.tool_use_prompt_token_count = known.tool_use_prompt_token_count
+        if usage.candidates_token_count is None:
+            usage.candidates_token_count = known.candidates_token_count
+        if usage.thoughts_token_count is None:
+            usage.thoughts_token_count = known.thoughts_token_count
 
 
-def _declarations(tools: tuple[ToolSpec, ...]) -> Iterator[dict[str, Any]]:
-    for tool in tools:
-        # `parameters` is a dialect of its own that refuses half of JSON Schema; this field takes it as it is.
-        schema = {name: value for name, value in tool.schema.items() if name != "$schema"}
-        yield {"name": tool.name, "description": tool.description, "parametersJsonSchema": schema}
+def _check(chunk: _Chunk) -> None:
+    """Raise what a chunk reports instead of an answer."""
+    if (fault := chunk.error) is not None:
+        from zot.providers.api_errors import in_stream  # Who asks for the first time waits for what is loaded.
 
-
-def _seal(parts: list[_Part], thought: str, signature: str) -> None:
-    """Put a signature back where it came from: on its thought, on the text before it, or on no text at all."""
-    if thought:
-        parts.append({"text": thought, "thought": True, "thoughtSignature": signature})
-    elif parts and parts[-1].keys() == {"text"}:
-        parts[-1]["thoughtSignature"] = signature
-    else:
-        parts.append({"text": "", "thoughtSignature": signature})
-
-
-def _says_something(part: _Part) -> bool:
-    return "functionCall" in part or ("thought" not in part and bool(part["text"]))
-
-
-def _call(block: CallBlock) -> _Part:
-    part: _Part = {
-        "functionCall": {"id": acceptable_id(block.id), "name": acceptable_name(block.name), "args": block.args or {}}
-    }
-    if block.signature:
-        part["thoughtSignature"] = block.signature
-    return part
-
-
-def _image(block: ImageBlock) -> _Part:
-    if not fits(block, _IMAGES):
-        return {"text": left_out(block)}
-    return {"inlineData": {"mimeType": block.mime_type, "data": b64encode(block.data).decode()}}
+        raise in_stream(fault.status or str(fault.code or ""), fault.message or "")
+    feedback = chunk.prompt_feedback
+    if feedback is not None and feedback.block_reason:
+        why = f": {feedback.block_reason_message}" if feedback.block_reason_message else ""
+        raise ContentRefused(
+            f"the service refused the prompt ({feedback.block_reason}){why}", code=feedback.block_reason
+        )

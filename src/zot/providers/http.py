@@ -7,12 +7,12 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from zot.config.address import Origin, Target, split_url
 from zot.errors import BadRequest, ConnectionFailed, StreamBroken
-from zot.providers.address import Origin, Target, split_url
 from zot.providers.answer import Answer
 from zot.providers.base import Deadlines, HttpRequest
-from zot.providers.connection import Connection
-from zot.providers.dial import dial
+from zot.providers.connect import dial
+from zot.providers.http_connection import Connection
 from zot.providers.proxy import Proxy, find_proxy
 from zot.version import __version__
 

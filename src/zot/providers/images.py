@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from zot.config.vendors import ImageLimits
 from zot.messages import ImageBlock, Message, ResultBlock, TextBlock, TranscriptBlock, begins_with
-from zot.providers.vendors import ImageLimits
 
 _OUTDATED = TextBlock("[an image was here; it is no longer shown, because there are too many newer ones]")
 

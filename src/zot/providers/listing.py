@@ -10,12 +10,12 @@ from urllib.parse import quote
 
 import msgspec
 
+from zot.config.address import api_base
 from zot.errors import AuthFailed, ConnectionFailed, NoCredit, NotFound, ProviderError, Stalled, StreamBroken
 from zot.learned import learned
-from zot.providers.address import api_base
 from zot.providers.advice import advice
+from zot.providers.api_errors import refusal, sign
 from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
-from zot.providers.failures import refusal, sign
 from zot.providers.mask import Mask
 from zot.providers.models import Catalogue, Model, unknown_model
 

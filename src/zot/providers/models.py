@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from zot.config.vendors import VENDORS
 from zot.errors import UserError
 from zot.learned import learned
-from zot.providers.vendors import VENDORS
 
 if TYPE_CHECKING:
     from zot.messages import Counters  # Only for its name: this file is read before hello is answered.

@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from zot.config.address import COMPLETIONS, api_base
+from zot.config.vendors import ChatQuirks
 from zot.encoding import encode
 from zot.messages import (
     CallBlock,
@@ -23,13 +25,11 @@ from zot.messages import (
     ToolSpec,
     TranscriptBlock,
 )
-from zot.providers.address import COMPLETIONS, api_base
 from zot.providers.base import Decoder, HttpRequest, Request, own_blocks
 from zot.providers.calls import CallIds, acceptable_id, acceptable_name
 from zot.providers.images import fits, left_out
 from zot.providers.openai_chat_stream import ChatDecoder
 from zot.providers.reasoning_details import unsealed
-from zot.providers.vendors import ChatQuirks
 
 _BRIDGE = b',{"role":"assistant","content":"I see."}'
 

@@ -12,7 +12,7 @@ from zot.events import TextDelta, ThinkingDelta
 from zot.messages import Stop, TextBlock, ThinkingBlock, TranscriptBlock
 from zot.providers.base import Reply, StreamEvent
 from zot.providers.calls import CallIds
-from zot.providers.decoding import StreamDecoder
+from zot.providers.decoding_part import StreamDecoder
 from zot.providers.openai_chat_calls import OpenCall, OpenCalls
 from zot.providers.openai_chat_frames import CallPiece, Choice, Chunk, Delta, Part, Usage
 from zot.providers.payload import EventReader
@@ -100,7 +100,7 @@ class ChatDecoder(StreamDecoder):
             if chunk is None:
                 continue
             if chunk.error or (chunk.message and not chunk.choices):
-                from zot.providers.failures import reported  # Who asks for the first time waits for what is loaded.
+                from zot.providers.api_errors import reported  # Who asks for the first time waits for what is loaded.
 
                 raise reported(payload)
             choice = chunk.choices[0] if chunk.choices else _NOTHING

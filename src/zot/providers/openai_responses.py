@@ -1,217 +1,212 @@
-"""OpenAI Responses: how to ask. How to understand the answer is in `openai_responses_stream`.
-
-Nothing is stored at the service: every request tells the whole conversation, sealed thoughts included.
-"""
+"""The stream of OpenAI Responses: bytes in, events and the reply out. Does no I/O."""
 
 from __future__ import annotations
 
-import re
-from base64 import b64encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from hashlib import blake2s
-from typing import Any
+from typing import Literal, TypeAlias, TypeVar
 
-from zot.encoding import encode
-from zot.messages import (
-    CallBlock,
-    ImageBlock,
-    Message,
-    ResultBlock,
-    TextBlock,
-    ThinkingBlock,
-    ToolSpec,
-    TranscriptBlock,
-    text_of,
-)
-from zot.providers.base import Decoder, HttpRequest, Reasoning, Request, own_blocks
-from zot.providers.calls import CallIds, acceptable_id, acceptable_name
-from zot.providers.images import fits, left_out
-from zot.providers.openai_responses_stream import ResponsesDecoder
-from zot.providers.vendors import ImageLimits
+from zot.errors import ContentRefused, ProviderError, StreamBroken
+from zot.events import TextDelta
+from zot.messages import CallBlock, Counters, Stop
+from zot.providers import openai_responses_frames as f
+from zot.providers.base import Reply, StreamEvent
+from zot.providers.calls import CallIds
+from zot.providers.decoding_part import StreamDecoder
+from zot.providers.openai_responses_items import OpenCall, OpenMessage, OpenThought, Part
 
-_FAMILIES: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = tuple(
-    (re.compile(pattern), tuple(efforts.split()))
-    for pattern, efforts in (
-        (r"gpt-5[\d.]*-chat", ""),
-        (r"gpt-5-pro", "high"),
-        (r"gpt-5[\d.]*-pro", "medium high"),
-        (r"gpt-5[\d.]*-codex-mini", "medium high"),
-        (r"gpt-5[\d.]*-codex", "low medium high"),
-        (r"gpt-5\.\d", "none low medium high"),
-        (r"gpt-5", "minimal low medium high"),
-        (r"o\d|codex-mini", "low medium high"),
-        (r"gpt-(3|4)|chatgpt", ""),
-    )
-)
-#: From least to most.
-_EFFORTS = ("none", "minimal", "low", "medium", "high")
-#: The API takes 20 MB of base64 at most, 500 images, and 50 MB in all.
-_IMAGES = ImageLimits(15_000_000, 250, 30_000_000)
-_MIN_OUTPUT_TOKENS = 16
+_Open: TypeAlias = OpenMessage | OpenThought | OpenCall
+_O = TypeVar("_O", OpenMessage, OpenThought, OpenCall)
 
 
-class OpenAIResponses:
-    """The API, at OpenAI's address or at another that speaks it."""
+class ResponsesDecoder(StreamDecoder):
+    """Turns the bytes of one streamed reply into events."""
 
-    def __init__(self, *, base_url: str, origin: str) -> None:
-        self._url = f"{base_url.rstrip('/').removesuffix('/v1')}/v1/responses"
-        self._appended = partial(_appended, origin)
+    def __init__(self, ids: CallIds) -> None:
+        super().__init__()
+        self._open: dict[int, _Open] = {}
+        self._item: int | None = None
+        self._part: int | None = None
+        self._say = Part().add
+        self._call_ids = ids
+        self._usage = f.Usage()
+        self._begun = False
+        self._ending: Literal["completed", "incomplete"] | None = None
+        self._shortfall = ""
 
-    def request(self, request: Request, key: str) -> HttpRequest:
-        """Return the HTTP request that asks for one streamed reply."""
-        headers = {"content-type": "application/json", "accept": "text/event-stream"}
-        if key:
-            headers["authorization"] = f"Bearer {key}"
-        return HttpRequest(url=self._url, headers=headers, body=self._body(request))
+    def finish(self) -> list[StreamEvent]:
+        """Raise StreamBroken if the reply is not whole, ContentRefused if the model would not give one."""
+        if self._ending is None:
+            raise StreamBroken("the answer ended without its final event")
+        is_filtered = self._shortfall == "content_filter"
+        if is_filtered or self._is_refusal():
+            code = self._shortfall if is_filtered else "refusal"
+            raise ContentRefused("the model refused to answer this", code=code)
+        return []
 
-    def decoder(self, request: Request) -> Decoder:
-        """Return a decoder for the reply to a request."""
-        return ResponsesDecoder(CallIds(request.messages, request.encoded.calls))
+    def reply(self) -> Reply:
+        """Return what has been received so far, without a half-written tool call."""
+        content = tuple(block for _, item in sorted(self._open.items()) for block in item.blocks())
+        stop: Stop = "tool_use" if any(isinstance(block, CallBlock) for block in content) else "end_turn"
+        return Reply(content, _counters(self._usage), "length" if self._ending == "incomplete" else stop)
 
-    def _body(self, request: Request) -> bytes:
-        """Return the request body, made of the parts that were encoded before and those that are new."""
-        head: dict[str, Any] = {
-            "model": request.model,
-            "stream": True,
-            "store": False,
-            "max_output_tokens": max(request.max_tokens, _MIN_OUTPUT_TOKENS),
-            "prompt_cache_key": _cache_key(request),
-            **_reasoning(request.model, request.reasoning),
-        }
-        if request.system:
-            head["instructions"] = request.system
-        if request.tools:
-            head["tools"] = [_tool(tool) for tool in request.tools]
-            head["parallel_tool_calls"] = True
-        messages = request.encoded.images.of(request.messages, _IMAGES)
-        items, _ = request.encoded.text(messages, self._appended)
-        # One copy of what was said before, and no more: a long conversation is a megabyte.
-        return b"".join([encode(head)[:-1], b',"input":[', items, b"]}"])
+    def _is_refusal(self) -> bool:
+        """Whether all that came of it are words of refusal."""
+        acts = [item for item in self._open.values() if not isinstance(item, OpenThought) and item.blocks()]
+        return bool(acts) and all(isinstance(item, OpenMessage) and item.is_refusal for item in acts)
 
+    def _feed(self, data: bytes, events: list[StreamEvent]) -> None:
+        for payload in self._sse.feed(data):
+            frame: f.Frame | None
+            try:
+                frame = f.frames.decode(payload)
+            except (ValueError, RecursionError):
+                if payload == b"[DONE]":  # Some servers end every stream so.
+                    continue
+                frame = f.frames.decode_with_care(payload)
+            if type(frame) is f.TextDelta:
+                if frame.output_index != self._item or frame.content_index != self._part:
+                    self._turn_to(frame.output_index, frame.content_index)
+                if text := self._say(frame.delta):
+                    events.append(TextDelta(text))
+            elif frame is not None:
+                if self._is_idle(frame):
+                    continue
+                self._take(frame, events)
+            self.progress += 1
 
-def _cache_key(request: Request) -> str:
-    """Return a name for the conversation: requests that share it are sent to where their beginning is cached.
+    def _turn_to(self, item: int, part: int) -> None:
+        """Find where a text belongs; nearly always the next one belongs there, too."""
+        self._say = self._at(item, OpenMessage).parts[part].add
+        self._item, self._part = item, part
 
-    Made of how it begins, so that it is the same in every run, and after a restart.
-    """
-    opening = text_of(request.messages[0].content) if request.messages else ""
-    told = f"{request.system}\0{opening}".encode(errors="replace")
-    return f"zot-{blake2s(told, digest_size=16).hexdigest()}"
+    def _is_idle(self, frame: f.Frame) -> bool:
+        """Whether an event only says that somebody is there. That work has begun is news once."""
+        if isinstance(frame, f.InProgress | f.Queued):
+            self._count(frame.response)
+            was_begun, self._begun = self._begun, True
+            return was_begun
+        return isinstance(frame, f.KeepAlive | f.Ping)
 
+    def _take(self, frame: f.Frame, events: list[StreamEvent]) -> None:
+        match frame:
+            case f.ArgumentsDelta():
+                self._at(frame.output_index, OpenCall).write(frame.delta, events)
+            case f.SummaryDelta():
+                thought = self._at(frame.output_index, OpenThought)
+                thought.think(thought.summary[frame.summary_index], frame.delta, events)
+            case f.ThoughtDelta():
+                thought = self._at(frame.output_index, OpenThought)
+                thought.think(thought.content[frame.content_index], frame.delta, events)
+            case f.RefusalDelta():
+                message = self._at(frame.output_index, OpenMessage)
+                message.parts[frame.content_index].is_refusal = True
+                message.say(frame.content_index, frame.delta, events)
+            case f.ItemAdded():
+                self._begin(frame.output_index, f.read_item(frame.item), events)
+            case f.ItemDone():
+                self._close(frame.output_index, f.read_item(frame.item), events)
+            case f.Created() | f.Completed() | f.Incomplete() | f.Failed() | f.Error():
+                self._turn(frame, events)
+            case _:
+                self._take_whole(frame, events)
 
-def _reasoning(model: str, wanted: Reasoning) -> Mapping[str, Any]:
-    """Return the fields about thinking: none for models that do not."""
-    effort = _effort(model, wanted)
-    if effort is None:
-        return {}
-    shown = {} if wanted == "off" else {"summary": "auto"}
-    return {"reasoning": {"effort": effort, **shown}, "include": ["reasoning.encrypted_content"]}
-
-
-def _effort(model: str, wanted: Reasoning) -> str | None:
-    """Return the least effort of the model that is at least what is wanted, or its most; None if it does not think.
-
-    Each family refuses the efforts it does not have. A model we never heard of gets what was asked for.
-    """
-    name = model.rpartition("/")[2]
-    offered = next((efforts for pattern, efforts in _FAMILIES if pattern.match(name)), None)
-    if offered is None:
-        return None if wanted == "off" else wanted
-    enough = _EFFORTS.index("none" if wanted == "off" else wanted)
-    return next((effort for effort in offered if _EFFORTS.index(effort) >= enough), None)
-
-
-def _tool(tool: ToolSpec) -> dict[str, Any]:
-    # Strict mode would refuse schemas with optional properties, and ours have them.
-    return {
-        "type": "function",
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": tool.schema,
-        "strict": False,
-    }
-
-
-def _appended(origin: str, message: Message, before: str) -> tuple[bytes, str]:
-    """Return what a message adds to the list of items, and how many there are then. ``before`` counts them, too."""
-    count = int(before or 0)
-    items = [*_items(message, own_blocks(message, origin))]
-    for number, item in enumerate(items, count):
-        if item.get("role") == "assistant":
-            # The API wants an id, and no two alike. Its own would make it look for the thought that came before.
-            item["id"] = f"msg_{number}"
-    if not items:
-        return b"", before
-    return (b"," if count else b"") + encode(items)[1:-1], str(count + len(items))
-
-
-def _items(message: Message, content: Sequence[TranscriptBlock]) -> Iterator[dict[str, Any]]:
-    match message.role:
-        case "assistant":
-            yield from _said_by_the_model(content)
-        case "tool":
-            yield from (_result(block) for block in content if isinstance(block, ResultBlock))
-        case "user":
-            if parts := [*_parts(content)]:
-                yield {"type": "message", "role": "user", "content": parts}
-
-
-def _said_by_the_model(content: Iterable[TranscriptBlock]) -> Iterator[dict[str, Any]]:
-    """Yield the items of a reply. A thought waits for what came of it: the API refuses one that led to nothing."""
-    thoughts: list[dict[str, Any]] = []
-    for block in content:
-        if isinstance(block, ThinkingBlock):
-            thoughts += _thought(block)
-        elif (item := _act(block)) is not None:
-            yield from thoughts
-            yield item
-            thoughts = []
-
-
-def _thought(block: ThinkingBlock) -> Iterator[dict[str, Any]]:
-    # Without its seal the service would look the id up, and it has stored nothing. An aborted thought has none.
-    if block.id and block.signature:
-        summary = [{"type": "summary_text", "text": block.text}] if block.text else []
-        yield {"type": "reasoning", "id": block.id, "summary": summary, "encrypted_content": block.signature}
-
-
-def _act(block: TranscriptBlock) -> dict[str, Any] | None:
-    match block:
-        case TextBlock(text=text) if text.strip():
-            part = {"type": "output_text", "text": text, "annotations": []}
-            return {"type": "message", "role": "assistant", "status": "completed", "content": [part]}
-        case CallBlock(id=id_, name=name, args=args):
-            # No item id: with it, the service would insist on the thought that came before.
-            arguments = encode(args or {}).decode()
-            ident, named = acceptable_id(id_), acceptable_name(name)
-            return {"type": "function_call", "call_id": ident, "name": named, "arguments": arguments}
-        case _:
-            return None
-
-
-def _result(block: ResultBlock) -> dict[str, Any]:
-    parts = [*_parts(block.content)] or [{"type": "input_text", "text": "(no output)"}]
-    if block.is_error:  # The API has no other place to say so.
-        parts.insert(0, {"type": "input_text", "text": "[error]"})
-    is_text = all(part["type"] == "input_text" for part in parts)
-    output = "\n".join(part["text"] for part in parts) if is_text else parts
-    return {"type": "function_call_output", "call_id": acceptable_id(block.call_id), "output": output}
-
-
-def _parts(content: Iterable[TranscriptBlock]) -> Iterator[dict[str, Any]]:
-    for block in content:
-        match block:
-            case TextBlock(text=text) if text.strip():
-                yield {"type": "input_text", "text": text}
-            case ImageBlock():
-                yield _image(block)
+    def _take_whole(self, frame: f.Frame, events: list[StreamEvent]) -> None:
+        """Take what tells the whole of one part."""
+        match frame:
+            case f.ArgumentsDone():
+                self._at(frame.output_index, OpenCall).written(frame.arguments, events)
+            case f.SummaryDone():
+                thought = self._at(frame.output_index, OpenThought)
+                thought.thought(thought.summary[frame.summary_index], frame.text, events)
+            case f.ThoughtDone():
+                thought = self._at(frame.output_index, OpenThought)
+                thought.thought(thought.content[frame.content_index], frame.text, events)
+            case f.TextDone():
+                self._at(frame.output_index, OpenMessage).said(frame.content_index, frame.text, events)
+            case f.RefusalDone():
+                message = self._at(frame.output_index, OpenMessage)
+                message.parts[frame.content_index].is_refusal = True
+                message.said(frame.content_index, frame.refusal, events)
             case _:
                 pass
 
+    def _turn(
+        self, frame: f.Created | f.Completed | f.Incomplete | f.Failed | f.Error, events: list[StreamEvent]
+    ) -> None:
+        """Take what is about the reply as a whole. Raise the error that it ends with."""
+        if isinstance(frame, f.Error):
+            raise _failure(frame.error or f.Fault(frame.code, None, frame.message))
+        self._count(frame.response)
+        match frame:
+            case f.Completed():
+                self._ending = "completed"
+                self.is_complete = True
+                self._complete(frame.response, events)
+            case f.Incomplete(response=f.Response(incomplete_details=details)):
+                self._ending = "incomplete"
+                self.is_complete = True
+                self._shortfall = (details.reason if details else None) or ""
+            case f.Failed():
+                raise _failure(frame.response.error or f.Fault())
+            case _:
+                pass
 
-def _image(block: ImageBlock) -> dict[str, Any]:
-    if not fits(block, _IMAGES):
-        return {"type": "input_text", "text": left_out(block)}
-    url = f"data:{block.mime_type};base64,{b64encode(block.data).decode()}"
-    return {"type": "input_image", "detail": "auto", "image_url": url}
+    def _complete(self, response: f.Response, events: list[StreamEvent]) -> None:
+        """End what was left open. A reply of which nothing was streamed is read from the last event."""
+        if not self._open:
+            for index, raw in enumerate(response.output or ()):
+                self._close(index, f.read_item(raw), events)
+        for item in self._open.values():
+            if isinstance(item, OpenCall):
+                item.end(events)
+
+    def _at(self, index: int, kind: type[_O]) -> _O:
+        """Return the item at a place of the reply. It need not have been announced."""
+        item = self._open.get(index)
+        if type(item) is kind:
+            return item
+        if item is not None:
+            raise StreamBroken("the service mixed up the items of its answer")
+        made = self._open[index] = kind()
+        return made
+
+    def _begin(self, index: int, item: f.Item | None, events: list[StreamEvent]) -> None:
+        match item:
+            case f.CallItem():
+                self._at(index, OpenCall).start(item, self._call_ids, events)
+            case f.MessageItem():
+                self._at(index, OpenMessage)
+            case f.ReasoningItem():
+                self._at(index, OpenThought)
+            case None:
+                pass
+
+    def _close(self, index: int, item: f.Item | None, events: list[StreamEvent]) -> None:
+        match item:
+            case f.CallItem():
+                self._at(index, OpenCall).close(item, self._call_ids, events)
+            case f.MessageItem():
+                self._at(index, OpenMessage).close(item, events)
+            case f.ReasoningItem():
+                self._at(index, OpenThought).close(item, events)
+            case None:
+                pass
+
+    def _count(self, response: f.Response) -> None:
+        # Usage may be told twice; the last one counts, once.
+        self._usage = response.usage or self._usage
+
+
+def _counters(usage: f.Usage) -> Counters:
+    """Return the counters; what the service says was read from or written to its cache is part of its input."""
+    given = usage.input_tokens_details or f.InputDetails()
+    made = usage.output_tokens_details or f.OutputDetails()
+    read, written = given.cached_tokens or 0, given.cache_write_tokens or 0
+    fresh = max(0, (usage.input_tokens or 0) - read - written)
+    return Counters(fresh, usage.output_tokens or 0, read, written, 0.0, reasoning=made.reasoning_tokens or 0)
+
+
+def _failure(fault: f.Fault) -> ProviderError:
+    from zot.providers.api_errors import in_stream  # Who asks for the first time waits for what is loaded.
+
+    code = str(fault.code or fault.type or "server_error")
+    return in_stream(code, fault.message or "the service gave no reason")

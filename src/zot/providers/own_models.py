@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from zot import regular
+from zot import files
 from zot.learned import decoder
 from zot.providers.models import Catalogue, Model, Price, unknown_model
 
@@ -66,7 +66,7 @@ def load(path: str) -> dict[str, tuple[OwnModel, ...]]:
     Raise ConfigError, with the file and the field, for what is wrong.
     """
     try:
-        parsed = regular.load(path, decoder(_File).decode)
+        parsed = files.load(path, decoder(_File).decode)
     except FileNotFoundError:
         return {}
     return {name: provider.models for name, provider in parsed.providers.items()}

@@ -7,11 +7,11 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from zot.config.vendors import Endpoint, Vendor
 from zot.errors import AuthFailed, ProviderError
+from zot.providers.api_errors import refusal
 from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
-from zot.providers.failures import refusal
 from zot.providers.listing import models_request
-from zot.providers.vendors import Endpoint, Vendor
 
 #: How long all of it may take.
 WITHIN_S = 8.0

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from zot.config.address import Origin, split_host
 from zot.errors import ConnectionImpossible
-from zot.providers.address import Origin, split_host
 
 
 class Proxy(msgspec.Struct, frozen=True):

@@ -1,161 +1,190 @@
-"""A recording: what was asked of a model service and what it answered, as lines of JSON. Does no I/O but `load`."""
+"""A transport that writes down what another one sends and receives, without the keys."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Mapping
-from typing import TypeAlias
+import asyncio
+import errno
+import logging
+import os
+import stat
+from collections.abc import Iterable, Mapping
 
-import msgspec
+from zot.encoding import encode
+from zot.errors import ConfigError, ProviderError
+from zot.providers.base import Deadlines, HttpRequest, HttpResponse, Transport
+from zot.providers.mask import Mask, StreamMask
+from zot.providers.recording_part import Answered, Asked, Chunk, Ended, Header, Line, header_of, plain_headers
 
-from zot.errors import ConfigError, MalformedFile
-from zot.providers.vendors import ApiName
-from zot.regular import content, decoded, slices
+log = logging.getLogger("zot")
 
-VERSION = 1
+#: What of an answer's head says more about the account than about the answer.
+_PRIVATE = frozenset({"set-cookie", "authorization", "openai-organization", "anthropic-organization-id"})
 
-
-class Header(msgspec.Struct, frozen=True, tag="recording", tag_field="type"):
-    """The first line: whose answers these are, so that they can be understood and priced again."""
-
-    version: int
-    provider: str
-    api: ApiName
-    model: str
-
-
-class Asked(msgspec.Struct, frozen=True, tag="request", tag_field="type"):
-    """A request was sent. ``exchange`` counts from 1; the answer's lines carry the same number."""
-
-    exchange: int
-    method: str
-    url: str
-    headers: dict[str, str]
-    body: str
+#: Without waiting for the reader of a pipe, which is refused, and without taking a terminal for ours.
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_NO_FILE = "not a regular file"
 
 
-class Answered(msgspec.Struct, frozen=True, tag="response", tag_field="type"):
-    """The head of the answer came ``at_ms`` after the request."""
+class RecordingTransport:
+    """Sends through ``inner`` and writes every byte of it to a file, as it comes.
 
-    exchange: int
-    at_ms: float
-    status: int
-    headers: dict[str, str]
+    If that stops being possible, the log says so and the conversation goes on unrecorded.
+    """
 
+    def __init__(self, inner: Transport, path: str, header: Header, *, secrets: Iterable[str] = ()) -> None:
+        self._inner = inner
+        self._path = path
+        self._secrets = tuple(secrets)
+        self._file: int | None = _created(path)
+        self._exchange = 0
+        self.write(header)
 
-class Chunk(msgspec.Struct, frozen=True, tag="chunk", tag_field="type", omit_defaults=True):
-    """Bytes of the answer, as they were read: as text where they are, else in base64."""
-
-    exchange: int
-    at_ms: float
-    text: str = ""
-    base64: str = ""
-
-    @classmethod
-    def of(cls, exchange: int, at_ms: float, data: bytes) -> Chunk:
-        """Return the line for ``data``."""
+    async def send(self, request: HttpRequest, deadlines: Deadlines) -> HttpResponse:
+        """Send a request, and write down how it went."""
+        self._exchange += 1
+        mask = Mask([*self._secrets, *request.secrets()])
+        story = _Story(self, self._exchange, mask)
+        headers = _masked(plain_headers(request.headers, request.secret_headers), mask)
+        body = mask(request.body.decode("utf-8", "replace"))
+        self.write(Asked(story.exchange, request.method, mask(_without_password(request.url)), headers, body))
         try:
-            return cls(exchange, at_ms, text=data.decode())
-        except UnicodeDecodeError:  # Cut inside a character, or no text at all.
-            return cls(exchange, at_ms, base64=base64.b64encode(data).decode())
+            response = await self._inner.send(request, deadlines)
+        except ProviderError as error:
+            story.end(type(error).__name__, str(error))
+            raise
+        except BaseException:
+            story.end("closed")
+            raise
+        headers = _masked(plain_headers(response.headers, _PRIVATE), mask)
+        self.write(Answered(story.exchange, story.now(), response.status, headers))
+        return _RecordedResponse(response, story)
+
+    async def close(self) -> None:
+        """Close every connection, and the file."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+        await self._inner.close()
+
+    def write(self, line: Line) -> None:
+        """Write one line, at once: what was recorded must survive whatever comes next."""
+        if self._file is None:
+            return
+        data = encode(line) + b"\n"
+        try:
+            while data:
+                data = data[os.write(self._file, data) :]
+        except OSError as problem:
+            log.warning("%s: recording ends here: %s", self._path, problem.strerror)
+            os.close(self._file)
+            self._file = None
+
+
+class _Story:
+    """What is written of one exchange, with the time since it began."""
+
+    def __init__(self, recorder: RecordingTransport, exchange: int, mask: Mask) -> None:
+        self._recorder = recorder
+        self.exchange = exchange
+        self._mask = mask
+        self._bytes = StreamMask(mask)
+        self._began_s = asyncio.get_running_loop().time()
+        self._ended = False
+
+    def now(self) -> float:
+        """Return the milliseconds since the request."""
+        return round((asyncio.get_running_loop().time() - self._began_s) * 1000, 3)
+
+    def chunk(self, data: bytes) -> None:
+        """Write bytes of the answer; if they have a key in them, without it, also if it comes in two pieces."""
+        self._write(self._bytes.feed(data))
+
+    def end(self, error: str = "", message: str = "") -> None:
+        """Write how it ended; only the first time."""
+        if not self._ended:
+            self._ended = True
+            self._write(self._bytes.finish())
+            self._recorder.write(Ended(self.exchange, self.now(), error, self._mask(message)))
+
+    def _write(self, data: bytes) -> None:
+        if data:
+            self._recorder.write(Chunk.of(self.exchange, self.now(), data))
+
+
+class _RecordedResponse:
+    """An answer that is written down while it is read."""
+
+    def __init__(self, inner: HttpResponse, story: _Story) -> None:
+        self._inner = inner
+        self._story = story
+        self._refused = False
 
     @property
-    def data(self) -> bytes:
-        """The bytes."""
-        return base64.b64decode(self.base64) if self.base64 else self.text.encode()
+    def status(self) -> int:
+        return self._inner.status
 
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._inner.headers
 
-class Ended(msgspec.Struct, frozen=True, tag="end", tag_field="type", omit_defaults=True):
-    """The answer is over. ``error`` names the class of what ended it early, or is "closed" if we hung up."""
-
-    exchange: int
-    at_ms: float
-    error: str = ""
-    message: str = ""
-
-
-Line: TypeAlias = Header | Asked | Answered | Chunk | Ended
-_decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
-
-
-class Exchange(msgspec.Struct):
-    """One request and what came of it."""
-
-    asked: Asked
-    answered: Answered | None = None
-    chunks: list[Chunk] = []
-    ended: Ended | None = None
-
-
-class Recording(msgspec.Struct, frozen=True):
-    """Everything a file holds, in the order in which it was asked."""
-
-    header: Header
-    exchanges: tuple[Exchange, ...]
-
-    @classmethod
-    def load(cls, path: str) -> Recording:
-        """Read a file. Raise ConfigError, with file and line, if it is none; a last line cut short is left out."""
+    async def read(self) -> bytes:
+        """Return the next bytes, written down before."""
         try:
-            lines = content(path).split(b"\n")
-        except OSError as problem:
-            raise ConfigError(f"{path}: {problem.strerror}") from None
-        whole = [(number, line) for number, line in enumerate(lines[:-1], 1) if line.strip()]
-        return cls._of(path, [_decoded(path, number, line) for number, line in whole])
+            data = await self._inner.read()
+        except ProviderError as error:
+            self._end(type(error).__name__, str(error))
+            raise
+        if not data:
+            self._end()
+        else:
+            self._refused = self.status != 200
+            self._story.chunk(data)
+        return data
 
-    @classmethod
-    def _of(cls, path: str, lines: list[Line]) -> Recording:
-        match lines:
-            case [Header(version=version) as header, *rest] if version == VERSION:
-                return cls(header, _exchanges(path, rest))
-            case [Header(version=version), *_]:
-                raise ConfigError(f"{path}: a recording of version {version}; this zot reads version {VERSION}")
-            case _:
-                raise ConfigError(f"{path}: not a recording; --record FILE makes one")
+    def close(self) -> None:
+        """Let go of it; before its end, that is an end of its own."""
+        self._end("" if self._refused else "closed")
+        self._inner.close()
+
+    def _end(self, error: str = "", message: str = "") -> None:
+        self._story.end(error, message)
 
 
-def header_of(path: str) -> Header:
-    """Read only the first line of a recording. Raise ConfigError if it is none."""
+def _masked(headers: Mapping[str, str], mask: Mask) -> dict[str, str]:
+    return {name: mask(value) for name, value in headers.items()}
+
+
+def _created(path: str) -> int:
+    """Open a new file for us alone. Raise ConfigError if that cannot be, or if it would overwrite another file."""
     try:
-        first = next(slices(path), b"").partition(b"\n")[0]
+        if os.path.exists(path) and os.path.getsize(path):
+            header_of(path)
+        fd = os.open(path, _CREATE, 0o600)
+    except ConfigError:
+        raise ConfigError(f"--record {path}: there is a file that is not a recording; it is not overwritten") from None
     except OSError as problem:
-        raise ConfigError(f"{path}: {problem.strerror}") from None
-    line = _decoded(path, 1, first)
-    if not isinstance(line, Header):
-        raise ConfigError(f"{path}: not a recording; --record FILE makes one")
-    return line
-
-
-def plain_headers(headers: Mapping[str, str], secret: frozenset[str]) -> dict[str, str]:
-    """Return headers as they may be kept: the secret ones by name only."""
-    return {name: "[secret]" if name in secret else value for name, value in headers.items()}
-
-
-def _decoded(path: str, number: int, line: bytes) -> Line:
+        reason = _NO_FILE if problem.errno == errno.ENXIO else problem.strerror
+        raise ConfigError(f"--record {path}: {reason}") from None
     try:
-        return decoded(line, _decoder.decode, f"{path}, line {number}")
-    except MalformedFile as problem:
-        raise ConfigError(f"{problem.place}: not a line of a recording: {problem.reason}") from None
+        _take(fd)
+    except OSError as problem:
+        os.close(fd)
+        raise ConfigError(f"--record {path}: {problem.strerror}") from None
+    return fd
 
 
-def _exchanges(path: str, lines: list[Line]) -> tuple[Exchange, ...]:
-    found: dict[int, Exchange] = {}
-    for line in lines:
-        match line:
-            case Asked(exchange=number):
-                found[number] = Exchange(line, chunks=[])
-            case Answered(exchange=number) | Chunk(exchange=number) | Ended(exchange=number) if number in found:
-                _take(found[number], line)
-            case _:
-                raise ConfigError(f"{path}: an answer to a request that was never recorded")
-    return tuple(found.values())
+def _take(fd: int) -> None:
+    """Make what was opened empty, and ours alone whatever its mode was. Raise OSError if it is a pipe or the like."""
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        os.fchmod(fd, 0o600)
+        os.ftruncate(fd, 0)
+    elif not stat.S_ISCHR(mode):
+        raise OSError(errno.EINVAL, _NO_FILE)
+    os.set_blocking(fd, True)
 
 
-def _take(exchange: Exchange, line: Answered | Chunk | Ended) -> None:
-    match line:
-        case Answered():
-            exchange.answered = line
-        case Chunk():
-            exchange.chunks.append(line)
-        case Ended():
-            exchange.ended = line
+def _without_password(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    address, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{address.rpartition('@')[2]}{slash}{path}"

@@ -12,7 +12,7 @@ import msgspec
 
 from zot.errors import BadRequest, ConnectionFailed, ConnectionImpossible, ProviderError, Stalled, StreamBroken
 from zot.providers.base import Deadlines, HttpRequest
-from zot.providers.recording import Asked, Chunk, Exchange, Recording
+from zot.providers.recording_part import Asked, Chunk, Exchange, Recording
 
 #: Differences beyond these are only counted.
 _MAX_SHOWN = 5

@@ -187,7 +187,7 @@ class _Call:
 
     def _sign(self, error: ProviderError) -> None:
         """Say whose error it is, without keys and in few words."""
-        from zot.providers.failures import sign  # Who asks for the first time waits for what is loaded.
+        from zot.providers.api_errors import sign  # Who asks for the first time waits for what is loaded.
 
         sign(error, provider=self._name, mask=self._mask)
 
@@ -225,7 +225,7 @@ class _Call:
             body = await self._error_body(response)
         finally:
             response.close()
-        from zot.providers.failures import refusal  # Who asks for the first time waits for what is loaded.
+        from zot.providers.api_errors import refusal  # Who asks for the first time waits for what is loaded.
 
         raise refusal(response.status, response.headers, body, now=self._clock())
 
@@ -248,7 +248,7 @@ class _Call:
         kind = response.headers.get("content-type", "").partition(";")[0].strip()
         if not isinstance(problem, StreamBroken) or self._decoder.progress or kind.lower() in ("", _EVENTS):
             return problem
-        from zot.providers.failures import not_a_stream  # Who asks for the first time waits for what is loaded.
+        from zot.providers.api_errors import not_a_stream  # Who asks for the first time waits for what is loaded.
 
         return not_a_stream(kind, self._opening, self._mask)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from zot.serve.stdio import SIGNALS, abandoned, leave
 from zot.serve.streams import Writer
-from zot.session import Session
+from zot.session.session import Session
 
 _WATCH_S = 0.5
 #: How long a stop may take before we leave without the rest: together less than 3 s.

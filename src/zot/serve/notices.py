@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from zot.events import AgentEvent, ExtNotify
-from zot.printable import printable
+from zot.text import printable
 
 
 def show_notices(events: Sequence[AgentEvent]) -> None:

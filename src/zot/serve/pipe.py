@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, cast
 
 from zot.errors import ConfigError, DaemonRunning
-from zot.serve.audit import Who
-from zot.serve.daemon import Daemon
-from zot.serve.local import LocalWire
+from zot.serve.daemon.audit import Who
+from zot.serve.daemon.daemon import Daemon
+from zot.serve.daemon.sockets import LocalWire
 
 #: The system lets nobody in but the user who made the pipe, and itself; who of these it is it does not tell.
 _LABEL = "pipe:local"

@@ -12,11 +12,11 @@ import msgspec
 
 from zot.errors import AgentError, ProtocolError, SystemFailed, UserError
 from zot.events import Done, Error, ExtNotify
-from zot.history import Batch
-from zot.job import Dropped, Started, Wish
 from zot.learned import learned
 from zot.messages import ImageBlock, show
-from zot.session import Session
+from zot.session.history import Batch
+from zot.session.queue import Dropped, Started, Wish
+from zot.session.session import Session
 from zot.slash import CommandAnswer
 from zot.wire import rpc
 from zot.wire.lines import TooLong

@@ -14,12 +14,12 @@ from zot.errors import ToolFailed
 from zot.messages import TextBlock
 from zot.tools.arguments import decode_args, to_utf8
 from zot.tools.base import Output, ToolContext
+from zot.tools.command_output import Spills
 from zot.tools.groups import Groups
 from zot.tools.heard import Heard
 from zot.tools.process import Child, Processes
 from zot.tools.sandbox import Sandbox
 from zot.tools.specs import BASH_MIN_TIMEOUT_S, BASH_TIMEOUT_S, bash
-from zot.tools.spill import Spills
 
 TIMEOUT_GRACE_S = 2.0
 ABORT_GRACE_S = 0.5

@@ -18,15 +18,15 @@ from zot.errors import ToolFailed
 from zot.messages import TextBlock
 from zot.tools.arguments import decode_args, to_utf8
 from zot.tools.base import Output, ToolContext
-from zot.tools.changes import Change, Row, Skipped, apply, diff
 from zot.tools.checkpoint import content_of, wrote
-from zot.tools.encoding import BROKEN_UTF_8, LATIN_1, UTF_8, WINDOWS_1252, Encoding, detect
+from zot.tools.diff import Change, Row, Skipped, apply, diff
 from zot.tools.excerpt import Excerpt
 from zot.tools.files import Place, read_at
 from zot.tools.matches import FileText, Match
-from zot.tools.paths import Anywhere, Paths
-from zot.tools.seen import Seen, version_of
+from zot.tools.paths_part import Anywhere, Paths
+from zot.tools.read_state import Seen, version_of
 from zot.tools.specs import EDIT
+from zot.tools.text_encoding import BROKEN_UTF_8, LATIN_1, UTF_8, WINDOWS_1252, Encoding, detect
 
 MAX_FILE_BYTES = 32 * 1024 * 1024
 _MAX_LISTED = 10

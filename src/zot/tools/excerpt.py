@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from zot.tools.encoding import UTF_8
 from zot.tools.specs import MAX_BYTES, MAX_LINES
+from zot.tools.text_encoding import UTF_8
 
 _CONTINUATION = bytes(range(0x80, 0xC0))
 

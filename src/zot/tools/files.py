@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 
 from zot.errors import ToolFailed
 from zot.tools.attributes import keep
-from zot.tools.seen import Keys, version_outside
+from zot.tools.read_state import Keys, version_outside
 
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK | os.O_NOFOLLOW
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW

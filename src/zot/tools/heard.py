@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from zot.tools.command_output import Spill
 from zot.tools.excerpt import Excerpt
 from zot.tools.process import Child
-from zot.tools.spill import Spill
 from zot.tools.utf8 import Utf8
 
 #: What comes within this time of the last thing shown is shown together.

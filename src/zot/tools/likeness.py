@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from zot.tools.changes import common_start
+from zot.tools.diff import common_start
 
 MAX_COMPARED_CHARACTERS = 1024 * 1024
 MAX_COMPARED_LINES = 20_000

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
-from zot.tools.changes import Change, lines_in_common
-from zot.tools.encoding import Encoding
+from zot.tools.diff import Change, lines_in_common
+from zot.tools.text_encoding import Encoding
 from zot.tools.units import to_units
 
 _BLOCK = 8192

@@ -1,96 +1,179 @@
-"""How a path that the model wrote leads to a place: anywhere, or only within a lock (`lock.py`)."""
+"""Paths that stay inside one directory, whatever links, dots and races are tried on the way."""
 
 from __future__ import annotations
 
-import errno
 import os
-from typing import Protocol
+from collections.abc import Sequence
+from contextlib import suppress
 
 from zot.errors import ToolFailed
 from zot.tools.files import Place, failure
+from zot.tools.paths_part import MAX_LINKS, OPEN_DIRECTORY, checked, link_target, too_many_links
 
-#: As many as the kernel follows.
-MAX_LINKS = 40
-#: Enough to open what is inside, also of a directory whose names may not be read.
-OPEN_DIRECTORY = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+_OPEN_BENEATH = OPEN_DIRECTORY | os.O_NOFOLLOW
 
 
-class Paths(Protocol):
-    """Who follows paths, and decides where they may lead."""
+class Lock:
+    """Follows paths only to places in ``root`` and below, but not to ``hidden`` ones there.
 
-    def find(self, path: str, cwd: str, *, make_parents: bool = False) -> Place:
-        """Return where ``path`` leads from ``cwd``, to the end of its symbolic links; there need not be anything yet.
+    Goes from directory to directory by descriptor and lets the kernel follow no link: links are read and followed
+    here, beneath the root. A link that is put in the way meanwhile is therefore not followed, either.
+    """
 
-        With ``make_parents`` missing directories are made on the way. The caller closes the place. Raise
-        ToolFailed if it does not lead anywhere, or not to where it may.
-        """
-
-
-class Anywhere:
-    """Follows paths as the system does, wherever they lead."""
+    def __init__(self, root: str, *, hidden: Sequence[str] = ()) -> None:
+        self.root = os.path.realpath(root)
+        self._spellings = {self.root, os.path.abspath(root)}
+        within = os.path.join(self.root, "")
+        self._hidden = [path for path in map(os.path.realpath, hidden) if path.startswith(within)]
 
     def find(self, path: str, cwd: str, *, make_parents: bool = False) -> Place:
-        """Return where ``path`` leads, as `Paths.find` promises."""
-        where = os.path.join(cwd, checked(path))
-        if make_parents and where.startswith(os.path.join(cwd, "")) and not os.path.isdir(cwd):
-            # Somebody has removed it: making it anew would hide that everything in it is gone.
-            raise ToolFailed(f"cannot write {path}: the cwd {cwd} no longer exists")
+        """Return where ``path`` leads, as `Paths.find` promises. Raise ToolFailed if that is outside."""
+        names = self._beneath(os.path.join(cwd, checked(path)), path)
         try:
-            for _ in range(MAX_LINKS):
-                head, name = os.path.split(where.rstrip("/") or "/")
-                if name in ("", ".", ".."):
-                    return Place(os.open(where, OPEN_DIRECTORY), ".", path, os.path.realpath(where))
-                directory = _open_parent(head, make=make_parents)
-                try:
-                    target = link_target(name, directory)
-                except OSError:
-                    os.close(directory)
-                    raise
-                if target is None:
-                    return Place(directory, name, path, os.path.join(os.path.realpath(head), name))
-                os.close(directory)
-                where = os.path.join(head, target)
-            raise too_many_links()
+            walk = _Walk(os.open(self.root, _OPEN_BENEATH), self.root, make_parents=make_parents)
+        except OSError as exc:
+            raise failure("open", self.root, exc) from exc
+        try:
+            name = self._follow(walk, names, path)
+            return Place(walk.take(), name, path, os.path.join(walk.path, name))
         except OSError as exc:
             raise failure("write" if make_parents else "read", path, exc) from exc
+        finally:
+            walk.close()
+
+    def holds(self, path: str) -> bool:
+        """Tell if an absolute path begins with the root; it may still lead out."""
+        return any(path == root or path.startswith(os.path.join(root, "")) for root in self._spellings)
+
+    def _follow(self, walk: _Walk, names: list[str], shown: str) -> str:
+        """Walk along ``names`` to the last directory; return the name that is left."""
+        left, links = names[::-1], 0
+        while left:
+            name = left.pop()
+            if name == "..":
+                if not walk.up():
+                    raise self._outside(shown)
+            elif (target := link_target(name, walk.here)) is not None:
+                links += 1
+                if links > MAX_LINKS:
+                    raise too_many_links()
+                left += self._along(walk, target, shown)[::-1]
+            elif walk.make_parents and ".." in left and not walk.has(name):
+                left = _without_detours([name, *left[::-1]])[::-1]
+            else:
+                self._check(os.path.join(walk.path, name), shown)
+                if not left:
+                    return name
+                walk.down(name)
+        return "."
+
+    def _along(self, walk: _Walk, target: str, shown: str) -> list[str]:
+        """Return the names along which a link leads, from where it stands or from the root."""
+        if not target.startswith("/"):
+            return _names(target)
+        walk.to_root()
+        return self._beneath(target, shown)
+
+    def _beneath(self, path: str, shown: str) -> list[str]:
+        """Return the names that lead from the root to an absolute path. Raise ToolFailed if it is outside."""
+        for root in self._spellings:
+            if path == root or path.startswith(f"{root.rstrip('/')}/"):
+                return _names(path[len(root) :])
+        raise self._outside(shown)
+
+    def _check(self, path: str, shown: str) -> None:
+        """Raise ToolFailed for what is hidden. By its name: it need not exist yet."""
+        if path in self._hidden:
+            raise ToolFailed(f"{shown} is in {path}, where zot keeps its own files; locked tools do not touch it")
+
+    def _outside(self, shown: str) -> ToolFailed:
+        return ToolFailed(
+            f"{shown} is outside of {self.root}; the tools are locked to this directory and what is below it"
+        )
 
 
-def checked(path: str) -> str:
-    """Return ``path``. Raise ToolFailed if no file can have that name."""
-    if not path:
-        raise ToolFailed("path must not be empty")
-    if "\0" in path:
-        raise ToolFailed("path must not contain a NUL character")
-    try:
-        os.fsencode(path)
-    except UnicodeEncodeError as exc:
-        raise ToolFailed(f"path cannot be a file name: {exc.reason}") from exc
-    return path
+class LockWithMore:
+    """Follows paths as ``lock`` does, and also into ``more`` directories, each of them a lock. For who only reads."""
+
+    def __init__(self, lock: Lock, more: Sequence[str]) -> None:
+        self._lock = lock
+        self._more = [Lock(directory) for directory in more]
+
+    def find(self, path: str, cwd: str, *, make_parents: bool = False) -> Place:
+        """Return where ``path`` leads, as `Paths.find` promises. Raise ToolFailed if that is outside."""
+        where = os.path.join(cwd, checked(path))
+        lock = next((lock for lock in self._more if lock.holds(where)), self._lock)
+        return lock.find(path, cwd, make_parents=make_parents)
 
 
-def link_target(name: str, directory: int) -> str | None:
-    """Return where a symbolic link points; None if there is none of that name. Raise OSError."""
-    try:
-        return os.readlink(name, dir_fd=directory)
-    except FileNotFoundError:
-        return None
-    except OSError as exc:
-        if exc.errno == errno.EINVAL:  # it is something else
-            return None
-        raise
+class _Walk:
+    """The way from a root to where we are: one open descriptor a step, so that going up follows nothing."""
+
+    def __init__(self, root: int, path: str, *, make_parents: bool) -> None:
+        self.make_parents = make_parents
+        self._way = [root]
+        self._names = [path]
+
+    @property
+    def path(self) -> str:
+        return os.path.join(*self._names)
+
+    @property
+    def here(self) -> int:
+        return self._way[-1]
+
+    def down(self, name: str) -> None:
+        try:
+            self._way.append(os.open(name, _OPEN_BENEATH, dir_fd=self.here))
+        except FileNotFoundError:
+            if not self.make_parents:
+                raise
+            with suppress(FileExistsError):  # somebody was faster
+                os.mkdir(name, dir_fd=self.here)
+            self._way.append(os.open(name, _OPEN_BENEATH, dir_fd=self.here))
+        self._names.append(name)
+
+    def has(self, name: str) -> bool:
+        """Tell if there is something of that name here."""
+        try:
+            os.stat(name, dir_fd=self.here, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def up(self) -> bool:
+        """Go up; False at the root."""
+        if len(self._way) == 1:
+            return False
+        os.close(self._way.pop())
+        self._names.pop()
+        return True
+
+    def to_root(self) -> None:
+        while self.up():
+            pass
+
+    def take(self) -> int:
+        """Return the descriptor of where we are; whoever takes it closes it."""
+        return self._way.pop()
+
+    def close(self) -> None:
+        while self._way:
+            os.close(self._way.pop())
 
 
-def too_many_links() -> OSError:
-    """Return what the kernel says of links that lead in a circle."""
-    return OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+def _without_detours(names: list[str]) -> list[str]:
+    """Return the names without those that ``..`` takes back. The first does not exist, so none of them is a link."""
+    kept: list[str] = []
+    for at, name in enumerate(names):
+        if name != "..":
+            kept.append(name)
+            continue
+        kept.pop()
+        if not kept:
+            return names[at + 1 :]
+    return kept
 
 
-def _open_parent(path: str, *, make: bool) -> int:
-    try:
-        return os.open(path, OPEN_DIRECTORY)
-    except FileNotFoundError:
-        if not make:
-            raise
-    real = os.path.realpath(path)  # of a dangling link, its target
-    os.makedirs(real, exist_ok=True)
-    return os.open(real, OPEN_DIRECTORY)
+def _names(path: str) -> list[str]:
+    return [name for name in path.split("/") if name not in ("", ".")]

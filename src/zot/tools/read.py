@@ -12,16 +12,16 @@ import msgspec
 
 from zot.errors import ToolFailed
 from zot.messages import ImageBlock, TextBlock
-from zot.printable import printable
+from zot.text import printable
 from zot.tools.arguments import decode_args
 from zot.tools.base import Output, ToolContext
-from zot.tools.encoding import PROBE_BYTES, Encoding, detect
 from zot.tools.files import read_at
 from zot.tools.images import MAX_IMAGE_BYTES, MAX_IMAGE_SIDE, image_name, image_size, image_type, is_complete
 from zot.tools.magic import is_surely_binary, kind_of
-from zot.tools.paths import Anywhere, Paths, link_target
-from zot.tools.seen import Seen, version
+from zot.tools.paths_part import Anywhere, Paths, link_target
+from zot.tools.read_state import Seen, version
 from zot.tools.specs import MAX_LINES, READ
+from zot.tools.text_encoding import PROBE_BYTES, Encoding, detect
 from zot.tools.window import Window
 
 MAX_ENTRIES = 500

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
+from zot.config.skills import SkillFile
 from zot.errors import ToolFailed
 from zot.messages import TextBlock
-from zot.skills import SkillFile
 from zot.tools.arguments import decode_args
 from zot.tools.base import Output, ToolContext
 from zot.tools.specs import SKILL

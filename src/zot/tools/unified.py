@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zot.tools.encoding import detect
+from zot.tools.text_encoding import detect
 
 #: More lines than this are not compared: that may take very long.
 MAX_COMPARED_LINES = 50_000

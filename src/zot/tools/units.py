@@ -6,7 +6,7 @@ of two neighbours may look like a line end, millions of times. Such a string is 
 
 from __future__ import annotations
 
-from zot.tools.encoding import Encoding
+from zot.tools.text_encoding import Encoding
 
 
 def to_units(data: bytes, encoding: Encoding) -> str:

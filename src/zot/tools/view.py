@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from zot.tools.programs import Places, in_path, is_in, link
+from zot.tools.mounts import Places, in_path, is_in, link
 
 #: Where systems keep programs and what these need; with everything in the root that begins with lib.
 _SYSTEM = ("bin", "etc", "gnu", "nix", "opt", "sbin", "usr")

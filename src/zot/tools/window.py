@@ -6,9 +6,9 @@ import codecs
 from enum import Enum
 from typing import NamedTuple
 
-from zot.tools.encoding import LATIN_1, UTF_8, WINDOWS_1252, Encoding, detect_narrow
 from zot.tools.lines import count_ends, find
 from zot.tools.specs import MAX_BYTES
+from zot.tools.text_encoding import LATIN_1, UTF_8, WINDOWS_1252, Encoding, detect_narrow
 
 #: A longer line is cut, unless it is the only one wanted.
 MAX_LINE_BYTES = 4096

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zot.wire.daemon_session import PromptId, Used
+from zot.wire.daemon_types import PromptId, Used
 from zot.wire.spelling import Spelled
 
 

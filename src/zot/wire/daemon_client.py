@@ -18,7 +18,7 @@ from zot.learned import learned
 from zot.wire.daemon import FEATURES, LOOKS, PROMPT_IDS, TELLS_RESUMED, TELLS_STOPPING
 from zot.wire.daemon_greeting import Initialized
 from zot.wire.daemon_listening import Following, Listener
-from zot.wire.daemon_session import Attached
+from zot.wire.daemon_types import Attached
 from zot.wire.jsonrpc import (
     NULL,
     STOPPING,

@@ -16,9 +16,9 @@ from zot.errors import AgentError, ConnectionLost, EpochChanged, PromptLost
 from zot.events import AgentEvent, Done, UserMessage
 from zot.learned import learned
 from zot.messages import text_of
-from zot.open_panels import OpenPanels
+from zot.panels import OpenPanels
 from zot.surrogates import without_halves
-from zot.wire.daemon_session import Attached, FailedTurn, Prompted
+from zot.wire.daemon_types import Attached, FailedTurn, Prompted
 from zot.wire.jsonrpc import RpcError
 from zot.wire.turn import OutcomeName, Turn, TurnSummary
 

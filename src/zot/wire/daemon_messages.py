@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from zot.messages import PastMessage, ShownBlock, ShownMessage, Stop, text_of
-from zot.wire.daemon_session import ABSENT, Absent, Count
+from zot.wire.daemon_types import ABSENT, Absent, Count
 from zot.wire.spelling import Spelled
 
 BadEnd: TypeAlias = Literal["length", "cancelled", "error"]

@@ -18,8 +18,8 @@ from zot.events import (
     TurnStart,
 )
 from zot.messages import Counters
-from zot.outcome import Outcome
-from zot.wire.daemon_session import ABSENT, FailedTurn, Prompted, Used
+from zot.run_summary import Outcome
+from zot.wire.daemon_types import ABSENT, FailedTurn, Prompted, Used
 from zot.wire.jsonrpc import INTERNAL_ERROR, RpcError
 
 OutcomeName: TypeAlias = Literal["completed", "cancelled", "failed"]

@@ -44,7 +44,7 @@ from zot.events import (
 )
 from zot.messages import ShownImage, TextBlock, text_of
 from zot.wire.daemon import Dialect
-from zot.wire.daemon_session import PendingApproval, Used
+from zot.wire.daemon_types import PendingApproval, Used
 from zot.wire.spelling import Spelled, Spelling, spelled
 from zot.wire.turn import PIECES, OutcomeName, StopReason, Turn
 

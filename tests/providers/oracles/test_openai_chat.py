@@ -9,8 +9,8 @@ import chat_validator
 import msgspec
 import pytest
 
+from zot.config.vendors import VENDORS
 from zot.providers.openai_chat import ChatCompletions
-from zot.providers.vendors import VENDORS
 
 from .late import Late
 from .openai_client import ERRORS, connected, picture

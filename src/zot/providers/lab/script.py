@@ -11,12 +11,12 @@ from typing import Literal
 import msgspec
 
 from zot.errors import ConfigError
+from zot.files import content
 from zot.providers.lab import directives as d
 from zot.providers.lab.api import Tool
 from zot.providers.lab.forms import build
 from zot.providers.lab.line import BadLine, Line, Word, parse_line
 from zot.providers.lab.shell import offers, shell_of
-from zot.regular import content
 
 #: Stands for any placeholder when a line is checked before it plays: it reads as text, number, duration and status.
 _ANY = "400"

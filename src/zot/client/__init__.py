@@ -1,0 +1,1 @@
+"""Client of the daemon: a connection that resumes, sessions, single calls."""

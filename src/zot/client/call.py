@@ -1,0 +1,130 @@
+"""A few questions to a daemon and their answers, for commands that have no event loop."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any, Self
+
+import msgspec
+
+from zot.client.dial import Patience, dial, reach
+from zot.errors import UserError
+from zot.learned import learned
+from zot.wire.lines import LineSplitter
+
+_READ_BYTES = 1 << 16
+#: A conversation may be long.
+_MAX_LINE_BYTES = 256 << 20
+
+
+class Refused(UserError):
+    """The daemon answered with an error."""
+
+    def __init__(self, message: str, *, code: int, data: Any = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.data = data
+
+
+class Greeting(msgspec.Struct, frozen=True, rename="camel"):
+    """What a daemon says of itself first."""
+
+    server_version: str = ""
+    protocol_version: int = 0
+    server_pid: int = 0
+
+
+class _Error(msgspec.Struct, frozen=True):
+    code: int = 0
+    message: str = ""
+    data: Any = None
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    id: int | str | None = None
+    result: Any = None
+    error: _Error | None = None
+
+
+_answers: msgspec.json.Decoder[_Answer] = msgspec.json.Decoder(_Answer)
+
+
+class DaemonLine:
+    """A connection on which `initialize` has succeeded. Every wait ends ``within_s`` after its question."""
+
+    def __init__(self, path: str, *, within_s: float, patience: Patience | None = None) -> None:
+        """Connect and greet. Raise OSError if nobody listens, TimeoutError if nobody answers, Refused.
+
+        With ``patience``, one that does not listen yet is waited for.
+        """
+        self._within_s = within_s
+        self._number = 0
+        self._lines = LineSplitter(max_line_bytes=_MAX_LINE_BYTES)
+        self._socket = dial(path, within_s) if patience is None else reach(path, within_s, patience)
+        try:
+            self.greeting = msgspec.convert(self.ask("initialize", {"protocolVersion": 1}), learned(Greeting))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def ask(
+        self,
+        method: str,
+        params: dict[str, Any],
+        *,
+        within_s: float | None = None,
+        heard: Callable[[bytes], None] = lambda line: None,
+    ) -> Any:
+        """Return the result of a call. Raise Refused, TimeoutError, or OSError if the daemon hangs up.
+
+        ``heard`` gets what comes before the answer. ``within_s`` may be infinite. An error without a number is about
+        what was asked last, too: what was too long, or no JSON, is not read so far.
+        """
+        patience_s = self._within_s if within_s is None else within_s
+        deadline = time.monotonic() + patience_s
+        self.tell(method, params, within_s=patience_s)
+        while True:
+            self._socket.settimeout(_left(deadline))
+            data = self._socket.recv(_READ_BYTES)
+            if not data:
+                raise ConnectionResetError(f"the daemon hung up before it answered {method}")
+            for line in filter(None, (line if isinstance(line, bytes) else b"" for line in self._lines.feed(data))):
+                answer = _answer(line)
+                if answer is not None and answer.error is not None and answer.id in (self._number, None):
+                    raise Refused(answer.error.message, code=answer.error.code, data=answer.error.data)
+                if answer is None or answer.id != self._number:
+                    heard(line)
+                else:
+                    return answer.result
+
+    def tell(self, method: str, params: dict[str, Any], *, within_s: float) -> None:
+        """Ask for something and wait for no answer. Raise OSError."""
+        self._number += 1
+        asked = {"jsonrpc": "2.0", "method": method, "params": params, "id": self._number}
+        self._socket.settimeout(_left(time.monotonic() + within_s))
+        self._socket.sendall(msgspec.json.encode(asked) + b"\n")
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+
+def _left(deadline: float) -> float | None:
+    """Return how long a wait may take; None for one without end."""
+    return None if deadline == math.inf else max(0.001, deadline - time.monotonic())
+
+
+def _answer(line: bytes) -> _Answer | None:
+    """Return an answer; None if a line is something else, such as an update."""
+    try:
+        return _answers.decode(line)
+    except msgspec.MsgspecError:
+        return None

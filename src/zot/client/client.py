@@ -1,0 +1,320 @@
+"""A client of the daemon, which comes back by itself when the connection breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Self, TypeAlias, TypeVar
+
+import msgspec
+
+from zot.client.client_line import Line, LocalLine, WebLine
+from zot.client.session import SETTLE_S, ClientSession
+from zot.config.paths import find_socket
+from zot.errors import AgentError, ConfigError, ConnectionLost, Unforeseen
+from zot.learned import learned
+from zot.version import __version__
+from zot.wire import daemon_server as server
+from zot.wire import daemon_types as session
+from zot.wire.daemon_client import Answer, DaemonPeer
+from zot.wire.daemon_listening import Listener
+
+Opening: TypeAlias = Callable[[], Awaitable[Line]]
+T = TypeVar("T")
+log = logging.getLogger("zot")
+
+#: How long a broken connection is tried again, and how long an answer may take, unless somebody says otherwise.
+RECONNECT_S = 30.0
+ANSWER_S = 30.0
+#: How long we wait before we try again: first, and at most.
+_FIRST_PAUSE_S = 0.02
+_LAST_PAUSE_S = 2.0
+#: With so many events that nobody has taken, no more are read.
+_MAX_UNREAD = 10_000
+
+
+class Client:
+    """A connection to the daemon. Use it in ``async with Client.connect() as client``.
+
+    When the connection breaks, it is made again, and who follows a session misses nothing and hears nothing twice. If
+    that fails for ``reconnect_s``, everything that waits raises ConnectionLost. What is asked must be answered within
+    ``answer_s``, except what takes as long as a model does. A prompt that was sent when the connection broke is looked
+    for in the session. If that is at rest, and for ``settle_s``, twice, there is no trace of it, PromptLost is raised.
+    """
+
+    def __init__(
+        self,
+        opening: Opening,
+        *,
+        reconnect_s: float = RECONNECT_S,
+        answer_s: float = ANSWER_S,
+        settle_s: float = SETTLE_S,
+    ) -> None:
+        self._opening = opening
+        self._reconnect_s = reconnect_s
+        self._answer_s = answer_s
+        self._settle_s = settle_s
+        self._peer = DaemonPeer(name="zot", version=__version__)
+        self._owner: asyncio.Task[None] | None = None
+        self._problem: AgentError | None = None
+        self._refusal: AgentError | None = None
+        #: Set when the daemon has greeted us once, or will not.
+        self._settled = asyncio.Event()
+        #: Until when another connection is tried; None while there is one.
+        self._patient_until: float | None = None
+        self._to_send = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._listeners: set[Listener] = set()
+
+    @classmethod
+    def connect(
+        cls,
+        *,
+        socket: str | None = None,
+        url: str | None = None,
+        token: str | None = None,
+        config_dir: str | None = None,
+        reconnect_s: float = RECONNECT_S,
+        answer_s: float = ANSWER_S,
+        settle_s: float = SETTLE_S,
+        wait_s: float = 0.0,
+        env: Mapping[str, str] = os.environ,
+    ) -> Client:
+        """Return a client of the daemon at ``socket``, at ``url`` (a WebSocket), or where it usually is.
+
+        Whoever has just started a daemon on this machine says with ``wait_s`` how long that may take.
+        Raise ConfigError if that is nowhere.
+        """
+        if url is not None and socket is not None:
+            raise ConfigError("say a socket or a url, not both")
+
+        async def open_web() -> Line:
+            assert url is not None
+            return await WebLine.open(url, token, answer_s)
+
+        async def open_local() -> Line:
+            nonlocal wait_s
+            first_s, wait_s = wait_s, 0.0
+            return await LocalLine.open(path, answer_s, wait_s=first_s)
+
+        path = "" if url is not None else find_socket(env, socket=socket, config_dir=config_dir)
+        opening = open_local if url is None else open_web
+        return cls(opening, reconnect_s=reconnect_s, answer_s=answer_s, settle_s=settle_s)
+
+    async def __aenter__(self) -> Self:
+        """Connect and greet. Raise ConnectionLost if there is no daemon; only one that is starting is waited for."""
+        try:
+            line = await self._opening()
+        except OSError as problem:
+            where = f" at {problem.filename}" if problem.filename else ""
+            if isinstance(problem, PermissionError):
+                raise ConnectionLost(f"the daemon{where} cannot be used: {problem.strerror}") from problem
+            raise ConnectionLost(f"there is no daemon{where}: {problem.strerror or problem}") from problem
+        self._peer.refused, self._peer.wake = self._refuse, self._to_send.set
+        self._owner = asyncio.create_task(self._keep(line), name="zot client")
+        try:
+            await self._settled.wait()
+            self.check()
+        except BaseException:  # Nobody will leave what was not entered.
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Hang up. What waits raises ConnectionLost; turns go on in the daemon. Any number of times."""
+        if self._owner is not None:
+            self._owner.cancel()
+            await asyncio.wait({self._owner})
+        self._give_up(ConnectionLost("this client has been closed"))
+
+    # What can be asked.
+
+    async def call(self, method: str, params: Mapping[str, Any] | None = None, *, within_s: float | None = None) -> Any:
+        """Return the result of any method, as it was written. Raise RpcError, ConnectionLost, TimeoutError."""
+        return await self.ask(method, dict(params or {}), Any, within_s=within_s or self._answer_s)
+
+    async def sessions(self, query: str = "", *, limit: int | None = None) -> tuple[session.SessionEntry, ...]:
+        """Return the sessions, the latest first; with ``query``, those in which these words were said."""
+        asked = {"query": query or None, "limit": limit}
+        return (await self.ask("session/list", asked, session.Sessions)).sessions
+
+    async def agents(self) -> tuple[server.AgentEntry, ...]:
+        """Return the agents that sessions can be made of."""
+        return (await self.ask("agents/list", {}, server.Agents)).agents
+
+    async def status(self) -> server.Status:
+        """Return what the daemon is and which sessions are live."""
+        return await self.ask("status", {}, server.Status)
+
+    async def session(
+        self, session_id: str | None = None, agent: str = "default", cwd: str | None = None
+    ) -> ClientSession:
+        """Return a session: the one of this id, or a new one. ``cwd`` is where a new one works. Raise RpcError."""
+        asked = {"agentAlias": agent, "sessionId": session_id or _new_id(), "cwd": cwd}
+        # By its name it is made once, however often that is asked for.
+        opened = await self.ask("session/new", asked, session.Opened, is_repeatable=True)
+        return await self.attach(opened.session_id)
+
+    async def attach(self, session_id: str) -> ClientSession:
+        """Return a session that exists, as it is. Raise RpcError."""
+        attached = await self._answered(
+            lambda answered: self._peer.attach(session_id, None, answered), session.Attached, self._answer_s
+        )
+        return ClientSession(self, attached, settle_s=self._settle_s)
+
+    # What sessions need.
+
+    @property
+    def is_connected(self) -> bool:
+        """True while the daemon can be spoken to; otherwise what is asked waits for another connection."""
+        return self._peer.greeting is not None
+
+    @property
+    def peer(self) -> DaemonPeer:
+        """What was asked and is followed."""
+        return self._peer
+
+    async def ask(
+        self,
+        method: str,
+        params: Any,
+        kind: type[T],
+        *,
+        within_s: float | None = -1.0,
+        is_repeatable: bool | None = None,
+    ) -> T:
+        """Return the result of a method as ``kind``; ``within_s`` None takes as long as it takes."""
+        limit = self._answer_s if within_s == -1.0 else within_s
+        return await self._answered(
+            lambda answered: self._peer.ask(method, params, answered, is_repeatable=is_repeatable), kind, limit
+        )
+
+    def check(self) -> None:
+        """Raise what keeps it from working at all."""
+        if self._problem is not None:
+            raise self._problem
+        if self._owner is None:
+            raise ConfigError("a Client is used in `async with`: that connects it")
+
+    def hear(self, session_id: str, listener: Listener) -> None:
+        """Let somebody hear a session. As long as too much is unread, nothing more is read from the daemon."""
+        self._listeners.add(listener)
+        self._peer.listen(session_id, listener)
+
+    def leave(self, session_id: str, listener: Listener) -> None:
+        """Let it hear nothing more."""
+        self._listeners.discard(listener)
+        self._peer.leave(session_id, listener)
+        self.make_room()
+
+    def make_room(self) -> None:
+        """Somebody has read."""
+        if not self._room.is_set() and all(len(listener.unread) < _MAX_UNREAD for listener in self._listeners):
+            self._room.set()
+
+    # The connection.
+
+    async def _answered(
+        self, ask: Callable[[Callable[[Answer], None]], int], kind: type[T], within_s: float | None
+    ) -> T:
+        self.check()
+        waits: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        number = ask(lambda answer: None if waits.done() else waits.set_result(answer))
+        try:
+            async with asyncio.timeout(within_s):
+                answer = await waits
+        finally:
+            self._peer.forget(number)
+        if isinstance(answer, AgentError):
+            raise answer
+        return msgspec.json.decode(answer, type=learned(kind))
+
+    async def _keep(self, line: Line) -> None:
+        """Converse on one connection after the other, until there is none."""
+        try:
+            while True:
+                why = await self._converse(line)
+                self._peer.broken()
+                if not self._settled.is_set():
+                    raise self._refusal or ConnectionLost(f"the daemon did not greet us: {why}")
+                line = await self._reconnected(why)
+        except AgentError as problem:
+            self._give_up(problem)
+        except Exception as problem:  # The outermost boundary: whoever waits would wait for ever.
+            log.exception("unexpected error in a client of the daemon")
+            self._give_up(Unforeseen(f"what the daemon says cannot be understood ({type(problem).__name__})"))
+
+    async def _converse(self, line: Line) -> str:
+        """Talk until the connection breaks; return why it did."""
+        self._peer.connected()
+        why = "the daemon hung up"
+        try:
+            async with asyncio.TaskGroup() as group:
+                writing = group.create_task(self._write(line), name="zot client writing")
+                await self._read(line)
+                writing.cancel()
+        except* OSError as problems:
+            why = str(problems.exceptions[0]) or "no answer in time"
+        finally:
+            line.close()
+        return why
+
+    async def _read(self, line: Line) -> None:
+        while self._refusal is None:
+            async with asyncio.timeout(self._answer_s if self._peer.greeting is None else None):
+                data = await line.receive()
+            if not data:
+                return
+            self._peer.feed(data)
+            if self._peer.greeting is not None:
+                self._patient_until = None
+                self._settled.set()
+            if any(len(listener.unread) >= _MAX_UNREAD for listener in self._listeners):
+                self._room.clear()
+            await self._room.wait()
+
+    async def _write(self, line: Line) -> None:
+        while True:
+            self._to_send.clear()
+            if data := self._peer.taken():
+                await line.send(data)
+            else:
+                await self._to_send.wait()
+
+    async def _reconnected(self, why: str) -> Line:
+        """Return another connection. Raise ConnectionLost when that has failed for too long."""
+        pause_s = _FIRST_PAUSE_S
+        self._patient_until = self._patient_until or time.monotonic() + self._reconnect_s
+        while self._refusal is None:
+            left_s = self._patient_until - time.monotonic()
+            if left_s <= 0:
+                raise ConnectionLost(f"the connection to the daemon is lost: {why}")
+            await asyncio.sleep(min(left_s, pause_s * random.uniform(0.5, 1.0)))
+            try:
+                return await self._opening()
+            except OSError as problem:
+                why, pause_s = str(problem), min(_LAST_PAUSE_S, 2 * pause_s)
+        raise self._refusal
+
+    def _refuse(self, problem: AgentError) -> None:
+        if not isinstance(problem, ConnectionLost):
+            self._refusal = problem
+
+    def _give_up(self, problem: AgentError) -> None:
+        self._problem = self._problem or problem
+        self._peer.give_up(problem)
+        self._room.set()
+        self._settled.set()
+
+
+def _new_id() -> str:
+    """Return a name for a session, so that one that was perhaps made can be asked for again."""
+    return f"{time.strftime('%Y-%m-%d', time.gmtime())}-{os.urandom(4).hex()}"

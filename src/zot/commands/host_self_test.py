@@ -1,0 +1,98 @@
+"""Could a request be answered? What `zot host --self-test` looks at. No model is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import msgspec
+
+from zot.config.config import Config, agent_names, resolve
+from zot.config.vendors import VENDORS
+from zot.errors import AgentError, ConfigError, KeyMissing, UserError
+from zot.runtime.open import check, check_journal, check_settings
+from zot.runtime.providers import unused_key
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that was looked at. ``detail`` says what was found, or what is wrong."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+class Report(msgspec.Struct, frozen=True):
+    """All of them. ``missing_required_env`` names variables of which one must be set."""
+
+    ok: bool
+    status: Literal["PASS", "FAIL"]
+    provider: str
+    model: str
+    missing_required_env: tuple[str, ...]
+    checks: tuple[Check, ...]
+
+
+def examine(problem: ConfigError | None, settings: Mapping[str, Any]) -> Report:
+    """Look at the configuration, the model and its key, and the journal. ``problem`` is one of the flags.
+
+    All agents are looked at. The report names what the default one uses.
+    """
+    agents: dict[str, Config] = {}
+    model, missing = "", ""
+
+    def configured() -> str:
+        if problem is not None:
+            raise problem
+        for name in agent_names(settings):
+            with _named(name):
+                config = resolve({**settings, "agent": name})
+                check_settings(config)
+                agents[name] = config
+        return "the flags and the file make sense"
+
+    def chosen() -> str:
+        nonlocal model, missing
+        remarks: list[str] = []
+        for name, config in agents.items():
+            with _named(name):
+                try:
+                    used = check(config)
+                except KeyMissing:
+                    missing = config.provider
+                    raise
+                if remark := unused_key(config):
+                    remarks.append(remark if name == "default" else f"agent {name!r}: {remark}")
+            model = model or used
+        return "; ".join((f"{agents['default'].provider}, {model}", *dict.fromkeys(remarks)))
+
+    def kept() -> str:
+        return asyncio.run(check_journal(agents["default"]))
+
+    checks = [_looked("configuration", configured)]
+    if checks[0].ok:
+        checks += [_looked("provider", chosen), _looked("journal", kept)]
+    ok = all(one.ok for one in checks)
+    provider = agents["default"].provider if "default" in agents else settings.get("provider", "")
+    needed = VENDORS[missing].key_names if missing else ()
+    return Report(ok, "PASS" if ok else "FAIL", provider, model, tuple(needed), tuple(checks))
+
+
+@contextmanager
+def _named(agent: str) -> Iterator[None]:
+    """Say whose problem it is, if it is not that of the default agent."""
+    try:
+        yield
+    except KeyMissing as problem:
+        raise problem if agent == "default" else KeyMissing(f"agent {agent!r}: {problem}") from None
+    except UserError as problem:
+        raise problem if agent == "default" else ConfigError(f"agent {agent!r}: {problem}") from None
+
+
+def _looked(name: str, look: Callable[[], str]) -> Check:
+    try:
+        return Check(name, True, look())
+    except AgentError as problem:
+        return Check(name, False, str(problem))

@@ -1,0 +1,104 @@
+"""What a command with subcommands was asked, how it answers, and which session is meant."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from zot.errors import ConfigError, NoSuchSession, UserError
+from zot.ui.readable import escaped, one_line
+
+if TYPE_CHECKING:  # Not every command needs the journal.
+    from zot.journal.look import Look
+    from zot.journal.queries import SessionRecord
+
+#: How many sessions are named when an abbreviation fits several.
+_NAMED = 5
+
+
+class Request(msgspec.Struct, frozen=True):
+    """The words behind the subcommand, and what the flags say."""
+
+    words: Sequence[str]
+    settings: Mapping[str, Any]
+
+    @property
+    def json(self) -> bool:
+        """True if programs will read the answer."""
+        return bool(self.settings.get("json"))
+
+
+def write(text: str) -> None:
+    """Write to standard output, whatever the locale says."""
+    write_bytes(text.encode("utf-8", "replace"))
+
+
+def write_bytes(data: bytes) -> None:
+    """Write to standard output, if there is one."""
+    if sys.stdout is not None:
+        sys.stdout.buffer.write(data)
+
+
+def write_json(value: object) -> None:
+    """Write a line of JSON. What is no character, as in an id that is no UTF-8, is an escape that can be read back."""
+    try:
+        line = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        import json
+
+        text = json.dumps(msgspec.to_builtins(value), ensure_ascii=False, separators=(",", ":"))
+        line = text.encode("utf-8", "backslashreplace")
+    write_bytes(line + b"\n")
+
+
+def remark(text: str) -> None:
+    """Say something beside the answer."""
+    sys.stderr.write(f"zot: {escaped(text)}\n")
+
+
+def aligned(rows: Iterable[Sequence[str]]) -> str:
+    """Return rows of equally many cells as lines of a table."""
+    table = [*rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    padded = ((cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in table)
+    return "".join("  ".join(cells).rstrip() + "\n" for cells in padded)
+
+
+def confirmed(question: str, request: Request) -> bool:
+    """True if a person agrees, or has agreed beforehand with --yes."""
+    if request.settings.get("yes"):
+        return True
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    try:
+        answer = input()
+    except (EOFError, UnicodeDecodeError, RuntimeError):  # the end, no text, or no standard input at all
+        answer = ""
+        sys.stderr.write("\n")
+    return answer.strip().lower() in ("y", "yes")
+
+
+async def chosen(journal: Look, name: str) -> SessionRecord:
+    """Return the session with this id, or the only one whose id begins so. Raise NoSuchSession, UserError."""
+    sessions = await journal.sessions()
+    found = [session for session in sessions if session.id == name]
+    found = found or [session for session in sessions if name and session.id.startswith(name)]
+    if not found:
+        raise NoSuchSession(f"there is no session {name!r}; zot sessions list --all shows those that there are")
+    if len(found) > 1:
+        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        names = ", ".join(one_line(session.id, 80) for session in found[:_NAMED])
+        raise UserError(f"{name!r} is the beginning of several sessions: {names}{more}")
+    return found[0]
+
+
+def directory(path: str | None) -> str:
+    """Return a directory as sessions name it. Raise ConfigError if there is none."""
+    try:
+        return os.path.abspath(path or os.getcwd())
+    except FileNotFoundError:
+        raise ConfigError("the current directory no longer exists") from None

@@ -1,0 +1,132 @@
+"""`$ZOT_HOME/auth.json`: the keys that `zot login` stored, and the commands that print one."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from functools import partial
+
+import msgspec
+
+from zot.errors import ConfigError, MalformedFile
+from zot.files import decoded, load
+from zot.learned import learned
+
+FILE_NAME = "auth.json"
+_OTHERS = 0o077
+_MAX_BYTES = 1024 * 1024
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is stored for one provider. If it has a key and a command, the key counts.
+
+    It is for the server at ``base_url``, and for no other; without one, for the vendor's own.
+    """
+
+    key: str = ""
+    command: str = ""
+    base_url: str = ""
+
+    def __repr__(self) -> str:
+        """Say what kind it is, and nothing else."""
+        return f"Entry({'key' if self.key else 'command' if self.command else 'empty'})"
+
+
+def stored(home: str, provider: str) -> Entry | None:
+    """Return what is stored for ``provider``. Raise ConfigError if the file is damaged or open to others."""
+    raw = _read(path_in(home)).get(provider)
+    return None if raw is None else _entry(home, provider, raw)
+
+
+def check(home: str) -> tuple[str, ...] | None:
+    """Return for whom something is stored, None if there is no such file. Raise ConfigError as `stored` does."""
+    path = path_in(home)
+    return tuple(_read(path)) if os.path.lexists(path) else None
+
+
+def addresses(home: str) -> dict[str, str]:
+    """Return the providers that have a usable entry, with its ``base_url``. Raise ConfigError as `stored` does."""
+    found = {}
+    for provider, raw in _read(path_in(home)).items():
+        try:
+            found[provider] = _entry(home, provider, raw).base_url
+        except ConfigError:
+            continue
+    return found
+
+
+def store(home: str, provider: str, entry: Entry) -> None:
+    """Store an entry in place of the provider's old one; those of others stay as they are. Raise ConfigError."""
+    from zot.private import exclusive
+
+    with exclusive(home):
+        _write(path_in(home), {**_read(path_in(home)), provider: msgspec.Raw(msgspec.json.encode(entry))})
+
+
+def remove(home: str, provider: str) -> bool:
+    """Forget what is stored for ``provider``; False if nothing was. Raise ConfigError."""
+    if not os.path.lexists(path_in(home)):
+        return False
+    from zot.private import exclusive
+
+    with exclusive(home):
+        entries = _read(path_in(home))
+        if entries.pop(provider, None) is None:
+            return False
+        _write(path_in(home), entries)
+    return True
+
+
+def path_in(home: str) -> str:
+    """Return where the file is, whether or not it exists."""
+    return os.path.join(home, FILE_NAME)
+
+
+def _read(path: str) -> dict[str, msgspec.Raw]:
+    """Return the entries as they stand there: fields of a newer zot must survive a change."""
+    try:
+        return load(path, _entries, check=partial(_check_private, path), max_bytes=_MAX_BYTES)
+    except FileNotFoundError:
+        return {}
+    except MalformedFile:
+        # Without the decoder's reason: it might quote a piece of a key.
+        raise ConfigError(f'{path} is damaged: it must be like {{"anthropic": {{"key": "..."}}}}') from None
+
+
+def _entries(data: bytes) -> dict[str, msgspec.Raw]:
+    return msgspec.json.decode(data or b"{}", type=dict[str, msgspec.Raw])
+
+
+def _entry(home: str, provider: str, raw: msgspec.Raw) -> Entry:
+    try:
+        entry = decoded(bytes(raw), _stored_entry, path_in(home))
+    except MalformedFile:
+        entry = Entry()
+    if not (entry.key or entry.command):
+        raise ConfigError(
+            f'{path_in(home)}: the entry for {provider} has neither "key" nor "command"; try: zot login {provider}'
+        )
+    return entry
+
+
+def _stored_entry(data: bytes) -> Entry:
+    return msgspec.json.decode(data, type=learned(Entry))
+
+
+def _check_private(path: str, about: os.stat_result) -> None:
+    if not stat.S_ISREG(about.st_mode):
+        raise ConfigError(f"{path} is not a file, so no key is taken from it")
+    if about.st_uid != os.geteuid():
+        raise ConfigError(f"{path} belongs to another user, so no key is taken from it")
+    if about.st_mode & _OTHERS:
+        raise ConfigError(
+            f"{path} is open to others (mode {stat.S_IMODE(about.st_mode):04o}), so no key is taken from it; "
+            f"try: chmod 600 {path}"
+        )
+
+
+def _write(path: str, entries: Mapping[str, msgspec.Raw]) -> None:
+    from zot.private import replace_file
+
+    replace_file(path, msgspec.json.format(msgspec.json.encode(entries), indent=2) + b"\n")

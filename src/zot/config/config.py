@@ -1,0 +1,438 @@
+"""Files, environment and flags become one frozen Config."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
+
+from zot.config.flags import DeadlineName, Flag, Seconds, choice, dollars, positive, seconds, switch
+from zot.config.vendors import KEY_NAMES, VENDORS, ApiName, same_address
+from zot.errors import ConfigError, NoSuchAgent, UsageError
+from zot.learned import learned
+
+#: Names that never reach a tool or an extension: our token, and the keys of all providers.
+SECRET_NAMES = frozenset({"ZOTCORE_RPC_TOKEN", "ANTHROPIC_AUTH_TOKEN"}) | KEY_NAMES
+
+#: Names of addresses that we use ourselves, and that may have a user name and password in them.
+PROXY_NAMES = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
+_ADDRESS_NAMES = frozenset(name for vendor in VENDORS.values() for name in vendor.base_url_names)
+
+#: Who answers if nobody else was asked for.
+DEFAULT_AGENT = "default"
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a Runtime is to work. Every field has a sensible default; None means "as usual"."""
+
+    agent: str = DEFAULT_AGENT
+    provider: str = "anthropic"
+    model: str | None = None
+    api_key: str | None = None
+    base_url: str | None = None
+    api: ApiName | None = None
+    cwd: str | None = None
+    system_prompt: str | None = None
+    append_system_prompt: tuple[str, ...] = ()
+    no_instructions: bool = False
+    reasoning: Literal["off", "low", "medium", "high"] = "off"
+    max_steps: Annotated[int, msgspec.Meta(ge=1)] = 50
+    max_cost: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    max_tokens_total: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    auto_compact: bool | None = None
+    compact_at: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    output_schema: str | None = None
+    tools: tuple[str, ...] | None = None
+    policy: tuple[str, ...] = ()
+    approval_timeout_s: Seconds = 120.0
+    approvals: bool = False
+    lock: bool = False
+    skills: tuple[str, ...] = ()
+    no_skill: bool = False
+    trust_project: bool = False
+    ext: tuple[str, ...] = ()
+    no_ext: bool = False
+    unsandboxed_ext: bool = False
+    ext_deadlines: dict[DeadlineName, Seconds] = {}
+    session: str | None = None
+    journal: str | None = None
+    private: tuple[str, ...] = ()
+    data: str | None = None
+    script: str | None = None
+    record: str | None = None
+    replay: str | None = None
+    replay_paced: bool = False
+    replay_checked: bool = False
+    frozen_time: str | None = None
+    env: Mapping[str, str] | None = None
+
+    def __repr__(self) -> str:
+        """Say what is set, without the secrets."""
+        hidden = ("env", "api_key", "base_url" if "@" in (self.base_url or "") else "")
+        pairs = ((name, getattr(self, name)) for name in self.__struct_fields__ if name not in hidden)
+        return f"Config({', '.join(f'{name}={value!r}' for name, value in pairs)})"
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The environment to work in: the one given, else the process's own."""
+        return os.environ if self.env is None else self.env
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _deadline(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    if name not in get_args(DeadlineName):
+        raise ValueError(f"there is no deadline {name!r}; there are: {', '.join(get_args(DeadlineName))}")
+    return name, seconds(value)
+
+
+def _provider(text: str) -> str:
+    if text not in VENDORS:
+        raise ValueError(f"unknown provider {text!r}; known: {', '.join(sorted(VENDORS))}")
+    return text
+
+
+def _rule(text: str) -> str:
+    from zot.config.policy import Rule  # Only who has one waits for it.
+
+    try:
+        Rule.parse(text)
+    except ConfigError as problem:
+        raise ValueError(str(problem)) from None
+    return text
+
+
+#: The flags of every command that runs an agent.
+AGENT_FLAGS: Sequence[Flag] = (
+    Flag("--agent", "the agent that config.toml describes as [agents.NAME]", value="NAME"),
+    Flag("--provider", "the model service; without it the first that has a key. `lab` needs none, and no network",
+         value="NAME", parse=_provider),
+    Flag("--model", "the model", value="ID"),
+    Flag("--api-key", "the key; better set the service's variable: arguments are visible to others", value="KEY"),
+    Flag("--base-url", "another server that speaks the provider's API", value="URL"),
+    Flag("--api", "through which API, where a provider has several: anthropic, responses, chat, gemini", value="NAME",
+         parse=choice("anthropic", "responses", "chat", "gemini")),
+    Flag("--cwd", "where the tools work", value="DIR"),
+    Flag("--system-prompt", "instead of zot's own", value="TEXT"),
+    Flag("--append-system-prompt", "after the system prompt", value="TEXT", many=True),
+    Flag("--no-instructions", "do not read AGENTS.md files"),
+    Flag("--reasoning", "how much the model thinks: off, low, medium, high", value="LEVEL",
+         parse=choice("off", "low", "medium", "high")),
+    Flag("--output-schema", "a JSON Schema that the answer must fit", value="FILE"),
+    Flag("--max-steps", "model calls per prompt, at most (50)", value="N", parse=positive),
+    Flag("--max-cost", "ask the model no more once the session has cost so much", value="USD", parse=dollars),
+    Flag("--max-tokens-total", "the same, by tokens: input, output and cache together", value="N", parse=positive),
+    Flag("--auto-compact", "make room by itself when the conversation would not fit: on, off", value="ON|OFF",
+         parse=switch),
+    Flag("--compact-at", "make room already from so many tokens on", value="TOKENS", parse=positive),
+    Flag("--tools", "exactly these tools", value="A,B", parse=_names),
+    Flag("--no-tools", "no tools at all"),
+    Flag("--policy", "TOOL[:PATTERN]=allow, deny or ask; the first rule that matches decides", value="RULE", many=True,
+         parse=_rule),
+    Flag("--approval-timeout", "how long a person has to answer (120)", value="SECONDS", parse=seconds,
+         setting="approval_timeout_s"),
+    Flag("--lock", "keep the tools inside the directory; bash needs bubblewrap for it"),
+    Flag("--skill", "a directory with a SKILL.md", value="DIR", many=True, setting="skills"),
+    Flag("--trust-project", "use the skills and extensions of the directory without having been asked"),
+    Flag("--ext", "a directory with an extension.json", value="DIR", short="-e", many=True),
+    Flag("--ext-deadline", "how long an extension may take, such as tool=120 or intercept=2", value="NAME=SECONDS",
+         parse=_deadline, many=True, setting="ext_deadlines"),
+    Flag("--unsandboxed-ext", "run extensions that declare permissions also where there is no bubblewrap"),
+    Flag("--script", "the script that `--provider lab` plays", value="FILE"),
+    Flag("--record", "save what is asked of the provider and what it streams", value="FILE"),
+    Flag("--replay", "the recording that `--provider lab` plays", value="FILE"),
+    Flag("--replay-paced", "at the pace at which it was recorded, not at full speed"),
+    Flag("--replay-checked", "refuse requests that are not the recorded ones, and say where they differ"),
+    Flag("--frozen-time", "events tell this time, a millisecond more each; for tests", value="TIME"),
+    Flag("--config-dir", "where config.toml is", value="DIR"),
+    Flag("--no-ext", "do not look for extensions"),
+    Flag("--no-extensions", "the same", setting="no_ext"),
+    Flag("--no-skill", "no skills"),
+    Flag("--no-skills", "the same", setting="no_skill"),
+    Flag("--session", "keep the conversation under this name; one that exists goes on", value="ID"),
+    Flag("--no-session", "keep nothing"),
+)  # fmt: skip
+
+#: How one prompt says which conversation it belongs to; `zot rpc` takes them, and pays no attention.
+RESUME_FLAGS: Sequence[Flag] = (
+    Flag("--continue", "go on with the newest session of the directory", short="-c"),
+    Flag("--resume", "go on with this session; without an id as --continue", value="[ID]", short="-r"),
+)
+
+#: Flags that the original zot takes and that have no effect here, each with the reason.
+FOREIGN_FLAGS: Sequence[Flag] = (
+    Flag("--with-skills", "skills are used unless --no-skill is given"),
+    Flag("--with-skill", "skills are used unless --no-skill is given"),
+    Flag("--no-yolo", "no confirmation is asked for; --policy says what tools may do"),
+    Flag("--list-models", "zot models lists them"),
+)
+
+
+def ignore_foreign(settings: dict[str, Any]) -> None:
+    """Take the foreign flags out of ``settings``, and name each on standard error."""
+    for flag in FOREIGN_FLAGS:
+        if settings.pop(flag.key, False) and sys.stderr is not None:
+            sys.stderr.write(f"zot: {flag.name} has no effect: {flag.help}\n")
+
+
+def resolve(settings: Mapping[str, Any], env: Mapping[str, str] | None = None, *, or_default: bool = False) -> Config:
+    """Return the Config that flags, environment and files make together; a flag wins over a file.
+
+    The setting ``agent`` names the table of config.toml that counts. One that is not there is an error; or it means
+    the default, and is logged, if that is said with ``or_default``.
+
+    Raise NoSuchAgent, or ConfigError with the file and field that is wrong.
+    """
+    agent: str = settings.get("agent", DEFAULT_AGENT)
+    tables = _tables(config_directory(settings, env))
+    if agent not in tables and agent != DEFAULT_AGENT:
+        if not or_default:
+            raise no_such_agent(agent, dict.fromkeys((DEFAULT_AGENT, *tables)))
+        import logging
+
+        logging.getLogger("zot").warning("there is no agent %r in config.toml: the default one answers", agent)
+        agent = DEFAULT_AGENT
+    return combined({**settings, "agent": agent}, tables.get(agent, {}), env)
+
+
+def combined(settings: Mapping[str, Any], stored: Mapping[str, Any], env: Mapping[str, str] | None) -> Config:
+    """Return the Config that ``settings`` make with what a file has ``stored``. Raise UsageError."""
+    given = {name: value for name, value in settings.items() if name != "config_dir"}
+    if given.pop("no_tools", False):
+        given["tools"] = ()
+    if (deadlines := given.get("ext_deadlines")) is not None:
+        given["ext_deadlines"] = dict(deadlines)
+    if given.get("session") == "":
+        raise UsageError("--session needs a name, and this one is empty")
+    if given.pop("no_session", False) and "session" in given:
+        raise UsageError("--session and --no-session exclude each other")
+    environment = os.environ if env is None else env
+    kept = fitting(stored, given, environment)
+    if given.get("provider") is None and kept.get("provider") is None:
+        given["provider"] = _unnamed({**kept, **given}, environment)
+    if (cwd := kept.get("cwd", "")).startswith("~/"):
+        kept["cwd"] = os.path.join(environment.get("HOME") or "/", cwd[2:])
+    # What the file says still holds where no flag says otherwise.
+    given["policy"] = (*given.get("policy", ()), *stored.get("policy", ()))
+    return Config(**{**kept, **given}, env=env)
+
+
+def agent_names(settings: Mapping[str, Any], env: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return the agents that may be asked for, the default one first. Raise ConfigError."""
+    return tuple(dict.fromkeys((DEFAULT_AGENT, *_tables(config_directory(settings, env)))))
+
+
+def no_such_agent(agent: str, known: Iterable[str]) -> NoSuchAgent:
+    """Return the error that says who could be asked for."""
+    names = ", ".join(name if name.isprintable() else repr(name) for name in known)
+    return NoSuchAgent(f"there is no agent {agent!r} in config.toml; there are: {names}")
+
+
+def config_directory(settings: Mapping[str, Any], env: Mapping[str, str] | None = None) -> str | None:
+    """Return where config.toml is looked for; None if there is no such place. Raise ConfigError."""
+    named: str | None = settings.get("config_dir")
+    if named is not None and not os.path.isdir(named):
+        raise ConfigError(f"--config-dir {named}: no such directory")
+    return named or zot_home(os.environ if env is None else env)
+
+
+def _tables(directory: str | None) -> Mapping[str, Mapping[str, Any]]:
+    """Return what the file says of each agent. Raise ConfigError."""
+    if directory is None or not os.path.lexists(os.path.join(directory, "config.toml")):
+        return {}  # Most have none, and do not wait for what would read it.
+    from zot.config.file import read
+
+    return {name: table.settings for name, table in read(directory).agents.items()}
+
+
+def fitting(stored: Mapping[str, Any], given: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
+    """Return what of the file's settings goes with what was given: a model and an address belong to their provider."""
+    named: str | None = given.get("provider")
+    if named is None or named == (stored.get("provider") or _unnamed(stored, env)):
+        return dict(stored)
+    return {name: value for name, value in stored.items() if name not in ("model", "base_url", "api")}
+
+
+def _unnamed(settings: Mapping[str, Any], env: Mapping[str, str]) -> str:
+    """Return the provider that ``settings`` mean which name none: a key, an address and an API are Anthropic's."""
+    is_tied = any(settings.get(name) is not None for name in ("api_key", "base_url", "api"))
+    return Config().provider if is_tied else default_provider(env)
+
+
+def default_provider(env: Mapping[str, str]) -> str:
+    """Return the first provider, in the order of VENDORS, that has a key or another address; else Anthropic.
+
+    Providers that need no key are never a default. A key in auth.json counts at the address that it was stored for.
+    """
+    stored: Mapping[str, str] | None = None
+    for vendor in VENDORS.values():
+        if not vendor.needs_key:
+            continue
+        if any(env.get(name) for name in (*vendor.key_names, *vendor.base_url_names)):
+            return vendor.name
+        if stored is None:
+            stored = _stored_addresses(env)
+        if vendor.name in stored and same_address(stored[vendor.name], vendor.base_url):
+            return vendor.name
+    return Config().provider
+
+
+def _stored_addresses(env: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the providers that auth.json has a key for, with its address. A file that cannot be used has none here:
+    the error comes when a key is looked for.
+    """
+    home = zot_home(env)
+    if home is None or not os.path.lexists(os.path.join(home, "auth.json")):
+        return {}
+    from zot.config.auth_file import addresses
+
+    try:
+        found = addresses(home)
+    except ConfigError:
+        return {}
+    return {name: found[name] or vendor.base_url for name, vendor in VENDORS.items() if name in found}
+
+
+class Given(frozenset[str]):
+    """Names of settings that were given on a command line, which knows how each agent would work with them."""
+
+    settings: Mapping[str, Any]
+
+    def config(self, agent: str) -> Config:
+        """Return how an agent works. Raise NoSuchAgent, ConfigError."""
+        return resolve({**self.settings, "agent": agent})
+
+
+def chosen(settings: Mapping[str, Any]) -> Given:
+    """Return which settings a session must not replace by what it worked with before: those that were given.
+
+    Who names another agent wants its service, its model and its prompt; it works on where it did.
+    """
+    of_agent = ("provider", "model", "reasoning", "system_prompt") if "agent" in settings else ()
+    given = Given((*settings, *of_agent))
+    given.settings = settings
+    return given
+
+
+#: What a session works with and goes on with, unless something else is given.
+RECORDED = ("provider", "model", "reasoning", "cwd")
+
+#: What holds for one provider only: nobody else is asked there, or with that key.
+OF_PROVIDER = ("base_url", "api", "api_key", "script", "replay")
+
+
+def resumed(config: Config, recorded: Mapping[str, str], given: Container[str]) -> Config:
+    """Return ``config`` with what a session was ``recorded`` to work with, except where a setting was ``given``."""
+    taken: dict[str, str | None] = {name: recorded[name] for name in RECORDED if name not in given}
+    if config.provider != recorded["provider"]:  # A model belongs to its provider; so do an address and a key.
+        if "provider" in given:
+            taken.pop("model", None)
+        else:
+            taken |= {name: None for name in OF_PROVIDER if name not in given}
+    return msgspec.structs.replace(config, **taken)
+
+
+TOOL_NAMES = ("bash", "edit", "read", "skill", "write")
+
+
+def tool_names(config: Config) -> tuple[str, ...]:
+    """Return the names of our own tools that are wanted. Raise ConfigError for one that nobody can have."""
+    names = TOOL_NAMES if config.tools is None else config.tools
+    unknown = [name for name in names if name not in TOOL_NAMES]
+    if unknown and not extension_places(config):
+        raise ConfigError(f"unknown tool {unknown[0]!r}; known: {', '.join(TOOL_NAMES)}")
+    return tuple(name for name in names if name in TOOL_NAMES and (name != "skill" or not config.no_skill))
+
+
+def extension_places(config: Config) -> list[str]:
+    """Return where extensions may be: those that were named, and the directories that have some."""
+    if config.no_ext:
+        return list(config.ext)
+    home = zot_home(config.environment)
+    places = [
+        os.path.join(config.cwd or ".", ".zot", "extensions"),
+        *([os.path.join(home, "extensions")] if home else []),
+    ]
+    return [*config.ext, *(place for place in places if _is_place(place))]
+
+
+def _is_place(path: str) -> bool:
+    """Tell if something may be in there: also if nobody can tell."""
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+
+
+def journal_path(config: Config) -> str:
+    """Return where sessions are kept. Raise ConfigError if there is no place for them."""
+    if config.journal is not None:
+        return config.journal
+    home = zot_home(config.environment)
+    if home is None:
+        raise ConfigError("there is no home to keep sessions in: set ZOT_HOME or HOME")
+    return os.path.join(home, "journal.db")
+
+
+def zot_home(env: Mapping[str, str]) -> str | None:
+    """Return where zot keeps its files, whether or not it exists; None if there is no home at all."""
+    if home := env.get("ZOT_HOME"):
+        return home
+    if state := env.get("XDG_STATE_HOME"):
+        return os.path.join(state, "zot")
+    if not (user := env.get("HOME")):
+        return None
+    if sys.platform == "darwin":
+        return os.path.join(user, "Library", "Application Support", "zot")
+    return os.path.join(user, ".local", "state", "zot")
+
+
+def kept_in(config: Config) -> str | None:
+    """Return where what is written while agents work is kept: in zot's home, unless it has a place of its own."""
+    return config.data or zot_home(config.environment)
+
+
+def tool_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment that tools may see: everything but our secrets, and no password in a service's address.
+
+    That of a proxy stays: without it, nothing that a tool runs would reach the network.
+    """
+    return {
+        name: without_userinfo(value) if name in _ADDRESS_NAMES else value
+        for name, value in keyless_environment(env).items()
+    }
+
+
+def keyless_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment that a command of the user's own may see: everything but our keys and our token."""
+    return {name: value for name, value in env.items() if name not in SECRET_NAMES}
+
+
+def without_userinfo(address: str) -> str:
+    """Return an address without a user's name and password."""
+    scheme, separator, rest = address.rpartition("://")
+    return scheme + separator + rest.rpartition("@")[2]
+
+
+def checked(settings: Mapping[str, Any], base: Config | None = None) -> Config:
+    """Return ``base`` with ``settings``. Raise ConfigError if one is unknown or of the wrong type."""
+    if not isinstance(base, Config | None):
+        raise ConfigError("the configuration must be a zot.Config; settings are given by name")
+    fields = {} if base is None else msgspec.structs.asdict(base)
+    if base is None and "provider" not in settings:
+        env = settings.get("env")
+        fields["provider"] = _unnamed(settings, env if isinstance(env, Mapping) else os.environ)
+    paths = {name: os.fspath(value) for name, value in settings.items() if isinstance(value, os.PathLike)}
+    try:
+        return msgspec.convert({**fields, **settings, **paths}, learned(Config))
+    except msgspec.ValidationError as problem:
+        raise ConfigError(str(problem)) from None

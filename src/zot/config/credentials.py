@@ -1,0 +1,76 @@
+"""Where a provider's key comes from: what was given, the environment, `auth.json`, a command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from zot.config.config import zot_home
+from zot.config.vendors import Vendor, same_address
+from zot.errors import ConfigError, KeyMissing
+
+if TYPE_CHECKING:
+    from zot.config.auth_file import Entry
+
+
+class Credential(msgspec.Struct, frozen=True):
+    """A key, or the command that prints it. ``origin`` says where it was found, and is fit to be shown."""
+
+    origin: str
+    key: str = ""
+    command: str = ""
+
+    def __repr__(self) -> str:
+        """Say where it was found, and nothing else."""
+        return f"Credential({self.origin})"
+
+
+def find(vendor: Vendor, given: str | None, env: Mapping[str, str], *, base_url: str = "") -> Credential | None:
+    """Return the key for ``vendor``; None if there is none. Runs no command. Raise ConfigError for an unusable one.
+
+    What was stored goes only to the address for which it was: the vendor's own, unless it was stored with another.
+    """
+    if given:
+        return Credential("--api-key", key=checked(vendor.name, given))
+    name = next((name for name in vendor.key_names if env.get(name)), None)
+    if name is not None:
+        return Credential(name, key=checked(vendor.name, env[name]))
+    entry = _stored(vendor, env)
+    if entry is None or not same_address(base_url or vendor.base_url, entry.base_url or vendor.base_url):
+        return None
+    if entry.key:
+        return Credential("auth.json", key=checked(vendor.name, entry.key))
+    return Credential("a command in auth.json", command=entry.command)
+
+
+def stored_for(vendor: Vendor, env: Mapping[str, str]) -> str:
+    """Return the address for which a key is stored; "" if none is. Raise ConfigError for an unusable file."""
+    entry = _stored(vendor, env)
+    return "" if entry is None else entry.base_url or vendor.base_url
+
+
+def missing(vendor: Vendor, env: Mapping[str, str]) -> KeyMissing:
+    """Return the error that says how to give a key."""
+    other = " at its own address; one is stored, but for another" if stored_for(vendor, env) else ""
+    return KeyMissing(
+        f"no key for {vendor.name}{other}: set {' or '.join(vendor.key_names)}, run `zot login {vendor.name}`, "
+        "or pass --api-key; --provider lab needs none"
+    )
+
+
+def _stored(vendor: Vendor, env: Mapping[str, str]) -> Entry | None:
+    home = zot_home(env)
+    if home is None or not vendor.key_names:
+        return None
+    from zot.config.auth_file import stored
+
+    return stored(home, vendor.name)
+
+
+def checked(provider: str, key: str) -> str:
+    """Return ``key`` if it can be one. Raise ConfigError, which does not quote it."""
+    if not key.isascii() or not key.isprintable():
+        raise ConfigError(f"the key for {provider} has characters that no key has; was it copied whole?")
+    return key

@@ -1,0 +1,183 @@
+"""config.toml: the tables that it may have, read and checked as a whole."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+
+from zot.config.daemon_settings import DaemonSettings
+from zot.config.flags import DeadlineName, Seconds
+from zot.config.vendors import ApiName
+from zot.errors import ConfigError, InvalidConfigFile, MalformedFile
+from zot.learned import learned
+from zot.text import printable
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+FILE_NAME = "config.toml"
+#: How a message of msgspec ends that says where in a table something is wrong.
+_PLACE = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`\Z")
+#: What people look for here and must put elsewhere.
+_ELSEWHERE = {"api_key": "a key does not belong in this file: run `zot login PROVIDER`, or set the provider's variable"}
+
+
+class AgentTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One `[agents.NAME]` table. None is what it does not say."""
+
+    provider: str | None = None
+    model: str | None = None
+    base_url: str | None = None
+    api: ApiName | None = None
+    cwd: str | None = None
+    system_prompt: str | None = None
+    append_system_prompt: tuple[str, ...] | None = None
+    no_instructions: bool | None = None
+    reasoning: Literal["off", "low", "medium", "high"] | None = None
+    max_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    max_cost: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    max_tokens_total: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    auto_compact: bool | None = None
+    compact_at: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    tools: tuple[str, ...] | None = None
+    policy: tuple[str, ...] | None = None
+    approval_timeout_s: Seconds | None = None
+    lock: bool | None = None
+    skills: tuple[str, ...] | None = None
+    no_skill: bool | None = None
+    ext: tuple[str, ...] | None = None
+    no_ext: bool | None = None
+    unsandboxed_ext: bool | None = None
+    ext_deadlines: dict[DeadlineName, Seconds] | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what would mean something else in every process."""
+        if self.cwd is not None and not self.cwd.startswith(("/", "~/")):
+            raise ValueError("expected a path that begins with / or ~/: a file does not know where zot is started")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What it says."""
+        return {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
+
+
+class ConfigFile(msgspec.Struct, frozen=True):
+    """One reading of it. ``path`` is "" if there is no such file."""
+
+    path: str = ""
+    agents: Mapping[str, AgentTable] = {}
+    daemon: DaemonSettings = DaemonSettings()
+    #: What of the daemon it says itself.
+    daemon_names: frozenset[str] = frozenset()
+
+
+def read(directory: str | None, look: Callable[[AgentTable], list[str]] | None = None) -> ConfigFile:
+    """Return what the file in ``directory`` says; there need not be one. ``look`` may find more wrong with an agent.
+
+    Raise InvalidConfigFile with all that is wrong, in whichever table, or ConfigError if it cannot be read.
+    """
+    path = os.path.join(directory or "", FILE_NAME)
+    if directory is None or not os.path.lexists(path):
+        return ConfigFile()
+    found = _parsed(path)
+    problems = _misplaced(found)
+    tables = found.get("agents", {})
+    if not isinstance(tables, dict):
+        problems.append("[agents] is no table: agents are written as [agents.NAME]")
+        tables = {}
+    agents: dict[str, AgentTable] = {}
+    for name, table in tables.items():
+        label = f"[agents.{name}]"
+        agents[name] = _table(label, table, AgentTable, problems)
+        problems += [f"{label} {problem}" for problem in (look(agents[name]) if look is not None else ())]
+    daemon = _table("[daemon]", found.get("daemon", {}), DaemonSettings, problems)
+    if problems:
+        problems = [*map(printable, problems)]  # A name in quotes may have anything in it.
+        raise InvalidConfigFile(f"{path}: {'; '.join(problems)}", path=path, problems=tuple(problems))
+    return ConfigFile(path, agents, daemon, frozenset(found.get("daemon", ())))
+
+
+def _parsed(path: str) -> dict[str, Any]:
+    import tomllib  # Imported lazily: few have a configuration file.
+
+    from zot.files import load
+
+    try:
+        return load(path, lambda data: tomllib.loads(data.decode("utf-8-sig")))
+    except FileNotFoundError as problem:  # a link that leads nowhere, or removed just now
+        raise ConfigError(f"{path}: {problem.strerror}") from None
+    except MalformedFile as problem:
+        raise InvalidConfigFile(str(problem), path=path, problems=(problem.reason,)) from None
+
+
+def _misplaced(found: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with the names outside of all tables."""
+    names = [name for name in found if name not in ("agents", "daemon")]
+    return [
+        f"{name} belongs to an agent: write it below [agents.default]"
+        if name in AgentTable.__struct_fields__
+        else f"{name}: {_unknown(name, ('agents', 'daemon'))}"
+        for name in names
+    ]
+
+
+def _table(label: str, found: object, kind: type[T], problems: list[str]) -> T:
+    """Return a table as ``kind``. What is wrong with it is added to ``problems``; then the table is an empty one."""
+    try:
+        return msgspec.convert(found, learned(kind))
+    except msgspec.ValidationError:
+        pass
+    if not isinstance(found, dict):
+        problems.append(f"{label} is no table")
+        return kind()
+    for name, value in found.items():
+        # One by one, for msgspec stops at the first that is wrong.
+        try:
+            if name in kind.__struct_fields__:
+                msgspec.convert({name: value}, learned(kind))
+            else:
+                problems.append(f"{label} {name}: {_unknown(name, kind.__struct_fields__)}")
+        except msgspec.ValidationError as problem:
+            problems.append(f"{label} {_described(name, str(problem), kind)}")
+    return kind()
+
+
+def _described(name: str, problem: str, kind: type[msgspec.Struct]) -> str:
+    """Return the place in a table, and what is wrong there, in one order whoever found it."""
+    place = _PLACE.search(problem)
+    words = _PLACE.sub("", problem).replace(" | null`", "`")
+    if words.startswith("Invalid enum value"):
+        words += f"; there are: {', '.join(_choices(kind, name))}"
+    return f"{place[1] if place and place[1] else name}: {words[:1].lower()}{words[1:]}"
+
+
+def _choices(kind: type[msgspec.Struct], name: str) -> tuple[str, ...]:
+    """Return what a field may be, or what may be a key in it, where that is one of a few words."""
+    import msgspec.inspect as types
+
+    described = types.type_info(kind)
+    assert isinstance(described, types.StructType)
+    waiting = [field.type for field in described.fields if field.name == name]
+    while waiting:
+        match waiting.pop():
+            case types.LiteralType(values=values):
+                return tuple(map(str, values))
+            case types.UnionType(types=several):
+                waiting += several
+            case types.DictType(key_type=key):
+                waiting.append(key)
+            case _:
+                pass
+    return ()
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    if name in _ELSEWHERE:
+        return _ELSEWHERE[name]
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, [*known], n=1)
+    return f"unknown setting{f'; did you mean {near[0]}?' if near else ''}"

@@ -1,0 +1,217 @@
+"""Skills: instructions for special tasks, in files that the model is told of and loads when it needs them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+
+from zot.errors import ConfigError
+from zot.files import slices
+
+FILE_NAME = "SKILL.md"
+MAX_SKILL_BYTES = 256 * 1024
+MAX_DESCRIPTION_CHARACTERS = 1024
+
+_BUILT_IN = os.path.join(os.path.dirname(__file__), "builtin_skills")
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+_KEY = r"([A-Za-z][\w-]*)\s*:(?:\s+(.*))?"
+# The rest is compiled when it is first needed: our own skills do without, and whoever starts waits for it.
+#: Names of tools, some with a pattern of what they may do.
+_TOOL = r"[^\s,()\[\]]+(?:\([^)]*\))?"
+#: What says that a text follows in the lines below, as they are or folded.
+_BLOCK = r"[|>](?:[+-]?[1-9]?|[1-9][+-])"
+#: A value that is quoted or not, and the comment behind it.
+_COMMENT = r"""^("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^"'].*?)\s+#.*"""
+_ESCAPES = {"n": "\n", "t": "\t"}
+
+
+class SkillFile(msgspec.Struct, frozen=True):
+    """One skill. ``directory`` has the files it speaks of; None for one that comes with zot."""
+
+    name: str
+    description: str
+    body: str
+    directory: str | None = None
+    allowed_tools: tuple[str, ...] = ()
+
+
+class Found(msgspec.Struct, frozen=True):
+    """The skills to offer, the highest in rank first; directories not trusted; and a line for each that is broken."""
+
+    skills: tuple[SkillFile, ...]
+    untrusted: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def discover(*, cwd: str, home: str | None, explicit: Sequence[str] = (), is_trusted: Callable[[str], bool]) -> Found:
+    """Find the skills: those the user named, then the project's in ``cwd``, then those of ``home``, then our own.
+
+    The first of a name wins. Those of a project are not even read unless ``is_trusted`` says so of their directory.
+    Raise ConfigError if one that the user named is broken; others that are, are only reported.
+    """
+    found = [load(directory) for directory in explicit]
+    untrusted: list[str] = []
+    problems: list[str] = []
+    project = _directories(os.path.join(cwd, ".zot", "skills"), problems)
+    of_home = _directories(os.path.join(home, "skills"), problems) if home else []
+    for directory in [*project, *of_home]:
+        try:
+            if directory in of_home or is_trusted(directory):
+                found.append(load(directory))
+            else:
+                untrusted.append(directory)
+        except ConfigError as problem:
+            problems.append(str(problem))
+    found += [
+        msgspec.structs.replace(load(directory), directory=None) for directory in _directories(_BUILT_IN, problems)
+    ]
+    return Found(tuple(_first_of_each_name(found)), tuple(untrusted), tuple(problems))
+
+
+def load(directory: str) -> SkillFile:
+    """Return the skill in ``directory``. Raise ConfigError that names the file and line."""
+    path = os.path.join(os.path.abspath(directory), FILE_NAME)
+    try:
+        data = b"".join(_within(MAX_SKILL_BYTES, slices(path), path))
+    except OSError as problem:
+        raise ConfigError(f"{path}: {problem.strerror}") from None
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as problem:
+        line = data.count(b"\n", 0, problem.start) + 1
+        raise ConfigError(f"{path}:{line}: not UTF-8") from None
+    return msgspec.structs.replace(parse(text, path), directory=os.path.dirname(path))
+
+
+def _within(limit: int, pieces: Iterable[bytes], path: str) -> Iterator[bytes]:
+    for piece in pieces:
+        limit -= len(piece)
+        if limit < 0:
+            raise ConfigError(f"{path}: larger than {MAX_SKILL_BYTES} bytes")
+        yield piece
+
+
+def parse(text: str, path: str) -> SkillFile:
+    """Return the skill that ``text`` is. Raise ConfigError that names ``path`` and the line."""
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
+    if lines[0].rstrip() != "---":
+        raise ConfigError(f"{path}:1: a skill begins with a line of three dashes")
+    end = next((number for number, line in enumerate(lines[1:], 1) if line.rstrip() == "---"), None)
+    if end is None:
+        raise ConfigError(f"{path}:{len(lines)}: the line of three dashes that ends the head is missing")
+    fields = _fields(lines[1:end], path)
+    name, description = (_required(fields, key, path) for key in ("name", "description"))
+    if not re.fullmatch(_NAME, name):
+        raise ConfigError(f"{path}:{fields['name'].line}: {name!r} is not a name of letters, digits, '.', '_' and '-'")
+    tools = fields["allowed-tools"].items() if "allowed-tools" in fields else ()
+    return SkillFile(name, description, "\n".join(lines[end + 1 :]).strip("\n"), allowed_tools=tuple(tools))
+
+
+def manifest(skills: Sequence[SkillFile]) -> str:
+    """Return what the system prompt says about ``skills``; nothing if there are none."""
+    if not skills:
+        return ""
+    head = "Skills are instructions for special tasks. Load the right one with the skill tool before you begin."
+    return "\n".join([head, *(_manifest_line(skill) for skill in skills)])
+
+
+def trust_hint(directory: str) -> str:
+    """Say how to trust a skill: the command as it can be copied, unless the name is not fit to be copied."""
+    if not directory.isprintable():
+        return "its name has characters that cannot be seen; rename it before you trust it"
+    from shlex import quote  # Only who has something untrusted needs it.
+
+    return f"to use it: zot skills trust {quote(directory)}"
+
+
+def _manifest_line(skill: SkillFile) -> str:
+    description = " ".join(skill.description.split())
+    if len(description) > MAX_DESCRIPTION_CHARACTERS:
+        description = f"{description[:MAX_DESCRIPTION_CHARACTERS]}..."
+    return f"- {skill.name} [{skill.directory or 'builtin'}]: {description}"
+
+
+def _directories(parent: str, problems: list[str]) -> list[str]:
+    """Return the directories in ``parent`` that have a skill, by name. What makes that impossible is a problem."""
+    try:
+        names = sorted(os.listdir(parent))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as problem:
+        problems.append(f"{parent}: {problem.strerror}")
+        return []
+    return [path for name in names if os.path.isfile(os.path.join(path := os.path.join(parent, name), FILE_NAME))]
+
+
+def _first_of_each_name(skills: Iterable[SkillFile]) -> Iterator[SkillFile]:
+    names = set()
+    for skill in skills:
+        if skill.name not in names:
+            names.add(skill.name)
+            yield skill
+
+
+class _Field(msgspec.Struct):
+    """What stands behind one key: in its line, and in the indented lines below."""
+
+    line: int
+    value: str
+    more: list[str]
+
+    @property
+    def is_block(self) -> bool:
+        """True if all that is indented below is text."""
+        return self.value.startswith(("|", ">")) and re.fullmatch(_BLOCK, self.value) is not None
+
+    def text(self) -> str:
+        """Return a text: plain, quoted, or folded over several lines."""
+        if self.is_block:
+            return ("\n" if self.value.startswith("|") else " ").join(self.more)
+        return " ".join(part for part in (_unquoted(self.value), *self.more) if part)
+
+    def items(self) -> list[str]:
+        """Return a list: ``[a, b]``, or separated by commas or blanks, or one item a line; quoted or not."""
+        found = re.findall(_TOOL, " ".join([self.value, *(part.removeprefix("- ") for part in self.more)]))
+        return [item for item in (one.strip("\"'") for one in found) if item]
+
+
+def _fields(lines: Sequence[str], path: str) -> dict[str, _Field]:
+    """Read lines of ``key: value``; what is indented, or begins with a dash, belongs to the key above it."""
+    fields: dict[str, _Field] = {}
+    last = None
+    for number, line in enumerate(lines, 2):
+        is_text = last is not None and last.is_block and line.startswith((" ", "\t"))
+        if not line.strip() or (line.lstrip().startswith("#") and not is_text):
+            continue
+        if line.startswith((" ", "\t", "- ")) and last is not None:
+            last.more.append(line.strip())
+            continue
+        match = re.fullmatch(_KEY, line.rstrip())
+        if match is None:
+            raise ConfigError(f"{path}:{number}: expected `key: value`, not {line.strip()[:80]!r}")
+        if match[1] in fields:
+            raise ConfigError(f"{path}:{number}: {match[1]!r} stands here a second time")
+        last = fields[match[1]] = _Field(number, _uncommented(match[2] or ""), [])
+    return fields
+
+
+def _uncommented(value: str) -> str:
+    return re.sub(_COMMENT, r"\1", value) if "#" in value else value
+
+
+def _required(fields: dict[str, _Field], key: str, path: str) -> str:
+    text = fields[key].text() if key in fields else ""
+    if not text:
+        raise ConfigError(f"{path}:{fields[key].line if key in fields else 1}: {key!r} is missing")
+    return text
+
+
+def _unquoted(value: str) -> str:
+    if len(value) > 1 and value[0] == value[-1] == "'":
+        return value[1:-1].replace("''", "'")
+    if len(value) > 1 and value[0] == value[-1] == '"':
+        return re.sub(r"\\(.)", lambda escape: _ESCAPES.get(escape[1], escape[1]), value[1:-1])
+    return value

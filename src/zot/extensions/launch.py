@@ -1,0 +1,124 @@
+"""What extensions run in, and how one is started and talked to in it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from zot.errors import UserError
+from zot.extensions.carrier import Deaf
+from zot.extensions.confinement_part import Confinement, NoSandbox, environment
+from zot.extensions.deadlines import Deadlines
+from zot.extensions.manifest import Manifest, command_line, data_directories, program
+from zot.extensions.peer import Peer
+from zot.extensions.permissions import LACKING
+from zot.extensions.process import ExtensionProcess, spawned
+from zot.tools.process import Child, Processes, Streams
+from zot.wire import extension as wire
+
+
+class Surroundings(NamedTuple):
+    """What the extensions of a session have in common."""
+
+    processes: Callable[[], Processes]
+    env: Mapping[str, str]
+    home: str | None
+    provider: str
+    model: str
+    cwd: str
+    zot_version: str
+    deadlines: Deadlines
+    confinement: Confinement
+    #: What cannot be confined runs nevertheless.
+    unsandboxed: bool
+    #: `zot ext logs` finds the logs: they are in zot's home, not in a directory of the daemon.
+    logs_are_home: bool = True
+
+
+def acknowledgement(around: Surroundings, *, directory: str, data: str) -> wire.HelloAck:
+    """Return what an extension is told first: where it runs, and where it keeps what is its own."""
+    return wire.HelloAck(
+        wire.PROTOCOL_VERSION, around.zot_version, around.provider, around.model, around.cwd, directory, data
+    )
+
+
+class Start(NamedTuple):
+    """How the extension that ``manifest`` in ``directory`` describes is started in ``around``.
+
+    If it is ``broken``, it cannot be, and that is said when it would.
+    """
+
+    manifest: Manifest
+    directory: str
+    around: Surroundings
+    broken: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.manifest.name
+
+    @property
+    def version(self) -> str:
+        return self.manifest.version
+
+    @property
+    def returns(self) -> bool:
+        return True
+
+    def guarded(self) -> frozenset[wire.Intercepted]:
+        """Return what is blocked before it has said anything."""
+        return frozenset(self.manifest.intercept) if self.manifest.on_failure == "block" else frozenset()
+
+    def peer(self, closed: frozenset[wire.Intercepted], *, now: float) -> Peer:
+        """Return a new connection to it; ``closed`` is what is blocked until it has subscribed."""
+        ack = acknowledgement(self.around, directory=self.directory, data=self._data_directory())
+        return Peer(
+            self.manifest.name,
+            ack,
+            now=now,
+            deadlines=self.around.deadlines,
+            closed=closed,
+            fails_closed=self.manifest.on_failure == "block",
+            permissions=self.manifest.permissions,
+        )
+
+    async def open(self, errors: int, note: Callable[[str], None], deaf: Deaf) -> ExtensionProcess:
+        """Start it, held to its permissions. Raise ValueError or UserError; ``note`` hears what is odd."""
+        if self.broken:
+            raise UserError(self.broken)
+        permissions = self.manifest.permissions
+        argv: Sequence[str | bytes] = command_line(self.manifest, self.directory)
+        advice = ""
+        if permissions is not None:
+            try:
+                confinement = self.around.confinement
+                argv = await confinement.confine(argv, self.directory, self.manifest, permissions)
+                advice = LACKING
+            except NoSandbox as problem:
+                if not self.around.unsandboxed:
+                    raise
+                note(f"runs without a sandbox: {problem}")
+        grace_s = self.around.deadlines.terminate_s
+        return await spawned(lambda streams: self._spawn(argv, streams), errors, deaf, grace_s=grace_s, advice=advice)
+
+    async def _spawn(self, argv: Sequence[str | bytes], streams: Streams) -> Child:
+        env = environment(self.around.env, self.manifest.permissions)
+        try:
+            return await self.around.processes().spawn(argv, cwd=self.directory, env=env, streams=streams)
+        except OSError as problem:
+            raise UserError(f"{problem}{self._advice(program(self.manifest, self.directory), problem)}") from None
+
+    def _advice(self, itself: str, problem: OSError) -> str:
+        """Return what would help, "" if we do not know; begins with a separator."""
+        if isinstance(problem, PermissionError) and os.path.isfile(itself) and not os.access(itself, os.X_OK):
+            return f"; try: chmod +x {shlex.quote(itself)}"
+        if isinstance(problem, FileNotFoundError) and " " in self.manifest.exec and not os.path.exists(itself):
+            return "; `exec` is the program alone, what follows it belongs in `args`"
+        return ""
+
+    def _data_directory(self) -> str:
+        """Return where its data belong: beside its manifest, or where it may write if it declares what it may do."""
+        names = [] if self.manifest.permissions is None else data_directories(self.manifest)
+        return os.path.join(self.directory, *names[:1])

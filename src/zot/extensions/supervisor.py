@@ -1,0 +1,297 @@
+"""One extension of a session: started, asked, told, restarted when it crashes, and ended with the session."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, TypeAlias
+
+from zot.extensions.carrier import Carrier, Deaf
+from zot.extensions.connection import Connection
+from zot.extensions.happenings import (
+    Awaited,
+    Broken,
+    CommandAnswered,
+    Complained,
+    Decided,
+    Decision,
+    Ended,
+    GivenUp,
+    Greeted,
+    Happening,
+    Late,
+    Settled,
+    ToolAnswered,
+)
+from zot.extensions.launch import Surroundings
+from zot.extensions.log import AGAIN, Log
+from zot.extensions.peer import Peer
+from zot.extensions.waiting import Wait
+from zot.wire import extension as wire
+
+#: How often one that crashes is started again within `_WINDOW_S`, and after which pauses.
+_PAUSES_S = (0.25, 1.0, 4.0)
+_WINDOW_S = 300.0
+#: How often its log is looked at.
+_LOG_S = 10.0
+#: Beyond its own deadlines, the time that ending it may take.
+_SLACK_S = 4.0
+
+Condition: TypeAlias = Literal["starting", "running", "restarting", "failed", "stopped"]
+
+
+class Audience(Protocol):
+    """Who hears what an extension does, beside answering."""
+
+    def happened(self, extension: Extension, happening: Happening) -> None:
+        """Something came of it."""
+
+
+class Origin(Protocol):
+    """Where an extension comes from: a program that can be started (`Start`), or a connection it has made (`Caller`).
+
+    ``returns`` if it can be opened again after its end.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> str: ...
+
+    @property
+    def returns(self) -> bool: ...
+
+    def guarded(self) -> frozenset[wire.Intercepted]:
+        """Return what is blocked before it has said anything."""
+
+    def peer(self, closed: frozenset[wire.Intercepted], *, now: float) -> Peer:
+        """Return a new connection to it; ``closed`` is what is blocked until it has subscribed."""
+
+    async def open(self, errors: int, note: Callable[[str], None], deaf: Deaf) -> Carrier:
+        """Return what carries its lines; it complains to ``errors``. Raise OSError, ValueError or UserError."""
+
+
+class Offer:
+    """What an extension has for others: commands and tools, by name."""
+
+    def __init__(self) -> None:
+        self.commands: dict[str, wire.RegisterCommand] = {}
+        self.tools: dict[str, wire.RegisterTool] = {}
+
+    def add(self, peer: Peer) -> None:
+        """Put what ``peer`` has registered over what was there."""
+        self.commands |= {command.name: command for command in peer.commands}
+        self.tools |= {tool.name: tool for tool in peer.tools}
+
+
+class Extension:
+    """Keeps the extension that comes from ``origin`` running."""
+
+    def __init__(self, origin: Origin, around: Surroundings, audience: Audience) -> None:
+        self.name = origin.name
+        self.condition: Condition = "starting"
+        #: Why it does not run, if it does not.
+        self.problem = ""
+        self._evidence = ""
+        self._log_began = 0
+        self._around = around
+        self._audience = audience
+        self._log = Log(around.home, self.name)
+        self._settled = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._greeted = False
+        self._restarts: deque[float] = deque(maxlen=len(_PAUSES_S))
+        self._origin = origin
+        self._talk = self._next_talk(origin.guarded())
+        #: What it had before it crashed, until it has had the time to say so again.
+        self._earlier = Offer()
+        #: Cleared while it is being started again.
+        self._back = asyncio.Event()
+        self._back.set()
+        self._living = asyncio.get_running_loop().create_task(self._live(), name=f"zot extension {self.name}")
+
+    @property
+    def peer(self) -> Peer:
+        """What it has said it is and wants."""
+        return self._talk.peer
+
+    @property
+    def returns(self) -> bool:
+        """True if zot starts it; False if it has come by itself."""
+        return self._origin.returns
+
+    @property
+    def is_over(self) -> bool:
+        """True if it does not run, and will not run again."""
+        return self.condition in ("failed", "stopped")
+
+    @property
+    def explained(self) -> str:
+        """Why it does not run, with the last lines that it wrote to standard error, and how to see all of them."""
+        return f"{self.problem}{self._evidence}" if self.problem else ""
+
+    @property
+    def offer(self) -> Offer:
+        """What it has for others now: nothing once it is over, and while it is being started again what it had."""
+        offer = Offer()
+        if not self.is_over:
+            offer.commands |= self._earlier.commands
+            offer.tools |= self._earlier.tools
+            offer.add(self.peer)
+        return offer
+
+    async def over(self) -> None:
+        """Wait until it does not run and will not run again."""
+        await asyncio.wait({self._living})
+
+    async def settled(self) -> None:
+        """Wait until a prompt need not wait for it: it is ready, or took too long, or failed."""
+        await self._settled.wait()
+
+    async def call_tool(self, tool: str, args: dict[str, Any]) -> ToolAnswered:
+        """Run one of its tools. If it is being started again, that is waited for."""
+        with self._wait(f"tool {tool}"):
+            await self._back.wait()
+            talk = self._talk
+            answered: ToolAnswered = await talk.answer(talk.peer.call_tool(tool, args, _now()))
+            return answered
+
+    async def run_command(self, command: str, args: str) -> wire.CommandResponse:
+        """Run one of its commands. If it is being started again, that is waited for."""
+        with self._wait(f"command {command}"):
+            await self._back.wait()
+            talk = self._talk
+            answered: CommandAnswered = await talk.answer(talk.peer.invoke_command(command, args, _now()))
+            return answered.response
+
+    async def decide(self, event: wire.Intercepted, **about: Any) -> Decision:
+        """Let it decide about an event. If it cannot, that is a decision, too."""
+        with self._wait(f"intercept {event}"):
+            talk = self._talk
+            decided = await talk.answer(talk.peer.ask(event, _now(), **about))
+            return decided.decision if isinstance(decided, Decided) else decided
+
+    def tell(self, event: wire.Event) -> None:
+        """Let it hear of an event, if it wants to."""
+        self._talk.say(self.peer.tell(event))
+
+    def press(self, panel_id: str, key: wire.Key, text: str) -> None:
+        """Let it have a key that was pressed in one of its panels."""
+        self._talk.say(self.peer.press(panel_id, key, text))
+
+    def close_panel(self, panel_id: str) -> None:
+        """Let it know that a person has closed one of its panels."""
+        self._talk.say(self.peer.close_panel(panel_id))
+
+    def note(self, text: str) -> None:
+        """Write something into its log."""
+        self._log.note(text)
+
+    async def close(self) -> None:
+        """End it: asked, then told, then made to. Any number of times."""
+        self._closing.set()
+        self._talk.shut_down()
+        deadlines = self._around.deadlines
+        bound_s = deadlines.shutdown_s + 2 * deadlines.terminate_s + _SLACK_S
+        await asyncio.wait({self._living}, timeout=bound_s)
+        if not self._living.done():
+            self._living.cancel()
+            await asyncio.wait({self._living})
+        self.condition = "stopped"
+
+    async def _live(self) -> None:
+        """Live one life after the other, until there shall be no other."""
+        try:
+            while True:
+                await self._live_once()
+                if self._closing.is_set() or not await self._may_restart():
+                    return
+                self._talk = self._next_talk(self.peer.closed)
+        finally:
+            self._settled.set()
+            self._back.set()
+
+    async def _live_once(self) -> None:
+        again = AGAIN if self._restarts else ""
+        self._log.note(f"starting {again}{self.name} {self._origin.version}".rstrip())
+        errors = self._log.open()
+        self._log_began = self._log.end()
+        watching = asyncio.get_running_loop().create_task(self._watch_log(), name=f"zot extension log {self.name}")
+        try:
+            await self._talk.run(lambda deaf: self._origin.open(errors, self._log.note, deaf))
+        finally:
+            watching.cancel()
+            os.close(errors)
+
+    async def _watch_log(self) -> None:
+        """Keep its log short while it runs: it writes there itself, and as much as it likes."""
+        while True:
+            await asyncio.sleep(_LOG_S)
+            self._log.keep_short()
+
+    async def _may_restart(self) -> bool:
+        """Wait until it may be started again. False if it never may."""
+        now = _now()
+        recent = [at for at in self._restarts if now - at < _WINDOW_S]
+        if not self._greeted or not self.returns or len(recent) == len(_PAUSES_S):
+            self.condition = "failed"
+            again = f"is not started again: it has crashed {len(recent) + 1} times" if recent else ""
+            self._happened(GivenUp(again))
+            return False
+        self._earlier = self.offer
+        self._back.clear()
+        self._restarts.append(now)
+        self.condition = "restarting"
+        try:
+            async with asyncio.timeout(_PAUSES_S[len(recent)]):
+                await self._closing.wait()
+        except TimeoutError:
+            return True
+        return False
+
+    def _next_talk(self, closed: frozenset[wire.Intercepted]) -> Connection:
+        return Connection(self._origin.peer(closed, now=_now()), self._happened)
+
+    def _wait(self, what: str) -> Wait:
+        return Wait(lambda since: self._happened(Awaited(what, since)))
+
+    def _happened(self, happening: Happening) -> None:
+        match happening:
+            case Greeted():
+                self._greeted = True
+                self.condition, self.problem, self._evidence = "running", "", ""
+            case Settled():
+                self._settled.set()
+                self._earlier = Offer()
+                self._back.set()
+            case GivenUp(reason=reason) if reason:
+                self._log.note(reason)
+            case Complained(reason=reason) | Late(reason=reason):
+                self._log.note(reason)
+            case Broken(reason=reason):
+                self._settled.set()
+                self._fail(reason)
+                self._log.note(reason)
+            case Ended(reason=reason, wanted=wanted):
+                self._settled.set()
+                if not wanted and not self.problem:
+                    self._fail(reason)
+                self._log.note(reason)
+            case _:
+                pass
+        self._audience.happened(self, happening)
+
+    def _fail(self, reason: str) -> None:
+        """Remember why it failed, and what it wrote last: its log may have more by the time that somebody asks."""
+        self.problem = reason
+        self._evidence = ""
+        if words := self._log.last_words(self._log_began):  # Without, the log says no more than we do.
+            log = f"zot ext logs {self.name}" if self._around.logs_are_home else self._log.path
+            self._evidence = f": {' | '.join(words)} (all of it: {log})"
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,166 @@
+"""What clients saw of a session: its events, from any number on."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import groupby, takewhile
+from operator import itemgetter
+from typing import Any
+
+from zot.errors import JournalDamaged
+from zot.events import AgentEvent, ApprovalRequest, ConversationReplaced, Done, ExtNotify
+from zot.journal.chunks import Chunk, Kind, unpack, verified
+from zot.journal.queries import CHUNK, SessionRecord, all_changes, get, last_seq, rows_after
+from zot.store import Change, Configured, Row, Spliced, Wrote
+
+#: Where these are in a row of the table.
+_RUN, _BODY = CHUNK.split(", ").index("run"), CHUNK.split(", ").index("body")
+#: How events are written that tell of no good end, or of a message that was blocked.
+_TROUBLE = (b'"type":"error"', b'"type":"ext_notify"', b'"stop":"error"', b'"stop":"aborted"', b'"stop":"length"')
+#: No row has a greater number.
+_NEWEST = (1 << 63) - 1
+
+
+def events_after(
+    connection: sqlite3.Connection, session_id: str, after: int, limit: int
+) -> list[tuple[int, AgentEvent]]:
+    """Return up to ``limit`` events of a session above the row ``after``, with their numbers.
+
+    Raise NoSuchSession, JournalDamaged.
+    """
+    rows = rows_after(connection, get(connection, session_id).number, after, limit, (Kind.EVENTS,))
+    return [(seq, row) for seq, row in rows if not isinstance(row, Change)]
+
+
+def replacements(
+    connection: sqlite3.Connection, session_id: str, after: int, upto: int | None = None
+) -> list[tuple[int, AgentEvent]]:
+    """Return when a conversation became another one outside of any run: was cleared, replaced or gone back in.
+
+    Those rows, above ``after`` and not behind ``upto``, are no events, but are told as such. That a compaction was
+    undone is not told: nobody sees another conversation for it. Raise NoSuchSession, JournalDamaged.
+    """
+    number = get(connection, session_id).number
+    last = _NEWEST if upto is None else upto
+    # Bounded on both sides: whoever replays a session asks once for each of its pages.
+    query = (
+        f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? AND first BETWEEN COALESCE("
+        "(SELECT first FROM chunks WHERE session = ? AND kind = ? AND first <= ? ORDER BY first DESC LIMIT 1), 0)"
+        """ AND ? AND instr(body, CAST('"spliced"' AS BLOB)) ORDER BY first"""
+    )
+    values = (number, Kind.CHANGES, number, Kind.CHANGES, after + 1, last)
+    return [
+        told
+        for chunk in map(verified, connection.execute(query, values).fetchall())
+        if _is_between_runs(connection, chunk)
+        for told in _replaced(chunk)
+        if after < told[0] <= last
+    ]
+
+
+def _is_between_runs(connection: sqlite3.Connection, chunk: Chunk) -> bool:
+    """True if the run that changes are counted to was over before them: what happens in a run, its events tell."""
+    query = f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? AND first < ? ORDER BY first DESC LIMIT 1"
+    found = connection.execute(query, (chunk.session, Kind.EVENTS, chunk.first)).fetchone()
+    if found is None:
+        return chunk.run == 0
+    before = verified(found)
+    return before.run == chunk.run and isinstance(unpack(before)[-1], Done)
+
+
+def _replaced(chunk: Chunk) -> Iterator[tuple[int, AgentEvent]]:
+    """Yield what is told of changes between two runs, with the numbers that it had when it was told at once."""
+    rows = unpack(chunk)
+    for at, row in enumerate(rows):
+        if isinstance(row, Spliced) and not row.why:
+            # What a rewind did to files is recorded with it.
+            files = takewhile(lambda one: isinstance(one, Wrote) and one.call is None, rows[at + 1 :])
+            yield chunk.first + at + len(list(files)), ConversationReplaced(row.start + len(row.messages))
+
+
+def troubled(connection: sqlite3.Connection, number: int) -> list[Row]:
+    """Return the changes of a session's transcript, and among them the events of the runs in which something failed or
+    was cut off; nothing if there is no such run.
+
+    A run that cannot be read is left out: nobody needs it to go on. Raise JournalDamaged.
+    """
+    query = f"SELECT {CHUNK} FROM chunks WHERE session = ? AND kind = ? ORDER BY first"
+    events: list[tuple[int, Row]] = []
+    for _, rows in groupby(connection.execute(query, (number, Kind.EVENTS)), itemgetter(_RUN)):
+        if _may_have_failed(run := list(rows)):
+            with suppress(JournalDamaged):
+                events += [one for chunk in map(verified, run) for one in enumerate(unpack(chunk), chunk.first)]
+    if not events:
+        return []
+    changes = zip(*all_changes(connection, number), strict=True)
+    return [row for _, row in sorted([*changes, *events], key=itemgetter(0))]
+
+
+def _may_have_failed(run: Sequence[tuple[Any, ...]]) -> bool:
+    """False for most: those need not be decoded. To look here is much quicker than to let SQLite do it."""
+    bodies = [row[_BODY] for row in run if isinstance(row[_BODY], bytes)]
+    return any(word in body for body in bodies for word in _TROUBLE)
+
+
+def last_told(connection: sqlite3.Connection, session_id: str, upto: int) -> int:
+    """Return the number of the newest event not behind row ``upto``, which is what a replay ends with; 0 if none is.
+
+    Raise NoSuchSession, JournalDamaged.
+    """
+    number = get(connection, session_id).number
+    query = (
+        "SELECT first + count - 1 FROM chunks WHERE session = ? AND kind = ? AND first <= ? ORDER BY first DESC LIMIT 1"
+    )
+    found = connection.execute(query, (number, Kind.EVENTS, upto)).fetchone()
+    newest = 0 if found is None else min(found[0], upto)
+    replaced = replacements(connection, session_id, newest, upto)
+    return replaced[-1][0] if replaced else newest
+
+
+def run_so_far(connection: sqlite3.Connection, session_id: str, upto: int) -> Sequence[AgentEvent]:
+    """Return the events, not behind row ``upto``, of the run that it belongs to.
+
+    Raise NoSuchSession, JournalDamaged.
+    """
+    return [event for _, event in _numbered_run(connection, session_id, upto)]
+
+
+def asked_at(connection: sqlite3.Connection, session_id: str, request_id: str) -> int:
+    """Return the number of a question of the newest run; 0 if it is not on record.
+
+    Raise NoSuchSession, JournalDamaged.
+    """
+    upto = last_seq(connection, get(connection, session_id).number)
+    events = _numbered_run(connection, session_id, upto)
+    return next((seq for seq, event in events if isinstance(event, ApprovalRequest) and event.id == request_id), 0)
+
+
+def question(connection: sqlite3.Connection, record: SessionRecord, now: str) -> ApprovalRequest | None:
+    """Return the question that the newest run of a session waits with, if it can still be answered ``now``.
+
+    Raise JournalDamaged.
+    """
+    events = _numbered_run(connection, record.id, last_seq(connection, record.number))
+    newest = next((event for _, event in reversed(events) if not isinstance(event, ExtNotify)), None)
+    return newest if isinstance(newest, ApprovalRequest) and newest.deadline > now else None
+
+
+def _numbered_run(connection: sqlite3.Connection, session_id: str, upto: int) -> list[tuple[int, AgentEvent]]:
+    number = get(connection, session_id).number
+    place = "FROM chunks WHERE session = ? AND kind = ?"
+    query = f"SELECT run {place} AND first <= ? ORDER BY first DESC LIMIT 1"
+    found = connection.execute(query, (number, Kind.EVENTS, upto)).fetchone()
+    if found is None:
+        return []
+    (first,) = connection.execute(f"SELECT MIN(first) {place} AND run = ?", (number, Kind.EVENTS, *found)).fetchone()
+    return [
+        (seq, event) for seq, event in events_after(connection, session_id, first - 1, upto - first + 1) if seq <= upto
+    ]
+
+
+def agent_of(connection: sqlite3.Connection, record: SessionRecord) -> str:
+    """Return the name of a session's agent, which it has from its beginning on. Raise JournalDamaged."""
+    rows = rows_after(connection, record.number, 0, 2, (Kind.CHANGES,))
+    return next((row.agent for _, row in rows if isinstance(row, Configured) and row.agent), "default")

@@ -1,0 +1,1 @@
+"""From a Config to a live Session: the only package that picks concrete parts."""

@@ -1,0 +1,59 @@
+"""Who judges the tool calls of a session: the user's rules, and ours where strangers talk to it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from zot.agent.approvals_part import Approvals
+from zot.config.config import TOOL_NAMES, Config, kept_in, zot_home
+from zot.config.policy import Policy, Private
+from zot.runtime.providers import masked
+
+if TYPE_CHECKING:
+    from zot.runtime.idempotency import Demand
+
+log = logging.getLogger("zot")
+
+#: What an agent may do that strangers can talk to, unless its own policy says otherwise; and how it is told to say so.
+_HOST_POLICY = ("read=allow", "skill=allow", "*=deny")
+_HOST_ADVICE = "whoever runs zot can allow more with --policy, such as --policy '*=allow', or in config.toml"
+
+
+def guarded(config: Config) -> Config:
+    """Return ``config`` for an agent that strangers can talk to."""
+    return msgspec.structs.replace(config, policy=(*config.policy, *_HOST_POLICY))
+
+
+def approvals_of(config: Config, demand: Demand | None, *, cwd: str, key: str, is_guarded: bool) -> Approvals:
+    """Return who judges tool calls. Strangers never get to what is ours; whom nobody can hear is never asked about."""
+    policy = _policy(config)
+    if is_guarded or demand is not None:
+        policy = msgspec.structs.replace(policy, private=_private(config, key))
+    if demand is None:
+        return Approvals(policy, cwd=cwd, timeout_s=config.approval_timeout_s)
+    from zot.agent.denials import Denials
+
+    denials = Denials(demand.name, advice=_HOST_ADVICE, mask=partial(masked, config))
+    return Approvals(policy, cwd=cwd, denials=denials)
+
+
+def _private(config: Config, key: str) -> Private:
+    """Return what strangers never get to: what is ours, but for the skills, and what was spilled for them."""
+    home, kept = zot_home(config.environment), kept_in(config)
+    skills = () if home is None else (os.path.join(home, "skills"),)
+    spilled = () if kept is None else (os.path.join(kept, "spill", key),)
+    return Private((*(() if home is None else (os.path.abspath(home),)), *config.private), (*skills, *spilled))
+
+
+def _policy(config: Config) -> Policy:
+    """Return the rules for tools. One about a tool that we do not have may be a mistake, which would have no effect."""
+    policy = Policy.parse(config.policy)
+    for rule in policy.rules:
+        if rule.tool not in ("*", *TOOL_NAMES):
+            log.warning("policy: no tool of zot is named %r; its own are %s", rule.tool, ", ".join(TOOL_NAMES))
+    return policy

@@ -1,0 +1,271 @@
+"""A request is answered once, whoever asks for it and however often: in this process, another, or after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import math
+import sqlite3
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from zot.agent.compaction import first_new
+from zot.errors import AlreadyAnswered
+from zot.events import AgentEvent, Done, Error
+from zot.journal import answers
+from zot.journal.answers import Asked, Clock, Kept
+from zot.journal.journal import Journal
+from zot.journal.queries import rows_of
+from zot.journal.record import Record
+from zot.journal.summary import key_of
+from zot.journal.ticket import Ticket
+from zot.learned import learned
+from zot.messages import Message, text_of
+from zot.run_summary import Outcome
+from zot.store import Change
+from zot.text import printable_line
+
+#: How long an answer is given again that got out, and one that did not, or that was not finished.
+TTL_S = 60.0
+LOST_TTL_S = 600.0
+_DAY_S = 24 * 3600.0
+#: How often we look if a session is free: soon at first, then less often. Every so many looks, which cost next to
+#: nothing, we look if the answer is there, too.
+_FIRST_LOOK_S = 0.002
+_LAST_LOOK_S = 0.03
+_LOOKS = 4
+#: How long a session that is free is left to those before us in the line: one that is stopped must not stop everybody.
+_POLITE_S = 5.0
+#: How long those who were before us are waited for when all have to come again.
+_AGAIN_S = 2.0
+_CHARACTERS_PER_TOKEN = 4
+_MAX_NAME = 80
+_MAX_QUOTED = 120
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What came of a request: never blank, and never for nothing. Tokens are estimated where the service told none."""
+
+    text: str
+    prompt_tokens: int
+    completion_tokens: int
+
+
+def answer_of(outcome: Outcome, prompt: str) -> Answer | None:
+    """Return what a run came to; None if that is no answer: it did not end by itself, or with nothing to say."""
+    text, usage = outcome.text, outcome.usage
+    if outcome.stop != "end_turn" or not text.strip():
+        return None
+    asked, said = usage.input + usage.cache_read + usage.cache_write, usage.output
+    if asked + said < 1:
+        asked, said = _estimated(prompt), _estimated(text)
+    return Answer(text, asked, said)
+
+
+def fingerprint(*parts: str) -> bytes:
+    """Return one value for what a request says."""
+    import hashlib  # A library of its own comes with it, and few requests have a key.
+
+    total = hashlib.sha256()
+    for part in map(key_of, parts):
+        total.update(len(part).to_bytes(8, "big"))
+        total.update(part)
+    return total.digest()
+
+
+class Demand(msgspec.Struct, frozen=True):
+    """What somebody wants of a session, since when and until when, on the clock of `time.monotonic`.
+
+    ``key`` says that it was sent before; None if it may run as often as it is sent.
+    """
+
+    session_id: str
+    request_id: str
+    prompt: str
+    agent: str
+    key: str | None
+    ttl_s: float
+    came: float
+    deadline: float
+
+    @property
+    def name(self) -> str:
+        """What it is called in the log."""
+        return f"session {_name(self.session_id)}, request {_name(self.request_id)}"
+
+    def left_s(self) -> float:
+        """Return how long the answer can still be used."""
+        return self.deadline - time.monotonic()
+
+
+class Standing(enum.Enum):
+    """Where the prompt of a request is in the transcript when it is to run."""
+
+    NOWHERE = "it was not said"
+    LAST = "it was said, and nobody has said anything since"
+    EARLIER = "it was said, and others have spoken since"
+
+
+class Once:
+    """One request on its way to its answer. Whoever makes it calls `leave` in the end."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        record: Record,
+        demand: Demand,
+        *,
+        clock: Clock | None = None,
+        polite_s: float = _POLITE_S,
+        again_s: float = _AGAIN_S,
+    ) -> None:
+        self.standing = Standing.NOWHERE
+        self._journal = journal
+        self._record = record
+        self._asked: Asked | None = None
+        if demand.key is not None:
+            self._asked = Asked(record.number, key_of(demand.key), fingerprint(demand.prompt, demand.agent))
+        self._prompt = demand.prompt
+        self._ttl_s = demand.ttl_s
+        self._came = demand.came
+        self._clock = Clock() if clock is None else clock
+        self._polite_s = polite_s
+        self._again_s = again_s
+        self._ticket: Ticket | None = None
+        record.admit = self._admit
+
+    async def kept(self) -> Answer | None:
+        """Return the answer if it is on record and may be given again."""
+        asked = self._asked
+        if asked is None:
+            return None
+        return await self._journal.reading(
+            lambda connection: self._replay(answers.find(connection, asked), self._clock.now(connection))
+        )
+
+    async def turn(self, *, behind: bool = False) -> Answer | None:
+        """Wait until the session seems to be free, and for us; return the answer if that is there before.
+
+        Whoever came first is first, also among processes; ``behind`` others who have yet to come again, after whoever
+        was to answer has ended, we are for a while. Raise StoreFailed.
+        """
+        if self._ticket is None:
+            self._ticket = self._record.line_up(self._came)
+        comes_until = time.monotonic() + self._again_s if behind else -math.inf
+        pause_s, looks, free_since = _FIRST_LOOK_S, 0, math.inf
+        while True:
+            if looks % _LOOKS == 0 and (kept := await self.kept()) is not None:
+                return kept
+            # In this order: whoever was before us and has left runs the session by now, or is done.
+            is_first, is_free, now = self._ticket.is_first, self._record.is_free, time.monotonic()
+            if not (is_first and is_free):
+                comes_until = -math.inf
+            if is_free and (is_first or now - free_since > self._polite_s) and now >= comes_until:
+                return None
+            looks = 0 if is_free and free_since == math.inf else looks + 1  # Somebody has just come to an end.
+            free_since = min(free_since, now) if is_free else math.inf
+            if looks:
+                await asyncio.sleep(pause_s)
+                pause_s = min(1.5 * pause_s, _LAST_LOOK_S)
+
+    def leave(self) -> None:
+        """Let those behind us have their turn. Any number of times."""
+        if self._ticket is not None:
+            self._ticket.leave()
+
+    def words(self, messages: Sequence[Message]) -> str | None:
+        """Return what is to be said to a conversation when the turn has come; None if the prompt has just been said.
+
+        One that was cleared away since is said anew; one that was summarised was heard.
+        """
+        if self.standing is Standing.NOWHERE or not self._is_heard(messages):
+            return self._prompt
+        return None if self.standing is Standing.LAST else _continuation(self._prompt)
+
+    async def keep(self, answer: Answer) -> None:
+        """Put the answer on record, before anybody is given it: it survives a loss of power. Raise StoreFailed."""
+        if (asked := self._asked) is not None:
+            data = msgspec.json.encode(answer)
+            await self._journal.writing(
+                lambda connection: answers.keep(connection, asked, data, now=self._clock.now(connection)), durable=True
+            )
+
+    async def delivered(self) -> None:
+        """Put on record that the answer got out. Everything said before is on record then, too. Raise StoreFailed."""
+
+        def note(connection: sqlite3.Connection) -> None:
+            if self._asked is not None:
+                answers.deliver(connection, self._asked, now=self._clock.now(connection))
+
+        await self._journal.writing(note)
+
+    def _admit(self, connection: sqlite3.Connection, newest: int) -> None:
+        """In the writer's thread, as the session's only writer: say if the request must run, and from where."""
+        self.leave()  # The next one may wait for us.
+        asked = self._asked
+        if asked is not None:
+            self._clock.anchor(connection)
+        now = self._clock.now(connection)
+        kept = None if asked is None else answers.find(connection, asked)
+        self.standing = self._stands(kept, newest, now)
+        if (answer := self._replay(kept, now) or self._finished(connection, kept)) is not None:
+            raise AlreadyAnswered("the request has been answered", answer=msgspec.json.encode(answer))
+        if asked is not None:
+            first = newest + 1 if kept is None or self.standing is Standing.NOWHERE else kept.first_run
+            answers.begin(connection, asked, first_run=first, latest_run=newest + 1, now=now)
+            answers.forget(connection, before=now - max(_DAY_S, 2 * self._ttl_s))
+
+    def _is_heard(self, messages: Sequence[Message]) -> bool:
+        said = (text_of(message.content) for message in messages if message.role == "user")
+        return first_new(messages) > 0 or self._prompt in said
+
+    def _replay(self, kept: Kept | None, now: float) -> Answer | None:
+        """Return an answer that may be given again."""
+        if kept is None or kept.answer is None or kept.answered is None:
+            return None
+        lost = kept.delivered is None
+        since, ttl_s = (kept.answered, max(LOST_TTL_S, self._ttl_s)) if lost else (kept.delivered, self._ttl_s)
+        assert since is not None
+        return msgspec.json.decode(kept.answer, type=learned(Answer)) if now - since < ttl_s else None
+
+    def _stands(self, kept: Kept | None, newest: int, now: float) -> Standing:
+        """Say if a run for this request said the prompt but did not come to an answer, and if others spoke since.
+
+        What was said of runs that never began has been taken back by now.
+        """
+        if kept is None or kept.answer is not None or now - kept.began >= max(LOST_TTL_S, self._ttl_s):
+            return Standing.NOWHERE
+        if kept.first_run > min(newest, kept.latest_run):
+            return Standing.NOWHERE
+        return Standing.LAST if newest <= kept.latest_run else Standing.EARLIER
+
+    def _finished(self, connection: sqlite3.Connection, kept: Kept | None) -> Answer | None:
+        """Return the answer of a run that came to its end, but whose process died before it could say so."""
+        if kept is None or self.standing is Standing.NOWHERE:
+            return None
+        rows = [row for _, row in rows_of(connection, self._record.number, kept.latest_run)]
+        events: Sequence[AgentEvent] = [row for row in rows if not isinstance(row, Change)]
+        if not any(isinstance(event, Done) for event in events) or any(isinstance(event, Error) for event in events):
+            return None
+        outcome = Outcome()
+        outcome.take(events)
+        return answer_of(outcome, self._prompt)
+
+
+def _continuation(prompt: str) -> str:
+    """Return what is said in place of a prompt whose answer was interrupted, and after which others have spoken."""
+    return (
+        "Your answer to an earlier message of mine was interrupted. That message begins with "
+        f"'{printable_line(prompt, _MAX_QUOTED)}'. Answer it now. "
+        "What has been done for it stands above: do not do it again."
+    )
+
+
+def _name(one: str) -> str:
+    return f"'{printable_line(one, _MAX_NAME)}'"
+
+
+def _estimated(text: str) -> int:
+    return max(1, len(text) // _CHARACTERS_PER_TOKEN)

@@ -1,0 +1,393 @@
+"""A Config becomes a live session. The only file that picks concrete parts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+import msgspec
+
+from zot.config.config import (
+    DEFAULT_AGENT,
+    RECORDED,
+    Config,
+    Given,
+    journal_path,
+    resumed,
+    tool_environment,
+    tool_names,
+)
+from zot.errors import ConfigError, DirectoryGone
+from zot.runtime.providers import credential_of, models_of, provider_of, script_of
+
+if TYPE_CHECKING:
+    from zot.agent.expected import Expected
+    from zot.agent.loop import Agent
+    from zot.journal.journal import Journal
+    from zot.journal.record import Record
+    from zot.runtime.idempotency import Demand, Once
+    from zot.runtime.shared import Premises
+    from zot.runtime.toolbox import Toolbox
+    from zot.session.session import Session
+    from zot.session.transcripts import Past
+    from zot.store import Configured, Row, Store
+
+T = TypeVar("T")
+
+
+def check(config: Config, premises: Premises | None = None) -> str:
+    """Return the model that will be used. Raise ConfigError, or UserError, for what `open_session` would not take.
+
+    Loads next to nothing: whoever waits for a first answer waits for this, too.
+    """
+    model = models_of(config, premises).find(config.model)
+    credential_of(config, model)
+    check_settings(config, premises)
+    return model.id
+
+
+def check_settings(config: Config, premises: Premises | None = None) -> None:
+    """Raise ConfigError for what would make no sense with any provider."""
+    _directory(config.cwd)
+    tool_names(config)
+    for flag, file in (("--script", config.script), ("--replay", config.replay)):
+        if file and config.provider != "lab":
+            raise ConfigError(f"{flag} is for --provider lab")
+    if config.script and config.replay:
+        raise ConfigError("--script and --replay exclude each other: lab plays one of them")
+    if config.script and not os.path.exists(config.script):
+        raise ConfigError(f"{config.script}: no such file")
+    if config.script and os.path.isfile(config.script):  # A pipe can be read only once, so it is read later.
+        script_of(config, premises)
+    if config.output_schema is not None:
+        from zot.agent.output_schema import load
+
+        load(config.output_schema)
+    if config.policy:
+        from zot.config.policy import Policy
+
+        Policy.parse(config.policy)
+    if config.frozen_time is not None:
+        from zot.runtime.clock import clock_of
+
+        clock_of(config.frozen_time)
+
+
+#: Settings that have a say in the system prompt: without them, a session that goes on keeps the one it had.
+_PROMPTING = frozenset(
+    {
+        "system_prompt",
+        "append_system_prompt",
+        "no_instructions",
+        "output_schema",
+        "skills",
+        "no_skill",
+        "tools",
+        "no_tools",
+        "cwd",
+    }
+)
+
+
+async def open_any(config: Config, given: Collection[str], *, own_process: bool = False) -> Session:
+    """Return a session that works as ``config`` says: one of the journal if it names one, else one that is not kept."""
+    if config.session is None:
+        return open_session(config, own_process=own_process)
+    return await open_recorded(config, given, own_process=own_process)
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """How a session is to work: as ``config`` says, of which ``given`` counts whatever it worked with before.
+
+    ``agent`` is the name that this goes by; ``guarded`` that strangers talk to it: what its policy does not mention,
+    they may not do. A session that was guarded stays so, and keeps its agent's name unless there is another. The
+    extensions of one that is ``reloadable`` can be replaced while it goes on; one that is ``joinable`` gets more.
+    """
+
+    config: Config
+    given: Collection[str] = ()
+    agent: str = ""
+    guarded: bool = False
+    reloadable: bool = False
+    joinable: bool = False
+
+
+#: Says how a session is to work, given what it is recorded to have worked with; None if it is new. Reads no files.
+Choose: TypeAlias = "Callable[[Configured | None], Choice]"
+
+
+async def open_recorded(
+    config: Config, given: Collection[str], *, own_process: bool = False, parks: bool = False, reloadable: bool = False
+) -> Session:
+    """Return the session of the journal that ``config.session`` names, made if it is new.
+
+    One that exists goes on with what it worked with, except for the settings that were ``given``. Where it ``parks``,
+    there always is somebody to ask, sooner or later, and a run that waits for that is taken up. Raise ConfigError,
+    StoreFailed if the journal cannot be used.
+    """
+
+    def choose(recorded: Configured | None) -> Choice:
+        wanted = config
+        another = "" if recorded is None or recorded.agent == config.agent else recorded.agent
+        if another and isinstance(given, Given) and "agent" not in given:
+            # Its policy and its tools are those of its agent, whoever goes on with it.
+            own = given.config(another)
+            wanted = msgspec.structs.replace(own, session=config.session, auto_compact=config.auto_compact)
+        return Choice(wanted, given, agent="" if wanted.agent == DEFAULT_AGENT else wanted.agent, reloadable=reloadable)
+
+    session, _ = await _open_recorded(
+        config, choose, lambda journal, record: None, own_process=own_process, parks=parks
+    )
+    return session
+
+
+async def open_chosen(config: Config, choose: Choose, premises: Premises, *, creates: bool) -> Session:
+    """Return the session of the journal that ``config.session`` names, which works as ``choose`` says.
+
+    Of ``config`` only counts where it is kept, and the directory of one that is new. It shares the ``premises`` with
+    others and gives them back when it is closed; what it must read is read in another thread. A run that waits for a
+    person is taken up. Raise as `open_recorded`, what ``choose`` raises, NoSuchSession if it must not be created.
+    """
+    session, _ = await _open_recorded(
+        config,
+        choose,
+        lambda journal, record: None,
+        own_process=True,
+        parks=True,
+        premises=premises,
+        creates=creates,
+    )
+    return session
+
+
+#: Whose sessions strangers talk to: nobody out there can name a session of the user's.
+HOSTED = "host:"
+
+
+async def open_hosted(config: Config, demand: Demand, premises: Premises | None = None) -> tuple[Session, Once]:
+    """Return the session of a chat, and what sees to it that what it wants is answered once.
+
+    What is configured counts, whatever the session worked with before. Raise ConfigError, StoreFailed.
+    """
+    from zot.runtime.idempotency import Once
+
+    hosted = msgspec.structs.replace(config, session=f"{HOSTED}{demand.session_id}")
+    chosen = Choice(hosted, {*RECORDED, *_PROMPTING, "lock"}, guarded=True)
+    return await _open_recorded(
+        hosted,
+        lambda _: chosen,
+        lambda journal, record: Once(journal, record, demand),
+        own_process=True,
+        demand=demand,
+        premises=premises,
+    )
+
+
+async def _open_recorded(
+    config: Config,
+    choose: Choose,
+    attend: Callable[[Journal, Record], T],
+    *,
+    own_process: bool,
+    parks: bool = False,
+    demand: Demand | None = None,
+    premises: Premises | None = None,
+    creates: bool = True,
+) -> tuple[Session, T]:
+    """Open a session of the journal, and what ``attend`` makes of its record."""
+    import asyncio
+    from contextlib import nullcontext
+
+    from zot.journal.journal import Journal
+    from zot.runtime.preloading import preloading
+
+    assert config.session is not None
+    with nullcontext() if premises is not None else preloading(config.provider):
+        journal = await Journal.open(journal_path(config))
+        try:
+            record, past = await journal.resume(config.session, cwd=_directory(config.cwd), create=creates)
+            from zot.session.transcripts import Past
+
+            changes = past.changes if premises is None else premises.same_prompts(past.changes)
+            choice, system = _going_on(choose, changes)
+            draw = partial(_draw, choice, own_process=own_process, system=system, demand=demand, premises=premises)
+            plan = draw() if premises is None else await asyncio.to_thread(draw)
+            session = _built(plan, record, Past(changes, past.rows, record.totals, journal.close))
+            await (session.take_up() if parks else session.mend())
+        except BaseException:
+            await journal.close()
+            raise
+    return session, attend(journal, record)
+
+
+def _going_on(choose: Choose, changes: Sequence[Row]) -> tuple[Choice, str | None]:
+    """Return how a session works from now on, and the system prompt that it keeps, if it does. Raise ConfigError."""
+    from zot.runtime.approvals import guarded
+    from zot.store import Configured, Guarded, Locked
+
+    recorded = next((row for row in reversed(changes) if isinstance(row, Configured)), None)
+    choice = choose(recorded)
+    if recorded is not None:
+        # Whoever goes on with it, what strangers have said is in it, and who guarded it is missed until it is back.
+        name, is_guarded = choice.agent or recorded.agent, choice.guarded or recorded.guarded
+        joinable = choice.joinable or any(isinstance(row, Guarded) for row in changes)
+        choice = msgspec.structs.replace(choice, agent=name, guarded=is_guarded, joinable=joinable)
+    if choice.guarded:
+        choice = msgspec.structs.replace(choice, config=guarded(choice.config))
+    if recorded is None:
+        return choice, None
+    # One that came from elsewhere left its directory there: it works here from now on.
+    given = choice.given if recorded.cwd else {*choice.given, "cwd"}
+    config = resumed(choice.config, {name: getattr(recorded, name) for name in RECORDED}, given)
+    _check_left(recorded.cwd, given)
+    locks = [row.locked for row in changes if isinstance(row, Locked)]
+    if locks and "lock" not in given:
+        config = msgspec.structs.replace(config, lock=locks[-1])
+    # So it did with its system prompt: it is made anew.
+    system = None if _PROMPTING.intersection(given) else recorded.system or None
+    return msgspec.structs.replace(choice, config=config), system
+
+
+def _check_left(cwd: str, given: Collection[str]) -> None:
+    """Raise DirectoryGone if a session's directory is, and no other was given."""
+    if "cwd" not in given and not os.path.isdir(cwd):
+        raise DirectoryGone(cwd, "--cwd DIR names another place")
+
+
+async def check_journal(config: Config) -> str:
+    """Return where sessions are kept, having seen that they can be. Raise ConfigError, StoreFailed."""
+    from zot.journal.journal import Journal
+
+    journal = await Journal.open(journal_path(config))
+    try:
+        await journal.writing(lambda connection: None)
+    finally:
+        await journal.close()
+    return journal.path
+
+
+def open_session(
+    config: Config,
+    store: Store | None = None,
+    *,
+    own_process: bool = False,
+    past: Past | None = None,
+    reloadable: bool = False,
+    premises: Premises | None = None,
+) -> Session:
+    """Return a session that works as ``config`` says and remembers its ``past``. Raise ConfigError.
+
+    In a process of our own, commands that tools run are kept out of its memory and environment; an embedding program
+    decides that for itself.
+    """
+    plan = _draw(Choice(config, reloadable=reloadable), own_process=own_process, premises=premises)
+    return _built(plan, store, past)
+
+
+class Blueprint(msgspec.Struct, frozen=True):
+    """A session before it lives: all that had to be read from the disk."""
+
+    agent: Agent
+    toolbox: Toolbox
+    key: str
+    now: Callable[[], str]
+
+
+def _draw(
+    choice: Choice,
+    *,
+    own_process: bool,
+    system: str | None = None,
+    demand: Demand | None = None,
+    premises: Premises | None = None,
+) -> Blueprint:
+    """Return how a session works that is opened by ``choice``. In any thread. Raise ConfigError.
+
+    ``system`` is a system prompt that it keeps, ``demand`` what a stranger wants of it.
+    """
+    from zot.agent.budget import Budget
+    from zot.agent.loop import Agent
+    from zot.agent.relief import AutoCompact
+    from zot.runtime.approvals import approvals_of
+    from zot.runtime.clock import clock_of
+    from zot.runtime.extension_host import open_extensions
+    from zot.runtime.system_prompt import system_of
+    from zot.runtime.toolbox import Toolbox
+
+    config = choice.config
+    model_id, models = check(config, premises), models_of(config, premises)
+    cwd, key, expected = _directory(config.cwd), os.urandom(6).hex(), _expected(config)
+    now = clock_of(config.frozen_time)
+    toolbox = Toolbox(config, cwd=cwd, key=key, own_process=own_process, premises=premises)
+    if system is None:
+        system = system_of(config, toolbox, cwd=cwd, date=clock_of(config.frozen_time)()[:10], expected=expected)
+    left_s = None if demand is None else demand.left_s
+    changing = {"joinable": choice.joinable, "reloadable": choice.reloadable}
+    agent = Agent(
+        provider_of(config, models, model_id, left_s=left_s, premises=premises),
+        models,
+        model_id=model_id,
+        system=system if premises is None else premises.same_text(system),
+        extensions=open_extensions(config, toolbox, cwd=cwd, model_id=model_id, **changing),
+        tools=toolbox.tools,
+        cwd=cwd,
+        env=_tool_environment(config, premises),
+        max_steps=config.max_steps,
+        budget=Budget(config.max_cost, config.max_tokens_total),
+        reasoning=config.reasoning,
+        expected=expected,
+        auto_compact=AutoCompact(config.auto_compact is not False, config.compact_at),
+        approver=approvals_of(config, demand, cwd=cwd, key=key, is_guarded=choice.guarded),
+        name=choice.agent,
+        guarded=choice.guarded,
+        locked=config.lock,
+    )
+    return Blueprint(agent, toolbox, key, now)
+
+
+def _built(plan: Blueprint, store: Store | None, past: Past | None) -> Session:
+    """Bring a session to life that remembers its ``past``."""
+    from zot.session.session import Session
+
+    toolbox = plan.toolbox
+    return Session(plan.agent, store, jobs=toolbox, key=plan.key, now=plan.now, past=past, files=toolbox.files)
+
+
+def _tool_environment(config: Config, premises: Premises | None) -> Mapping[str, str]:
+    env = config.environment
+    if premises is None:
+        return tool_environment(env)
+    return premises.same(("environment", frozenset(env.items())), lambda: tool_environment(env))
+
+
+def prompt_of(config: Config) -> str:
+    """Return the system prompt of a session that works as ``config`` says. Raise ConfigError."""
+    from zot.runtime.clock import clock_of
+    from zot.runtime.system_prompt import system_of
+    from zot.runtime.toolbox import Toolbox
+
+    cwd, date = _directory(config.cwd), clock_of(config.frozen_time)()[:10]
+    toolbox = Toolbox(config, cwd=cwd, key="", own_process=False)
+    return system_of(config, toolbox, cwd=cwd, date=date, expected=_expected(config))
+
+
+def _expected(config: Config) -> Expected | None:
+    if config.output_schema is None:
+        return None
+    from zot.agent.expected import Expected
+    from zot.agent.output_schema import load
+
+    return Expected(load(config.output_schema))
+
+
+def _directory(path: str | None) -> str:
+    """Return the working directory, absolute. Raise ConfigError if there is none."""
+    try:
+        directory = os.path.abspath(path or os.getcwd())
+    except FileNotFoundError:
+        raise ConfigError("the current directory no longer exists; use --cwd DIR") from None
+    if not os.path.isdir(directory):
+        raise ConfigError(f"{directory} is not a directory")
+    return directory

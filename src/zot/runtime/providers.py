@@ -1,0 +1,279 @@
+"""Which service a Config asks, through which API, over which transport and with which key.
+
+Besides `runtime` and `toolbox` the only file that picks concrete parts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from zot.config.config import PROXY_NAMES, Config, keyless_environment, zot_home
+from zot.config.credentials import Credential, find, missing, stored_for
+from zot.config.vendors import COMPATIBLE, VENDORS, ApiName, Endpoint, endpoint
+from zot.errors import AuthFailed, ConfigError, ConnectionImpossible
+from zot.providers.models import Catalogue, Model, catalogue
+
+if TYPE_CHECKING:
+    from zot.providers.base import Api, Provider, ReadKey, RenewKey, Transport
+    from zot.providers.lab.script import Script
+    from zot.providers.recording_part import Header
+    from zot.runtime.shared import Premises
+
+
+def models_of(config: Config, premises: Premises | None = None) -> Catalogue:
+    """Return the models that may be asked for, with the user's own; the same to all who share ``premises``.
+
+    Those of a recording are priced as they were, its own first. Raise ConfigError.
+    """
+    if not config.replay:
+        catalogue(config.provider)  # Which says what is wrong with the name, before anything needs its vendor.
+        return _with_own(catalogue(config.provider, unlisted=_endpoint(config).foreign), config, premises)
+    recorded = _recorded(config)
+    known = _with_own(catalogue(recorded.provider, unlisted=True), config, premises)
+    first = known.find(recorded.model)
+    return Catalogue(recorded.provider, (first, *(model for model in known.models if model != first)), open=True)
+
+
+def credential_of(config: Config, model: Model | None = None) -> Credential | None:
+    """Return the key, or how to get it; None if there is none and none is needed. Raise ConfigError."""
+    vendor, where = VENDORS[config.provider], _endpoint(config, model)
+    found = find(vendor, config.api_key, config.environment, base_url=where.base_url)
+    if found is None and vendor.needs_key and not where.elsewhere:
+        raise missing(vendor, config.environment)
+    return found
+
+
+def unused_key(config: Config) -> str:
+    """Say that no key is sent, because the address is not the vendor's own; "" if one is, or none is needed."""
+    vendor, where = VENDORS[config.provider], _endpoint(config)
+    if not (vendor.needs_key and where.elsewhere) or credential_of(config) is not None:
+        return ""
+    from zot.config.address import split_url
+
+    try:
+        place = split_url(where.base_url).origin.authority
+    except ConnectionImpossible as problem:
+        raise ConfigError(f"--base-url: {problem}") from None
+    stored = "; the stored one is for another address" if stored_for(vendor, config.environment) else ""
+    return f"no key is used: {place} is not {vendor.name}'s own address{stored}"
+
+
+def provider_of(
+    config: Config,
+    models: Catalogue,
+    model_id: str,
+    *,
+    left_s: Callable[[], float] | None = None,
+    premises: Premises | None = None,
+) -> Provider:
+    """Return the service that is to be asked, or several, where models have addresses of their own.
+
+    ``left_s`` tells how long an answer can still be used. Connections and keys are its own, or lent by ``premises``.
+    """
+    transport = _transport(config, premises)
+    if config.record:
+        from zot.providers.recording import RecordingTransport
+        from zot.providers.recording_part import VERSION, Header
+
+        where = _endpoint(config, models.find(model_id))
+        header = Header(VERSION, models.provider, where.api, model_id)
+        transport = RecordingTransport(transport, config.record, header, secrets=_address_secrets(config, where))
+    usual = _service(config, models.provider, None, transport, left_s=left_s, premises=premises)
+    away = () if config.base_url else tuple(model for model in models.models if model.base_url)
+    if not away:
+        return usual
+    from zot.providers.by_model import ByModel
+
+    own = {
+        model.id: _service(config, models.provider, model, transport, left_s=left_s, premises=premises)
+        for model in away
+    }
+    return ByModel(usual, own)
+
+
+def masked(config: Config, text: str) -> str:
+    """Return ``text`` without our keys, and those in addresses."""
+    from zot.providers.mask import Mask
+
+    open_names = keyless_environment(config.environment)
+    secrets = {value for name, value in config.environment.items() if name not in open_names}
+    try:
+        credential, where = credential_of(config), _endpoint(config)
+    except ConfigError:
+        return Mask(secrets)(text)  # Whoever opens a session hears of it.
+    key = "" if credential is None else credential.key
+    return Mask({*secrets, key, *_address_secrets(config, where)})(text)
+
+
+async def with_served(config: Config) -> list[tuple[Model, bool]]:
+    """Ask the service which models it serves; return them and those we know, and whether it serves each.
+
+    Raise ConfigError, or ProviderError, which says what to do.
+    """
+    from zot.providers.listing import list_models, merged
+
+    listed, where, transport = models_of(config), _endpoint(config), _transport(config, None)
+    dialect = "ollama" if config.provider == "ollama" else where.api
+    read, _ = _key(config, None, None)
+    try:
+        served = await list_models(config.provider, dialect, transport, base_url=where.base_url, key=await read())
+    finally:
+        await transport.close()
+    return merged(listed, served)
+
+
+def script_of(config: Config, premises: Premises | None) -> Script:
+    """Return the script that lab plays. Raise ConfigError if it cannot be read."""
+    from zot.providers.lab.script import Script, demo
+
+    if not config.script:
+        return demo() if premises is None else premises.same(demo, demo)
+    # A pipe can be read only once, and makes others wait.
+    if premises is None or not os.path.isfile(config.script):
+        return Script.load(config.script)
+    return premises.read(config.script, Script.load)
+
+
+def _with_own(listed: Catalogue, config: Config, premises: Premises | None) -> Catalogue:
+    """Return a catalogue with the user's models."""
+    home = zot_home(config.environment)
+    if home is None or not os.path.lexists(path := os.path.join(home, "models.json")):
+        return listed
+    from zot.providers.own_models import load, overlaid
+
+    # Of a provider that is not ours nothing is used: the file may be shared with programs that have more.
+    if premises is None:
+        return overlaid(listed, load(path).get(listed.provider, ()))
+    own = premises.read(path, load).get(listed.provider, ())
+    return premises.same(("models", listed, own), lambda: overlaid(listed, own))
+
+
+def _service(
+    config: Config,
+    name: str,
+    model: Model | None,
+    transport: Transport,
+    *,
+    left_s: Callable[[], float] | None,
+    premises: Premises | None,
+) -> Provider:
+    """Return the service that is asked for ``model``; for most, if that is None."""
+    from zot.providers.service import Service
+
+    where, jitter = _endpoint(config, model), None
+    if config.record or config.replay:
+        from random import Random
+
+        jitter = Random(0).random  # A replay waits before its retries as the recorded run did: events tell of it.
+    read, renew = _key(config, model, premises)
+    api, secrets = _APIS[where.api](name, where), _address_secrets(config, where)
+    return Service(name, api, transport, key=read, renew=renew, secrets=secrets, jitter=jitter, left_s=left_s)
+
+
+def _endpoint(config: Config, model: Model | None = None) -> Endpoint:
+    """Return where and how a model is asked; where most are, for None. A recording is understood as it was made.
+
+    An address that was given wins over the model's own.
+    """
+    api = config.api or (_recorded(config).api if config.replay else None)
+    address = config.base_url or (model.base_url if model is not None else "")
+    return endpoint(VENDORS[config.provider], api=api, base_url=address or None, env=config.environment)
+
+
+def _recorded(config: Config) -> Header:
+    from zot.providers.recording_part import header_of
+
+    assert config.replay is not None
+    return header_of(config.replay)
+
+
+def _key(config: Config, model: Model | None, premises: Premises | None) -> tuple[ReadKey, RenewKey]:
+    """Return what reads the key before each call, and what is told when it was refused.
+
+    That there is none is said when it is wanted: a model at an address of its own may never want it.
+    """
+    try:
+        found = credential_of(config, model)
+    except ConfigError as problem:
+        return _none(str(problem)), lambda _: False
+    if found is not None and found.command:
+        from zot.runtime.key_command import KeyCommand
+
+        made = KeyCommand if premises is None else premises.key_command
+        command = made(config.provider, found.command, keyless_environment(config.environment))
+        return command.read, command.renew
+    key = "" if found is None else found.key
+
+    async def read() -> str:
+        return key
+
+    return read, lambda _: False
+
+
+def _none(reason: str) -> ReadKey:
+    async def read() -> str:
+        raise AuthFailed(reason)
+
+    return read
+
+
+def _address_secrets(config: Config, where: Endpoint) -> tuple[str, ...]:
+    """Return what is secret in the addresses that are used: a service or a proxy may quote it."""
+    from zot.providers.mask import userinfo
+
+    addresses = (where.base_url, *(config.environment.get(name, "") for name in PROXY_NAMES))
+    return tuple(secret for address in addresses for secret in userinfo(address))
+
+
+def _transport(config: Config, premises: Premises | None) -> Transport:
+    """Return what carries the requests: the network, a script or a recording."""
+    if config.provider != "lab" and premises is not None:
+        return premises.transport(config.environment)
+    if config.provider != "lab":
+        from zot.providers.http import HttpTransport
+
+        return HttpTransport(config.environment)
+    if config.replay:
+        from zot.providers.recording_part import Recording
+        from zot.providers.replay import ReplayTransport
+
+        recording = Recording.load(config.replay)
+        return ReplayTransport(recording, paced=config.replay_paced, checked=config.replay_checked)
+    from zot.providers.lab.transport import LabTransport
+
+    return LabTransport(script_of(config, premises))
+
+
+def _anthropic(provider: str, where: Endpoint) -> Api:
+    from zot.providers.anthropic_part import AnthropicMessages
+
+    return AnthropicMessages(base_url=where.base_url, origin=provider)
+
+
+def _responses(provider: str, where: Endpoint) -> Api:
+    from zot.providers.openai_responses_part import OpenAIResponses
+
+    return OpenAIResponses(base_url=where.base_url, origin=provider)
+
+
+def _chat(provider: str, where: Endpoint) -> Api:
+    from zot.providers.openai_chat import ChatCompletions
+
+    quirks = COMPATIBLE if where.foreign else VENDORS[provider].chat
+    return ChatCompletions(base_url=where.base_url, origin=provider, quirks=quirks)
+
+
+def _gemini(provider: str, where: Endpoint) -> Api:
+    from zot.providers.gemini_part import GeminiGenerateContent
+
+    return GeminiGenerateContent(base_url=where.base_url, origin=provider)
+
+
+_APIS: Mapping[ApiName, Callable[[str, Endpoint], Api]] = {
+    "anthropic": _anthropic,
+    "responses": _responses,
+    "chat": _chat,
+    "gemini": _gemini,
+}

@@ -1,0 +1,203 @@
+"""The tools of one session, the skills it knows, and what its commands have running."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from zot.config.config import Config, kept_in, tool_names, zot_home
+
+if TYPE_CHECKING:
+    from zot.config.skills import SkillFile
+    from zot.runtime.shared import Premises
+    from zot.tools.base import Tool
+    from zot.tools.checkpoints import Restorer
+    from zot.tools.command_output import Spills
+    from zot.tools.paths_part import Paths
+    from zot.tools.process import Processes
+
+log = logging.getLogger("zot")
+
+#: What is told to end because its run was aborted or its session closed has this long.
+_GRACE_S = 0.5
+
+
+class Toolbox:
+    """What a session works with. ``key`` is the session's; only our ``own_process`` may be shut off from others.
+
+    What starts programs is its own, or lent by the ``premises`` that it shares with others. Made in any thread.
+    """
+
+    def __init__(
+        self, config: Config, *, cwd: str, key: str, own_process: bool, premises: Premises | None = None
+    ) -> None:
+        from zot.tools.read_state import Seen
+
+        self._premises = premises
+        self._config = config
+        self._own_process = own_process
+        self._cwd = cwd
+        self._home = zot_home(config.environment)
+        self._kept_in = kept_in(config)
+        self._key = key
+        self._seen = Seen()
+        self._processes: Processes | None = None
+        self._spills: Spills | None = None
+        names = tool_names(config)
+        skills = self._skills() if "skill" in names else ()
+        # Now and not at the first call: what is locked is what is there now.
+        self._shown = self._reachable(skills) if config.lock else []
+        self._writable, self._readable = self._paths()
+        self.tools: list[Tool] = [self._tool(name, skills) for name in names]
+        self.manifest = _manifest(skills)
+
+    def files(self) -> Restorer:
+        """Return who can put back what the tools have changed, where they may."""
+        from zot.tools.checkpoints import Restorer
+        from zot.tools.paths_part import Anywhere
+
+        return Restorer(self._writable or Anywhere(), self._seen)
+
+    @property
+    def holds(self) -> bool:
+        """True while anything runs that was started for the session, or is kept for it."""
+        runs = self._processes is not None and self._processes.runs()
+        return runs or (self._spills is not None and self._spills.holds)
+
+    async def end(self, owner: str) -> None:
+        """End what was started for ``owner``, a run or the session."""
+        if self._processes is not None:
+            await self._processes.end_all(owner, grace_s=_GRACE_S)
+
+    async def close(self) -> None:
+        """End everything and remove what was kept only for the session. Any number of times."""
+        if self._processes is not None:
+            await self._processes.close()
+        if self._spills is not None:
+            self._spills.close()
+
+    def kill(self) -> None:
+        """Kill everything that commands have running, at once and from any thread. Nothing can be started any more."""
+        if self._processes is not None:
+            self._processes.kill_all()
+
+    def _tool(self, name: str, skills: Sequence[SkillFile]) -> Tool:
+        from zot.tools import specs
+        from zot.tools.on_demand import OnDemand
+
+        match name:
+            case "bash":
+                return OnDemand(specs.bash(lock=self._config.lock), self._bash)
+            case "edit":
+                return OnDemand(specs.EDIT, self._edit)
+            case "read":
+                return OnDemand(specs.READ, self._read, read_only=True)
+            case "skill":
+                return OnDemand(specs.SKILL, lambda: _skill(skills), read_only=True)
+            case _:
+                return OnDemand(specs.WRITE, self._write)
+
+    def _read(self) -> Tool:
+        from zot.tools.read import Read
+
+        return Read(self._readable, self._seen)
+
+    def _write(self) -> Tool:
+        from zot.tools.write import Write
+
+        return Write(self._writable, self._seen)
+
+    def _edit(self) -> Tool:
+        from zot.tools.edit import Edit
+
+        return Edit(self._writable, self._seen)
+
+    @property
+    def _hidden(self) -> tuple[str, ...]:
+        """What locked tools are kept from, wherever it is."""
+        return (*(() if self._home is None else (self._home,)), *self._config.private)
+
+    def _reachable(self, skills: Sequence[SkillFile]) -> list[str]:
+        """Return what locked tools may nevertheless read: the files of skills that they would not reach otherwise."""
+        directories = [skill.directory for skill in skills if skill.directory is not None]
+        return [one for one in directories if not _is_in(one, [self._cwd]) or _is_in(one, self._hidden)]
+
+    def _paths(self) -> tuple[Paths | None, Paths | None]:
+        """Return what confines paths that are written, and paths that are read, if anything does."""
+        if not self._config.lock:
+            return None, None
+        from zot.tools.paths import Lock, LockWithMore
+
+        lock = Lock(self._cwd, hidden=self._hidden)
+        spilled = [] if self._kept_in is None else [os.path.join(self._kept_in, "spill", self._key)]
+        return lock, LockWithMore(lock, [*self._shown, *spilled])
+
+    def processes(self) -> Processes:
+        """Return what starts programs for this session, and ends them with it."""
+        if self._processes is None:
+            if self._premises is not None:
+                self._processes = self._premises.processes(self._key)
+                return self._processes
+            from zot.tools.process import open_processes
+
+            self._processes = open_processes(protected=self._own_process)
+        return self._processes
+
+    def _bash(self) -> Tool:
+        from zot.tools.bash import Bash
+        from zot.tools.command_output import Spills
+
+        if self._kept_in is not None:
+            self._spills = Spills(os.path.join(self._kept_in, "spill"), self._key)
+        return Bash(
+            self.processes(),
+            spills=self._spills,
+            lock=self._config.lock,
+            hidden=self._hidden,
+            shown=self._shown,
+            # Where time stands still nothing takes any: the model is told the same in every run.
+            clock=time.monotonic if self._config.frozen_time is None else lambda: 0.0,
+        )
+
+    def _skills(self) -> tuple[SkillFile, ...]:
+        from zot.config.skills import discover, trust_hint
+        from zot.text import printable
+
+        found = discover(cwd=self._cwd, home=self._home, explicit=self._config.skills, is_trusted=self._is_trusted)
+        for problem in found.problems:
+            log.warning("%s", printable(problem))
+        for directory in found.untrusted:
+            log.warning("%s is not trusted and was not loaded; %s", printable(directory), trust_hint(directory))
+        if (premises := self._premises) is None:
+            return tuple(found.skills)
+        return premises.same(("skills", found.skills), lambda: found.skills)
+
+    def _is_trusted(self, directory: str) -> bool:
+        if self._config.trust_project:
+            return True
+        if self._home is None:
+            return False
+        from zot.config.trust_part import TrustStore
+
+        return TrustStore(self._home).is_trusted(directory)
+
+
+def _is_in(path: str, places: Sequence[str]) -> bool:
+    return any(os.path.realpath(path).startswith(os.path.join(os.path.realpath(place), "")) for place in places)
+
+
+def _skill(skills: Sequence[SkillFile]) -> Tool:
+    from zot.tools.skill import Skill
+
+    return Skill(skills)
+
+
+def _manifest(skills: Sequence[SkillFile]) -> str:
+    if not skills:
+        return ""
+    from zot.config.skills import manifest
+
+    return manifest(skills)

@@ -1,0 +1,1 @@
+"""The in-process SDK: Runtime and BlockingRuntime."""

@@ -1,0 +1,178 @@
+"""The runtime for programs without an event loop: the same, but every call waits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from zot.config.config import Config
+from zot.errors import RunCancelled, RuntimeClosed
+from zot.events import AgentEvent, CompactDone
+from zot.messages import ImageBlock, Message
+from zot.providers.base import Model
+from zot.sdk.runtime import Answer, Events, Runtime
+from zot.session.session_state import State
+
+if TYPE_CHECKING:
+    from zot.session.rewind import Rewound
+
+T = TypeVar("T")
+
+
+class BlockingRuntime:
+    """A `Runtime` in a thread of its own. Use it in a ``with`` block, or close it."""
+
+    def __init__(self, config: Config | None = None, **settings: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="zot runtime", daemon=True)
+        self._thread.start()
+        # Taken again by its own thread if garbage is collected while it is held.
+        self._lock = threading.RLock()
+        self._closed = False
+        self._runtime: Runtime | None = None
+        try:
+            self._runtime = self._wait(_make(config, settings))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, text: str, images: Sequence[ImageBlock] = ()) -> Answer:
+        """Run a prompt to its end and return the answer. Raise what made it fail."""
+        return self._wait(self._inner.run(text, images))
+
+    def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> Iterator[AgentEvent]:
+        """Yield the events of a prompt as they happen. Leaving early cancels it."""
+
+        async def start() -> Events:
+            return self._inner.prompt(text, images)
+
+        events = self._wait(start())
+        try:
+            while batch := self._wait(events.batch()):
+                yield from batch
+        finally:
+            # After close nothing is left to end; in our own thread, where garbage may be found, `Events` ends it.
+            if not self._closed and threading.current_thread() is not self._thread:
+                self._wait(events.aclose())
+
+    def compact(self) -> str:
+        """Summarise the conversation and return the summary. Raise what made it fail."""
+
+        async def compact() -> str:
+            async with self._inner.compact() as events:
+                summaries = [event.summary async for event in events if isinstance(event, CompactDone)]
+            if events.error is not None:
+                raise events.error
+            if events.cancelled:
+                raise RunCancelled("the compaction was cancelled before it was done")
+            return "".join(summaries)
+
+        return self._wait(compact())
+
+    def undo_compact(self) -> None:
+        """Put back what the newest compaction replaced. Raise UserError if there is none."""
+        self._wait(self._inner.undo_compact())
+
+    def steer(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
+        """Say something to the running prompt, from another thread."""
+        self._call(lambda runtime: runtime.steer(text, images))
+
+    def approve(self, request_id: str, decision: str) -> None:
+        """Answer an `ApprovalRequest`."""
+        self._call(lambda runtime: runtime.approve(request_id, decision))
+
+    def cancel(self) -> None:
+        """End the running prompt, from any thread."""
+        self._call(lambda runtime: runtime.cancel())
+
+    def set_model(self, model_id: str) -> None:
+        """Use another model of the same provider from the next model call on."""
+        self._call(lambda runtime: runtime.set_model(model_id))
+
+    def list_models(self) -> Sequence[Model]:
+        """Return the models known for the provider."""
+        return self._call(lambda runtime: runtime.list_models())
+
+    @property
+    def state(self) -> State:
+        """A snapshot."""
+        return self._call(lambda runtime: runtime.state)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The conversation, complete."""
+        return self._call(lambda runtime: runtime.messages)
+
+    def set_messages(self, messages: Sequence[Message]) -> None:
+        """Make ``messages`` the conversation."""
+        self._call(lambda runtime: runtime.set_messages(messages))
+
+    def rewind(self, *, messages: int | None = None, at: int | None = None, files: bool = True) -> Rewound:
+        """Go back to an earlier point, with the files that tools have changed since."""
+        return self._wait(self._inner.rewind(messages=messages, at=at, files=files))
+
+    @property
+    def cost(self) -> float | None:
+        """What the conversation has cost so far, in US dollars; None if a price is not known."""
+        return self._call(lambda runtime: runtime.cost)
+
+    def close(self) -> None:
+        """Cancel what runs, let go of everything and end the thread. Any number of times, from any thread."""
+        with self._lock:
+            first, self._closed = not self._closed, True
+        if first:
+            asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        if first:
+            self._loop.close()
+
+    @property
+    def _inner(self) -> Runtime:
+        assert self._runtime is not None
+        return self._runtime
+
+    async def _end(self) -> None:
+        if self._runtime is not None:
+            await self._runtime.close()
+        # What other threads wait for comes to its end now, and they must hear of it.
+        if others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others)
+
+    def _call(self, action: Callable[[Runtime], T]) -> T:
+        """Do something in the runtime's own thread."""
+
+        async def call() -> T:
+            return action(self._inner)
+
+        return self._wait(call())
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        with self._lock:
+            if self._closed:
+                work.close()
+                raise RuntimeClosed("this Runtime has been closed")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+
+async def _make(config: Config | None, settings: dict[str, Any]) -> Runtime:
+    return await Runtime(config, **settings).__aenter__()
+
+
+def run(text: str, **settings: Any) -> Answer:
+    """Run one prompt with a Runtime of its own and return the answer. For scripts."""
+    with BlockingRuntime(**settings) as runtime:
+        return runtime.run(text)

@@ -1,0 +1,372 @@
+"""The runtime in process: what `import zot` gives to an embedding program."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from zot.config.config import Config, checked
+from zot.errors import AgentError, RunCancelled, RuntimeBusy, RuntimeClosed, UserError
+from zot.events import AgentEvent, Done, Error
+from zot.messages import Counters, ImageBlock, Message
+from zot.providers.base import Model
+from zot.run_summary import Outcome
+from zot.runtime.open import open_recorded, open_session
+from zot.session.history import Batch
+from zot.session.queue import Job, Wish
+from zot.session.session import Session
+from zot.session.session_state import State
+from zot.slash import CommandAnswer, CommandInfo
+
+if TYPE_CHECKING:
+    from zot.session.rewind import Rewound
+
+#: How many events may wait for a consumer before the run waits for it.
+_MAX_UNREAD = 10_000
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a prompt came to: the text of the last message, and what all its model calls used.
+
+    ``held_back`` is why an extension blocked that message, whose text is then empty.
+    """
+
+    text: str
+    usage: Counters
+    held_back: str = ""
+
+
+class Runtime:
+    """An agent to talk to, one prompt at a time. Use several for several conversations.
+
+    Settings are those of `Config`, given as one or by name: ``Runtime(provider="lab", cwd="/srv/app")``. Make and
+    use it inside a running event loop; `BlockingRuntime` is for programs that have none.
+    """
+
+    def __init__(self, config: Config | None = None, **settings: Any) -> None:
+        self._config = checked(settings, config)
+        self._given = {*settings, *_given(config)}
+        # The journal cannot be opened without waiting, so that is left to `async with`.
+        self._session = open_session(self._config) if self._config.session is None else None
+        self._closed = False
+        self._failure: str | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._session is None and not self._closed:
+            self._session = await open_recorded(self._config, self._given)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def prompt(self, text: str, images: Sequence[ImageBlock] = ()) -> Events:
+        """Start a prompt and return its events. Raise RuntimeBusy while another one runs."""
+        session = self._idle()
+        inbox = Inbox(session, can_approve=self._config.approvals)
+        return Events(inbox, session.prompt(text, images, started=inbox.open, dropped=inbox.drop))
+
+    async def run(self, text: str, images: Sequence[ImageBlock] = ()) -> Answer:
+        """Run a prompt to its end and return the answer. Raise what made it fail, or RunCancelled."""
+        outcome = Outcome()
+        async with self.prompt(text, images) as events:
+            async for event in events:
+                outcome.take((event,))
+        if events.error is not None:
+            raise events.error
+        if events.cancelled:
+            raise RunCancelled("the prompt was cancelled before it was done")
+        return Answer(outcome.text, outcome.usage, outcome.held_back)
+
+    def compact(self) -> Events:
+        """Summarise the conversation and return the events of that. Raise RuntimeBusy while a prompt runs."""
+        session = self._idle()
+        inbox = Inbox(session, can_approve=self._config.approvals)
+        return Events(inbox, session.compact(started=inbox.open, dropped=inbox.drop))
+
+    async def undo_compact(self) -> None:
+        """Put back what the newest compaction replaced, before what came after. Raise UserError if there is none."""
+        over, reasons = asyncio.Event(), list[str]()
+
+        def drop(why: AgentError) -> None:
+            reasons.append(str(why))
+            over.set()
+
+        self._idle().undo_compact(started=over.set, dropped=drop)
+        await over.wait()
+        if reasons:
+            raise UserError(reasons[0])
+
+    def steer(self, text: str, images: Sequence[ImageBlock] = ()) -> None:
+        """Say something to the running prompt, before its next model call. Raise AgentError if none is running."""
+        session = self._open()
+        if not session.busy:
+            raise AgentError("nothing is running that could be steered; use prompt")
+        session.steer(text, images)
+
+    def cancel(self) -> None:
+        """End the running prompt or compact, if there is one. Its events still come, up to `done`."""
+        self._open().abort(queue=True)
+
+    def approve(self, request_id: str, decision: str) -> None:
+        """Answer an `ApprovalRequest`: allow_once, allow_always or reject. Raise UserError if nobody waits for it."""
+        self._open().approve(request_id, decision)
+
+    def set_model(self, model_id: str) -> None:
+        """Use another model of the same provider from the next model call on. Raise UserError if there is none."""
+        self._open().use_model(model_id)
+
+    def list_models(self) -> Sequence[Model]:
+        """Return the models known for the provider."""
+        return self._open().agent.catalogue.models
+
+    @property
+    def state(self) -> State:
+        """A snapshot: provider, model, directory, number of messages, whether it is busy, and what it has used."""
+        return self._open().state()
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The conversation, complete: what `set_messages` of another Runtime takes."""
+        return tuple(self._open().transcript.messages)
+
+    def set_messages(self, messages: Sequence[Message]) -> None:
+        """Make ``messages`` the conversation. Raise UserError while busy.
+
+        In a kept session that takes effect before the next prompt; if it cannot be, the next call raises why.
+        """
+        self._open().replace_messages(messages, dropped=self._fail_later)
+
+    async def rewind(self, *, messages: int | None = None, at: int | None = None, files: bool = True) -> Rewound:
+        """Go back to the first ``messages``, or to the row ``at``; put back the files that tools have changed since.
+
+        Raise RewindRefused, and then nothing has changed, if somebody else changed one of them; UserError while busy.
+        """
+        return await self._open().rewind(Wish(messages, at, files))
+
+    async def commands(self) -> Sequence[CommandInfo]:
+        """Return the commands that extensions have registered, when those have had the time to."""
+        return await self._open().commands()
+
+    async def run_command(self, name: str, args: str = "") -> CommandAnswer:
+        """Run a command of an extension and return what it wants done; nothing is done yet. Raise UserError."""
+        return await self._open().run_command(name, args)
+
+    def press(self, panel_id: str, key: str, text: str = "") -> None:
+        """Let an extension's panel have a key. Raise UserError if there is no such panel or key."""
+        self._open().press(panel_id, key, text)
+
+    def close_panel(self, panel_id: str) -> None:
+        """Close an extension's panel. Raise UserError if it is not open."""
+        self._open().close_panel(panel_id)
+
+    def listen(self, hear: Callable[[AgentEvent], None]) -> Callable[[], None]:
+        """Call ``hear`` with every event from now on, also with notices and panels between prompts.
+
+        Call what is returned to stop. ``hear`` must not block and must not raise.
+        """
+        return self._open().subscribe(Ear(hear))
+
+    @property
+    def cost(self) -> float | None:
+        """What the conversation has cost so far, in US dollars; None if a price is not known."""
+        return self._open().totals.cost
+
+    async def close(self) -> None:
+        """Cancel what runs and let go of everything. Any number of times."""
+        self._closed = True
+        if self._session is not None:
+            await self._session.close()
+
+    def _open(self) -> Session:
+        if self._closed:
+            raise RuntimeClosed("this Runtime has been closed")
+        if (reason := self._failure) is not None:
+            self._failure = None
+            raise AgentError(f"the conversation could not be replaced: {reason}")
+        if self._session is None:
+            raise UserError("a Runtime with a session is used in `async with`: that opens it")
+        return self._session
+
+    def _fail_later(self, why: AgentError) -> None:
+        self._failure = str(why)
+
+    def _idle(self) -> Session:
+        session = self._open()
+        if session.busy and not (session.aborting and not session.waiting):
+            raise RuntimeBusy("a prompt or compact is running; wait for its done, cancel it, or use another Runtime")
+        return session
+
+
+class Events:
+    """What happens during one run, in order, ending with `done`. Iterate over it once.
+
+    Leaving early cancels the run: when an iteration is broken off and nothing refers to it any more, on `aclose`, or
+    at the end of an ``async with``. Events that nobody takes pause the run; none is dropped.
+    """
+
+    def __init__(self, inbox: Inbox, job: Job) -> None:
+        self._inbox = inbox
+        self._job = inbox.job = job
+
+    @property
+    def error(self) -> AgentError | None:
+        """Why the run failed, once it is over; None if it did not."""
+        return self._job.error
+
+    @property
+    def cancelled(self) -> bool:
+        """True if the run was ended before it was done."""
+        return self._job.aborted
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> AgentEvent:
+        event = await self._inbox.next()
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    async def batch(self) -> list[AgentEvent]:
+        """Return everything that has happened since the last look, waiting for at least one; empty at the end."""
+        return await self._inbox.batch()
+
+    async def aclose(self) -> None:
+        """Cancel the run if it is not over, and wait until nothing of it is left running."""
+        if not self._inbox.over:
+            await self._inbox.abandon(self._job)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        if not self._inbox.over:
+            self._inbox.abandon_soon(self._job)
+
+
+class Ear:
+    """Somebody who hears everything, and whom nobody waits for."""
+
+    can_approve = False
+    full = False
+
+    def __init__(self, hear: Callable[[AgentEvent], None]) -> None:
+        self._hear = hear
+
+    def deliver(self, batch: Batch) -> None:
+        for event in batch.events:
+            self._hear(event)
+
+    async def room(self) -> None:
+        return
+
+
+class Inbox:
+    """The events of one run that nobody has looked at yet: the session's side of `Events`."""
+
+    def __init__(self, session: Session, *, can_approve: bool) -> None:
+        self.can_approve = can_approve
+        self.job: Job | None = None
+        self._session = session
+        self._loop = asyncio.get_running_loop()
+        self._unread: deque[AgentEvent] = deque()
+        self._arrived: asyncio.Future[None] | None = None
+        self._taken: asyncio.Future[None] | None = None
+        self._unsubscribe: Callable[[], None] = lambda: None
+        self.over = False
+
+    def open(self) -> None:
+        """The run starts: hear it."""
+        self._unsubscribe = self._session.subscribe(self)
+
+    def drop(self, why: AgentError) -> None:
+        """The run will never start. If it could not, say why, and that it is over."""
+        if not isinstance(why, RunCancelled):
+            self._unread.extend((Error(str(why)), Done()))
+        self._end()
+
+    def deliver(self, batch: Batch) -> None:
+        """Take what happened."""
+        self._unread.extend(batch.events)
+        if isinstance(batch.events[-1], Done):
+            self._end()
+        _resolve(self._arrived)
+
+    @property
+    def full(self) -> bool:
+        """True while too much is unread."""
+        return len(self._unread) > _MAX_UNREAD
+
+    async def room(self) -> None:
+        """Wait until enough has been read, or nobody will."""
+        while self.full and not self.over:
+            self._taken = self._loop.create_future()
+            await self._taken
+
+    async def next(self) -> AgentEvent | None:
+        """Return the next event; None at the end."""
+        if not self._unread and not self.over:
+            await self._arrival()
+        event = self._unread.popleft() if self._unread else None
+        if not self.full:
+            _resolve(self._taken)
+        return event
+
+    async def batch(self) -> list[AgentEvent]:
+        """Return all that is unread, waiting for at least one; empty at the end."""
+        if not self._unread and not self.over:
+            await self._arrival()
+        events = list(self._unread)
+        self._unread.clear()
+        _resolve(self._taken)
+        return events
+
+    async def abandon(self, job: Job) -> None:
+        """Cancel the run and wait until nothing of it is left."""
+        self._end()
+        self._session.cancel(job)
+        await self._session.finish()
+
+    def abandon_soon(self, job: Job) -> None:
+        """Cancel the run, from whatever thread the garbage was collected in."""
+        try:
+            here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            here = False
+        if here:
+            self._end()
+            self._session.cancel(job)
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._session.cancel, job)
+
+    def _end(self) -> None:
+        self.over = True
+        self._unsubscribe()
+        _resolve(self._arrived)
+        _resolve(self._taken)
+
+    async def _arrival(self) -> None:
+        self._arrived = self._loop.create_future()
+        await self._arrived
+
+
+def _resolve(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)
+
+
+def _given(config: Config | None) -> list[str]:
+    """Return the settings that a Config has been given."""
+    usual = Config()
+    return (
+        []
+        if config is None
+        else [name for name in config.__struct_fields__ if getattr(config, name) != getattr(usual, name)]
+    )

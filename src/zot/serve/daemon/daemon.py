@@ -1,0 +1,399 @@
+"""Many clients, many sessions: who is connected, what they share, and how it all ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+from msgspec import UNSET
+
+from zot.client.peer import admits, identify
+from zot.serve.daemon.acceptor import Acceptor, room_for_clients
+from zot.serve.daemon.audit import Who
+from zot.serve.daemon.connection import Connection, Handler
+from zot.serve.daemon.farewell import Farewell
+from zot.serve.daemon.log_feed import LogFeed
+from zot.serve.daemon.metrics import Metrics, rss_bytes, size_of_database
+from zot.serve.daemon.refusals import Refusals
+from zot.serve.daemon.sockets import LocalWire
+from zot.version import __version__
+from zot.wire.daemon import FEATURES, LOOKS, PROTOCOL_VERSION, STOPPING, capabilities, check_version
+from zot.wire.daemon_greeting import Initialize, Initialized
+from zot.wire.jsonrpc import NULL, TOO_MANY_CLIENTS, RpcError, encode_error
+from zot.wire.lines import MAX_LINE_BYTES
+
+if TYPE_CHECKING:  # Whoever greets the daemon is answered before it knows what to do for them.
+    from zot.config.agents import Agents
+    from zot.runtime.pool import Hub
+    from zot.serve.daemon.catalog import Shelf
+    from zot.serve.daemon.feed import Feed
+    from zot.serve.daemon.parts_part import Parts
+    from zot.serve.daemon.server_methods import ServerMethods
+    from zot.serve.daemon.watch import Watch
+    from zot.serve.host.respond import Answered, Respondent
+    from zot.wire.host import Request
+
+log = logging.getLogger("zot")
+
+#: So many clients at once: what a process may have open is not theirs alone.
+MAX_CLIENTS = 1024
+#: How long one may say nothing before another gets its place.
+_SILENT_S = 10.0
+#: How long an ephemeral daemon waits for the next client.
+_EPHEMERAL_S = 1.0
+
+
+class Daemon:
+    """What all connections share (`connection.Office`)."""
+
+    def __init__(self, parts: Parts, *, ephemeral: bool = False, max_line_bytes: int = MAX_LINE_BYTES) -> None:
+        self.parts = parts
+        self.place = parts.place
+        self.server_version = parts.settings.server_version or __version__
+        #: Set while no session of a dead process is being seen to.
+        self.is_mended = asyncio.Event()
+        self.is_mended.set()
+        self.metrics = Metrics()
+        #: The addresses at which it is reached besides its socket.
+        self.listens: list[str] = []
+        self.log_feed = LogFeed()
+        self._refusals = Refusals(parts.audit, self.metrics)
+        self._respondent: Respondent | None = None
+        self._server: ServerMethods | None = None
+        self._connections: dict[Connection, None] = {}
+        self._began = time.monotonic()
+        self._ephemeral = ephemeral
+        #: The longest line, or message of a WebSocket, that is read.
+        self.max_line_bytes = max_line_bytes
+        self._leaving: asyncio.TimerHandle | None = None
+        self._farewell = Farewell(self._leaving_clients)
+        self._stopping = asyncio.Event()
+        #: Set if it goes on although it was to stop; another one for each time.
+        self._resumed = asyncio.Event()
+        #: Whether somebody wants an end and nothing else, and whether it is too late to go on.
+        self._must_end = False
+        self._is_over = False
+        self.grace_s = parts.settings.grace_s
+        self._when_stopping: list[tuple[Callable[[], None], Callable[[], None]]] = []
+        #: Set when the first one has introduced itself.
+        self._has_greeted = asyncio.Event()
+        #: Who takes the endpoint over.
+        self.heir: Connection | None = None
+
+    # What is made when it is first needed: nobody who greets the daemon waits for it to be loaded.
+
+    @cached_property
+    def hub(self) -> Hub:
+        """The sessions that are loaded."""
+        from zot.runtime.pool import Hub
+
+        settings = self.parts.settings
+        return Hub(self.parts.opening, self._new_feed, limit=settings.max_sessions, idle_s=settings.idle_s)
+
+    @cached_property
+    def shelf(self) -> Shelf:
+        """Those that are kept."""
+        from zot.serve.daemon.catalog import Shelf
+
+        return Shelf(self.parts.journal)
+
+    @cached_property
+    def watch(self) -> Watch:
+        """What tells those who follow a session of runs that are made elsewhere, once it is started."""
+        from zot.serve.daemon.watch import Watch
+
+        followed, is_any = self._followed_elsewhere, self._is_any_followed
+        return Watch(self.parts.journal, followed, is_any=is_any, take_up=self.hub.take_up)
+
+    @cached_property
+    def handlers(self) -> Mapping[str, Handler]:
+        """What is done for each method."""
+        from zot.serve.daemon.methods import made_for
+
+        self._server, table = made_for(self)
+        return table
+
+    # What there is.
+
+    @property
+    def agents(self) -> Agents:
+        """The agents that sessions can be made of."""
+        return self.parts.agents
+
+    @property
+    def connections(self) -> Sequence[Connection]:
+        """Who is connected."""
+        return tuple(self._connections)
+
+    @property
+    def uptime_s(self) -> float:
+        """How long it has been running."""
+        return time.monotonic() - self._began
+
+    def agent_of(self, session_id: str) -> str:
+        """Return the agent of a session that is loaded."""
+        session = self.hub.session(session_id)
+        return "default" if session is None else session.agent.name or "default"
+
+    def describe_agents(self) -> list[tuple[str, str, str]]:
+        """Return the names of all agents, each with its provider and model."""
+        return [(name, *self.parts.describe(name)) for name in self.agents.names]
+
+    def gauges(self) -> Mapping[str, float]:
+        """Return how much there is at this moment, for `Metrics.told`."""
+        sessions = self.hub.sessions
+        return {
+            "clients": len(self._connections),
+            "sessions": len(sessions),
+            "running": sum(session.busy for session in sessions),
+            "journal_bytes": size_of_database(self.parts.journal.path),
+            "rss_bytes": rss_bytes(),
+            "uptime_seconds": round(self.uptime_s, 3),
+        }
+
+    # Who comes and goes.
+
+    def accept(self, wire: LocalWire) -> Connection | None:
+        """Return the connection of a client at the local socket; None if it may not come in."""
+        try:
+            peer = identify(wire.transport.get_extra_info("socket"))
+        except OSError:
+            return None
+        who = Who("unix", uid=peer.uid, pid=peer.pid)
+        if not admits(peer):
+            self._refuse(who, "uid", f"{peer.label}: this daemon serves uid {os.geteuid()} and nobody else")
+            return None
+        return self.admit(wire, who, peer.label)
+
+    def admit(self, wire: LocalWire, who: Who, label: str) -> Connection | None:
+        """Return the connection of a client on this machine; None if there are too many, which it is told."""
+        connection = self.connect(Connection(self, wire, who, label=label))
+        if connection is None:
+            self._refuse(who, "clients", f"{label}: there are {len(self._connections)} already")
+            wire.send(encode_error(NULL, RpcError(TOO_MANY_CLIENTS, "there are too many clients; try again later")))
+            wire.finish()
+        return connection
+
+    def connect(self, connection: Connection) -> Connection | None:
+        """Take a client in; None if there are too many."""
+        if len(self._connections) >= room_for_clients(MAX_CLIENTS) and not self._makes_room():
+            return None
+        self._connections[connection] = None
+        self.metrics.connections += 1
+        self.parts.audit.note("connected", connection.who)
+        if self._leaving is not None:
+            self._leaving.cancel()
+            self._leaving = None
+        return connection
+
+    def _refuse(self, who: Who, outcome: str, why: str) -> None:
+        """Write down who on this machine is not served, unless there are too many of them."""
+        if self._refusals.note(who, "", outcome):
+            log.warning("refused a connection of %s", why)
+
+    def _makes_room(self) -> bool:
+        """End the connection of whoever has been there longest without introducing itself. False if nobody has."""
+        before = time.monotonic() - _SILENT_S
+        for one in self._connections:
+            if not one.is_welcome and one.came < before:
+                del self._connections[one]
+                one.wire.cut(f"{one.label} did not introduce itself, and others want to come in")
+                return True
+        return False
+
+    def left(self, connection: Connection) -> None:
+        """A client has gone."""
+        self._connections.pop(connection, None)
+        self._farewell.left(connection)
+        if connection is self.heir and not self._must_end and not self._is_over:
+            self._resume()
+        if self._server is not None:
+            self._server.left(connection)
+        if self._ephemeral and not self._connections and not self._stopping.is_set():
+            self._leaving = asyncio.get_running_loop().call_later(_EPHEMERAL_S, self.stop)
+
+    def has_rules(self, alias: str) -> bool:
+        """True if an agent has a policy of its own."""
+        return self.parts.has_rules(alias)
+
+    def behind_turn(self, session_id: str, call: Callable[[], None]) -> None:
+        """Do something when the turn that runs in a session is over, or waits for a person; at once, if none does."""
+        from zot.serve.daemon.pause import behind_turn
+
+        behind_turn(self.hub, session_id, call, in_run=self.feed(session_id).in_run)
+
+    def cut_off(self) -> None:
+        """A client was cut off that did not read."""
+        self.metrics.cut_off += 1
+
+    def welcome(self, connection: Connection, asked: Initialize) -> Initialized:
+        """Return the answer to `initialize`. Raise RpcError."""
+        check_version(asked)
+        self._has_greeted.set()
+        self._farewell.greeted(connection, is_curious=STOPPING in asked.features)
+        return Initialized(
+            protocol_version=PROTOCOL_VERSION,
+            server_version=self.server_version,
+            server_pid=os.getpid(),
+            capabilities=capabilities(local=connection.is_local),
+            features=tuple(feature for feature in FEATURES if feature in asked.features),
+            endpoint=self.place.socket,
+            tui_id=connection.name,
+            max_line_bytes=UNSET if self.max_line_bytes == MAX_LINE_BYTES else self.max_line_bytes,
+        )
+
+    def note(self, connection: Connection, method: str, params: Any, problem: RpcError | None) -> None:
+        """Write down who did what; that somebody looked is not worth a line."""
+        self.metrics.errors += problem is not None
+        if method not in LOOKS or problem is not None:
+            self.metrics.calls += 1
+            outcome = "ok" if problem is None else str(problem.code)
+            session_id = getattr(params, "session_id", None) or ""
+            self.parts.audit.call(connection.who, method, session=session_id, outcome=outcome)
+
+    # What they share.
+
+    def feed(self, session_id: str) -> Feed:
+        """Return where a session's events go."""
+        return cast("Feed", self.hub.channel(session_id))
+
+    def _new_feed(self, session_id: str) -> Feed:
+        from zot.serve.daemon.feed import Feed
+
+        return Feed(session_id, self.shelf.past(session_id), self.metrics)
+
+    async def respond(self, request: Request, *, age_s: float = 0.0, behind: bool = False) -> Answered:
+        """Answer a request of the host protocol. Raise Stopping if the next daemon is to be asked."""
+        self.hub.check_open()
+        if self._respondent is None:
+            from zot.serve.host.respond import Respondent  # Few daemons ever need it.
+
+            self._respondent = Respondent(self.parts.opening_by)
+        answered = await self._respondent.answer(request, age_s=age_s, behind=behind)
+        self.metrics.responses += 1
+        return answered
+
+    def reload(self) -> None:
+        """Read the configuration again. Raise ConfigError; then everything stays as it was."""
+        self.parts.agents = self.parts.agents.reloaded()
+        settings = self.parts.settings
+        self.server_version = settings.server_version or __version__
+        self.hub.limit, self.hub.idle_s = settings.max_sessions, settings.idle_s
+        if not self._stopping.is_set():  # Whoever stops it may have said how long that may take.
+            self.grace_s = settings.grace_s
+        self.hub.renew()
+        log.info("the configuration was read again: %s", ", ".join(self.agents.names))
+
+    async def greeted(self, within_s: float) -> None:
+        """Wait until the first client was answered, but not longer than so: whoever is at the door comes first."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._has_greeted.wait()
+        await asyncio.sleep(0)  # What was answered is written.
+
+    async def mend(self, *, patience_s: float = 0.0) -> None:
+        """See to the sessions that a process left in the middle of something: they end, or wait for a person.
+
+        For so long a first client comes first, if there is one.
+        """
+        self.is_mended.clear()
+        try:
+            await self.greeted(patience_s)
+            await self.hub.take_up_all(await self.parts.journal.left_behind())
+        finally:
+            self.is_mended.set()
+
+    def _is_any_followed(self) -> bool:
+        return any(connection.followed for connection in self._connections)
+
+    def _followed_elsewhere(self) -> dict[str, Feed]:
+        """Return the feeds of sessions that somebody follows, and that do not run in the hub."""
+        followed = {one for connection in self._connections for one in connection.followed}
+        running = {one for one in followed if (session := self.hub.session(one)) is not None and session.busy}
+        return {session_id: self.feed(session_id) for session_id in followed - running}
+
+    # How it ends.
+
+    def stop(self, *, grace_s: float | None = None, heir: Connection | None = None) -> None:
+        """Begin to stop. ``heir`` takes the endpoint over: should it go before what runs has had its time, we go on."""
+        if heir is not None and heir not in self._connections:
+            return  # It has gone already.
+        if grace_s is not None:
+            self.grace_s = grace_s
+        self.heir = heir or self.heir
+        self._must_end |= heir is None
+        if not self._stopping.is_set():
+            self._resumed = asyncio.Event()
+        self._stopping.set()
+        self._farewell.warn()
+        self.hub.stop()
+        for stop, _ in self._when_stopping:  # Before anybody is accepted who would not be served.
+            stop()
+
+    def _resume(self) -> None:
+        """Go on as if nobody had wanted an end. What was given back stays so."""
+        log.warning("the daemon goes on: who was to take its place has gone")
+        self.heir, self.grace_s = None, self.parts.settings.grace_s
+        self._stopping.clear()
+        self._resumed.set()
+        self.hub.resume()
+        for _, resume in self._when_stopping:
+            resume()
+        self._farewell.take_back()
+
+    def when_stopping(self, stop: Callable[[], None], resume: Callable[[], None] = lambda: None) -> None:
+        """Let ``stop`` be called as soon as it is to stop, any number of times, and ``resume`` if it goes on then."""
+        self._when_stopping.append((stop, resume))
+
+    @property
+    def has_no_heir(self) -> bool:
+        """True if it is to end, and nobody takes its place."""
+        return self._must_end and self.heir is None
+
+    async def stopped(self) -> None:
+        """Wait until somebody wants it to stop."""
+        await self._stopping.wait()
+
+    async def finish(self) -> bool:
+        """Let what runs come to its end, for a while. False if the daemon goes on instead; otherwise `close` it."""
+        resumed = self._resumed
+        async with asyncio.TaskGroup() as group:
+            waits = [group.create_task(self._spend_grace()), group.create_task(resumed.wait())]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+        self._is_over = not resumed.is_set()
+        return self._is_over
+
+    async def close(self, *, grace_s: float | None = None) -> None:
+        """Let what runs come to its end, for a while; then end it, tell the clients, and let go of everything."""
+        self._is_over = True
+        self.stop(grace_s=grace_s)
+        await self._spend_grace()
+        if self._respondent is not None:
+            await self._respondent.close()
+        await self.hub.close()
+        await self._farewell.see_off()
+
+    async def _spend_grace(self) -> None:
+        if self.grace_s > 0:
+            from zot.serve.daemon.pause import wind_down
+
+            await wind_down(lambda: self.hub.sessions, self._respondent, within_s=self.grace_s)
+
+    def _leaving_clients(self) -> list[Connection]:
+        return [one for one in self._connections if one is not self.heir]
+
+
+async def listen(daemon: Daemon, listener: socket.socket) -> Callable[[], None]:
+    """Accept clients at the local socket until the daemon stops; return what ends that before. Others wait in line."""
+    acceptor = Acceptor(listener, lambda: LocalWire(daemon.accept, max_line=daemon.max_line_bytes))
+    daemon.when_stopping(acceptor.rest, acceptor.go_on)
+    return acceptor.close

@@ -1,0 +1,252 @@
+"""The endpoint, owned: one process has its lock and its listening socket, and leaves nothing but the lock file."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import stat
+import struct
+import sys
+import weakref
+from collections.abc import Callable, Container, Iterable
+
+from zot.client import endpoint
+from zot.errors import ConfigError, DaemonRunning
+from zot.private import make_directory
+
+log = logging.getLogger("zot")
+
+#: How many may wait to be accepted: also while one daemon takes over from another.
+BACKLOG = 1024
+_PROBE_S = 1.0
+
+
+class Claim:
+    """An endpoint that is ours: nobody else may listen there until `release`, also if we die without a word.
+
+    ``listener`` accepts its connections. Whoever serves it may close it, as event loops do: then nobody is accepted,
+    and nobody is refused, until `release` or a hand-over. `asyncio.start_unix_server` must be given BACKLOG, too, which
+    would be less, and from Python 3.13 on ``cleanup_socket=False``: the socket's file is not for it to remove.
+
+    ``others`` listen at addresses besides the socket. They are closed with it, and handed over with it.
+
+    Whoever is forked without an exec inherits none of it.
+    """
+
+    def __init__(
+        self, path: str, listener: socket.socket, lock: int, *, removes: bool, others: Iterable[socket.socket] = ()
+    ) -> None:
+        self.path = path
+        self.listener = listener
+        self.others = [*others]
+        self.lock = lock
+        #: True if the socket's file ends with us.
+        self.removes = removes
+        self._kept = listener.dup()
+        self._bound = _identity(path) if removes else None
+        _everyone.add(self)
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """The socket that listens and the lock, which make an endpoint somebody's, and what listens elsewhere."""
+        return self._kept.fileno(), self.lock, *(one.fileno() for one in self.others)
+
+    def restore(self) -> bool:
+        """Listen again at ``path`` if others have removed the socket, at a new ``listener``. False if it is there.
+
+        Whoever serves the former ``listener`` closes it: some may still wait there. A lock file that was removed, too,
+        is made again first; a directory is not. Raise DaemonRunning if another process has become the owner meanwhile;
+        ConfigError, OSError.
+        """
+        if not self.removes or self.lock < 0 or _identity(self.path) is not None:
+            return False
+        if not endpoint.is_in_place(self.lock, self.path):
+            os.stat(os.path.dirname(self.path) or ".")
+            former, self.lock = self.lock, _locked(self.path)
+            os.close(former)
+        listener = _bound(self.path, _bind_beside_threads)
+        self._kept.close()
+        self.listener, self._kept, self._bound = listener, listener.dup(), _identity(self.path)
+        return True
+
+    def release(self) -> None:
+        """Listen no more, remove the socket if it is still the one that we made, and let others own the endpoint.
+
+        Any number of times.
+        """
+        if self.lock < 0:
+            return
+        try:
+            if self._bound is not None and _identity(self.path) == self._bound:
+                os.unlink(self.path)
+        except OSError as problem:
+            log.warning("the socket %s could not be removed: %s", self.path, problem.strerror)
+        lock, self.lock = self.lock, -1
+        self._stop_listening()
+        endpoint.let_go(lock)
+
+    def forget(self) -> None:
+        """Close our descriptors and nothing else: somebody else has the endpoint now."""
+        lock, self.lock = self.lock, -1
+        if lock >= 0:
+            self._stop_listening()
+            os.close(lock)
+
+    def close_others(self, *, but: Container[socket.socket] = ()) -> None:
+        """Let nobody wait at addresses besides the socket, but for some."""
+        for one in [one for one in self.others if one not in but]:
+            self.others.remove(one)
+            one.close()
+
+    def _stop_listening(self) -> None:
+        self.listener.close()
+        self._kept.close()
+        self.close_others()
+
+
+def claim_endpoint(path: str) -> Claim:
+    """Own the endpoint at ``path`` and listen there. Missing directories are made for us alone.
+
+    Raise DaemonRunning, with the pid, if it has a living owner; ConfigError if the place is not safe or something is
+    there that is no socket, which is never removed. What a dead daemon left is replaced.
+    """
+    try:
+        lock = _locked(path)
+    except OSError as problem:
+        raise ConfigError(f"no daemon can be at {path}: {problem.strerror}") from None
+    try:
+        _clear(path)
+        return Claim(path, _bound(path, _bind), lock, removes=True)
+    except OSError as problem:
+        endpoint.let_go(lock)
+        raise ConfigError(f"the daemon cannot listen at {path}: {problem.strerror or problem}") from None
+    except BaseException:
+        endpoint.let_go(lock)
+        raise
+
+
+def adopt_listener(path: str, listener: socket.socket) -> Claim:
+    """Own the endpoint of a socket that already listens there for us, such as systemd's. Raise as `claim_endpoint`.
+
+    Its file is not ours and stays when we end.
+    """
+    try:
+        return Claim(path, listener, _locked(path), removes=False)
+    except OSError as problem:
+        raise ConfigError(f"no daemon can be at {path}: {problem.strerror}") from None
+
+
+def _locked(path: str) -> int:
+    directory = os.path.dirname(path) or "."
+    make_directory(directory)
+    found = os.stat(directory)
+    if found.st_uid not in (os.geteuid(), 0):
+        raise ConfigError(
+            f"{directory} belongs to uid {found.st_uid}, who could replace the daemon's socket: {_REMEDY}"
+        )
+    if found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
+        mode = f"{stat.S_IMODE(found.st_mode):04o}"
+        raise ConfigError(
+            f"others may write to {directory} (mode {mode}) and could replace the daemon's socket: {_REMEDY}"
+        )
+    return endpoint.take(path)
+
+
+_REMEDY = "choose a directory of your own with --socket or ZEROCLAW_SOCKET"
+
+
+def _clear(path: str) -> None:
+    """Remove the socket of a dead daemon. Raise DaemonRunning if one lives, ConfigError for anything else, OSError.
+
+    Only for who holds the lock: a daemon of ours is never disturbed by it.
+    """
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise ConfigError(f"{path} is there and is no socket: remove it, or name another place with --socket")
+    if found.st_uid != os.geteuid():
+        raise ConfigError(f"{path} belongs to uid {found.st_uid}: name another place with --socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_PROBE_S)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            pass
+        except FileNotFoundError:
+            return
+        except (BlockingIOError, TimeoutError):
+            raise endpoint.taken(path, 0) from None  # It listens, but its backlog is full.
+        else:
+            raise endpoint.taken(path, _listening_pid(probe))
+    if _identity(path) != (found.st_dev, found.st_ino):
+        raise DaemonRunning(f"another process has just begun to listen at {path}")
+    os.unlink(path)
+
+
+def _bound(path: str, bind: Callable[[socket.socket, str], None]) -> socket.socket:
+    """Return a socket that listens at ``path``, for us alone from the moment it exists. Raise OSError."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        bind(listener, path)
+    except BaseException:
+        listener.close()
+        raise
+    try:
+        listener.listen(BACKLOG)
+    except BaseException:
+        listener.close()
+        os.unlink(path)
+        raise
+    return listener
+
+
+def _bind(listener: socket.socket, path: str) -> None:
+    before = os.umask(0o177)
+    try:
+        listener.bind(path)
+    finally:
+        os.umask(before)
+
+
+def _bind_beside_threads(listener: socket.socket, path: str) -> None:
+    """Bind without the umask, if that can be done: it would also be that of what threads make at this moment."""
+    if sys.platform != "linux":
+        _bind(listener, path)
+        return
+    os.fchmod(listener.fileno(), 0o600)  # On Linux the file gets the mode that the socket has.
+    listener.bind(path)
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Return which file is at ``path``; None if there is none."""
+    try:
+        found = os.lstat(path)
+    except OSError as problem:
+        if problem.errno in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        raise
+    return found.st_dev, found.st_ino
+
+
+def _listening_pid(probe: socket.socket) -> int:
+    """Return who called listen() at the other end, as far as this system tells."""
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:
+        return 0
+    return int(struct.unpack("=iII", probe.getsockopt(socket.SOL_SOCKET, option, 12))[0])
+
+
+_everyone: weakref.WeakSet[Claim] = weakref.WeakSet()
+
+
+def _forget() -> None:
+    """In a child that was forked: a copy of the lock or the socket would keep the endpoint when we are dead."""
+    for claim in list(_everyone):
+        claim.forget()
+
+
+os.register_at_fork(after_in_child=_forget)

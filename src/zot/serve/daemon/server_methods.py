@@ -1,0 +1,192 @@
+"""What the daemon does for methods about itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from zot.errors import UserError
+from zot.messages import timestamp
+from zot.serve.daemon.answering import Later, Told
+from zot.serve.daemon.checkup import Checkup
+from zot.serve.daemon.connection import Connection, Handler
+from zot.serve.daemon.costs import Span
+from zot.serve.daemon.metrics import rss_bytes
+from zot.wire import daemon_server as said
+from zot.wire.daemon import PROTOCOL_VERSION
+from zot.wire.host import Refused, Request, check
+
+if TYPE_CHECKING:
+    from zot.serve.daemon.daemon import Daemon
+    from zot.serve.host.respond import Answered
+
+
+class ServerMethods:
+    """Handlers by the name of their method."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._journal = Checkup(daemon.shelf.check)
+        #: Answers of which we have not heard if they got out.
+        self._undelivered: dict[tuple[int, str], Answered] = {}
+        #: Who waits for an answer, and what makes it.
+        self._responding: set[tuple[Connection, asyncio.Task[Any]]] = set()
+
+    @property
+    def table(self) -> Mapping[str, Handler]:
+        """Every method, and what is done for it."""
+        return {
+            "status": self._status,
+            "health": self._health,
+            "agents/list": self._agents,
+            "agents/status": self._agents,
+            "tui/list": self._clients,
+            "cost/query": self._costs,
+            "logs/subscribe": self._subscribe,
+            "config/list": self._entries,
+            "config/sections": self._sections,
+            "config/templates": self._templates,
+            "config/reload": self._reload,
+            "host/respond": self._respond,
+            "host/delivered": self._delivered,
+            "daemon/stop": self._stop,
+        }
+
+    def left(self, connection: Connection) -> None:
+        """A client has gone: what it has not said that it gave on did not get out, and what it waits for is ended."""
+        self._daemon.log_feed.leave(connection.wire)
+        for waiting, task in list(self._responding):
+            if waiting is connection:
+                task.cancel()
+        for place in [place for place in self._undelivered if place[0] == id(connection)]:
+            self._undelivered.pop(place).delivered(False)
+
+    async def _status(self, connection: Connection, asked: said.Nothing) -> said.Status:
+        daemon = self._daemon
+        ids = daemon.hub.ids
+        config_dir = daemon.agents.directory or msgspec.UNSET
+        return said.Status(
+            server_version=daemon.server_version,
+            protocol_version=PROTOCOL_VERSION,
+            active_sessions=len(ids),
+            session_ids=ids,
+            server_pid=os.getpid(),
+            uptime_seconds=int(daemon.uptime_s),
+            clients=len(daemon.connections),
+            config_dir=config_dir,
+            config_file=os.path.join(config_dir, "config.toml") if config_dir else msgspec.UNSET,
+            config_kind="default" if daemon.place.config_dir is None else "custom",
+            local_ipc_endpoint=daemon.place.socket,
+            listens=tuple(daemon.listens),
+            data_dir=daemon.place.data_dir,
+        )
+
+    async def _health(self, connection: Connection, asked: said.Nothing) -> said.Health:
+        now = timestamp()
+        ok = said.Component(status="ok", updated_at=now, last_ok=now)
+        process = said.Process(rss_bytes=rss_bytes(), system_ram_total_bytes=_ram(), num_cpus=os.cpu_count() or 1)
+        return said.Health(
+            pid=os.getpid(),
+            updated_at=now,
+            uptime_seconds=int(self._daemon.uptime_s),
+            components={"daemon": ok, "journal": await self._journal.make()},
+            process=process,
+        )
+
+    async def _agents(self, connection: Connection, asked: said.Nothing) -> said.Agents:
+        daemon = self._daemon
+        live = Counter(daemon.agent_of(session_id) for session_id in daemon.hub.ids)
+        kept = Counter(entry.agent for entry in await daemon.shelf.listed())
+        return said.Agents(
+            tuple(
+                said.AgentEntry(
+                    alias=name,
+                    provider=provider,
+                    model=model,
+                    live_sessions=live[name],
+                    persisted_sessions=kept[name],
+                )
+                for name, provider, model in daemon.describe_agents()
+            )
+        )
+
+    async def _clients(self, connection: Connection, asked: said.Nothing) -> said.Clients:
+        return said.Clients(
+            tuple(
+                said.ClientEntry(
+                    tui_id=one.name,
+                    connected_at=timestamp(one.since),
+                    connected_at_unix=int(one.since),
+                    peer_label=one.label,
+                    transport=one.label.partition(":")[0],
+                )
+                for one in self._daemon.connections
+            )
+        )
+
+    async def _costs(self, connection: Connection, asked: said.CostQuery) -> said.Costs:
+        return await self._daemon.shelf.spent(Span(asked.since, asked.until), agent=asked.agent)
+
+    async def _subscribe(self, connection: Connection, asked: said.Nothing) -> Told:
+        return Told(said.Subscribed(), lambda: self._daemon.log_feed.subscribe(connection.wire))
+
+    async def _entries(self, connection: Connection, asked: said.ConfigList) -> said.ConfigEntries:
+        return said.ConfigEntries()
+
+    async def _sections(self, connection: Connection, asked: said.Nothing) -> said.Sections:
+        return said.Sections()
+
+    async def _templates(self, connection: Connection, asked: said.Nothing) -> said.Templates:
+        return said.Templates()
+
+    async def _reload(self, connection: Connection, asked: said.Nothing) -> said.Reloading:
+        self._daemon.reload()
+        return said.Reloading(self._daemon.agents.names)
+
+    async def _respond(self, connection: Connection, asked: said.HostRespond) -> Later:
+        _check_run(asked)
+
+        async def respond() -> said.HostAnswered:
+            task = asyncio.current_task()
+            assert task is not None
+            self._responding.add((connection, task))
+            try:
+                age_s, behind = (asked.age_ms or 0) / 1000, bool(asked.ahead)
+                answered = await self._daemon.respond(asked, age_s=age_s, behind=behind)
+            finally:
+                self._responding.discard((connection, task))
+            self._undelivered[id(connection), asked.ids.request_id] = answered
+            return said.HostAnswered(answered.reply.response, answered.reply.code)
+
+        return Later(respond())
+
+    async def _delivered(self, connection: Connection, asked: said.HostDelivered) -> said.Noted:
+        answered = self._undelivered.pop((id(connection), asked.request_id), None)
+        if answered is None:
+            raise UserError(f"no answer to a request {asked.request_id!r} is on its way to you")
+        answered.delivered()
+        return said.Noted()
+
+    async def _stop(self, connection: Connection, asked: said.Stop) -> Told:
+        heir = connection if asked.handover else None
+        grace_s = self._daemon.grace_s if asked.grace_s is None else asked.grace_s
+        return Told(said.Stopping(grace_s=grace_s), lambda: self._daemon.stop(grace_s=asked.grace_s, heir=heir))
+
+
+def _check_run(request: Request) -> None:
+    """Raise UserError if a request of the host protocol does not ask for an answer."""
+    try:
+        check(request)
+    except Refused as problem:
+        raise UserError(str(problem)) from None
+    if (request.type or "run") != "run":
+        raise UserError(f"type: a {request.type!r} needs no daemon; only a 'run' is answered here")
+
+
+def _ram() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,395 @@
+"""What the daemon does for methods about one session."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from zot.errors import AgentError, DirectoryGone, NoSuchAgent, NoSuchSession, RunCancelled, UserError
+from zot.messages import ZERO
+from zot.runtime.pool import Hub, Wanted
+from zot.serve.daemon.access import check_idle, check_use, used
+from zot.serve.daemon.admission import check_name, leave_lost
+from zot.serve.daemon.answering import Deferred, Told
+from zot.serve.daemon.asides import Asides
+from zot.serve.daemon.attachments import read_attachments
+from zot.serve.daemon.connection import Connection, Handler, as_rpc_error
+from zot.serve.daemon.reply import Reply
+from zot.wire import daemon_types as said
+from zot.wire.daemon import Dialect
+from zot.wire.jsonrpc import INVALID_PARAMS, SESSION_NOT_FOUND, RpcError
+from zot.wire.turn import TurnSummary
+from zot.wire.updates import pending_of
+
+if TYPE_CHECKING:
+    from zot.events import ApprovalRequest
+    from zot.session.queue import Dropped, Job, Started
+    from zot.session.session import Session
+
+
+#: How often a session is made that others delete at the same time.
+_TRIES = 8
+
+
+class Shelf(Protocol):
+    """What is kept of sessions that need not be loaded."""
+
+    async def standing(self, session_id: str) -> tuple[int, int]:
+        """Return the number of a session's newest row, and its epoch. Raise NoSuchSession."""
+
+    async def asked_at(self, session_id: str, request_id: str) -> int:
+        """Return the number of a question that the newest run asked; 0 if that is not on record."""
+
+    async def last_told(self, session_id: str, upto: int) -> int:
+        """Return the number of the newest event, not above a number; 0 if there is none. Raise NoSuchSession."""
+
+    async def doing(self, session_id: str) -> tuple[bool, ApprovalRequest | None]:
+        """Return if somebody runs a session, here or in another process, and the question that a run of another one,
+        which may be dead, waits with. Raise NoSuchSession."""
+
+    async def check_elsewhere(self, session_id: str) -> None:
+        """Raise SessionBusy, with its owner, if another process runs a session; NoSuchSession."""
+
+    async def is_left_behind(self, session_id: str) -> bool:
+        """True if the newest run of a session has no end because its process is gone. Raise NoSuchSession."""
+
+
+class _Fate(NamedTuple):
+    """What is to be done when a run starts, or never will, or is left to another process."""
+
+    started: Started
+    dropped: Dropped
+    parked: Started
+
+
+class SessionMethods:
+    """Handlers by the name of their method. ``hub`` has the sessions, ``shelf`` what is kept of them."""
+
+    def __init__(self, hub: Hub, shelf: Shelf, asides: Asides) -> None:
+        self._hub = hub
+        self._shelf = shelf
+        self._asides = asides
+
+    @property
+    def table(self) -> Mapping[str, Handler]:
+        """Every method, and what is done for it."""
+        return {
+            "session/new": self._new,
+            "session/prompt": self._prompt,
+            "session/steer": self._steer,
+            "session/take_back": self._take_back,
+            "session/cancel": self._cancel,
+            "session/approve": self._approve,
+            "session/attach": self._attach,
+            "session/detach": self._detach,
+            "session/close": self._close,
+            "session/kill": self._kill,
+            "session/state": self._state,
+            "session/fork": self._fork,
+            "session/compact": self._compact,
+            "session/clear": self._clear,
+            "session/allowed": self._allowed,
+            "session/forget": self._forget,
+        }
+
+    # Beginnings and ends.
+
+    async def _new(self, connection: Connection, asked: said.New) -> Told:
+        from zot.session.session import new_session_id  # Who is the first to come waits for what is loaded.
+
+        wanted = Wanted(asked.agent_alias, asked.cwd, guarded=not connection.is_local)
+        session_id = asked.session_id or new_session_id()
+        await check_name(self._shelf, session_id)
+        await leave_lost(self._hub, connection, session_id, wanted)
+        for _ in range(_TRIES):
+            with suppress(NoSuchSession):  # Others have deleted it at that moment: then it is made again.
+                return await self._opened(connection, session_id, wanted)
+        return await self._opened(connection, session_id, wanted)
+
+    async def _opened(self, connection: Connection, session_id: str, wanted: Wanted | None) -> Told:
+        # What is there already and is only to be known takes no room that others need.
+        async with self._hub.use(session_id, wanted, looks=wanted is None) as session:
+            if wanted is not None and session.agent.name not in ("", wanted.agent):
+                raise UserError(
+                    f"session {session_id!r} is one of the agent {session.agent.name!r}, not of {wanted.agent!r}"
+                )
+            seq, epoch = await self._standing(connection, session_id)
+            opened = said.Opened(
+                session_id=session_id,
+                agent_alias=session.agent.name or "default",
+                message_count=len(session.transcript),
+                workspace_dir=session.agent.cwd,
+                last_seq=seq,
+                epoch=epoch,
+            )
+            question = session.pending
+            after = await self._beginning(session_id, seq, None if question is None else question.id)
+        return Told(opened, lambda: connection.follow(session_id, after))
+
+    async def _attach(self, connection: Connection, asked: said.Attach) -> Told:
+        session_id = asked.session_id
+        await self._see_to(session_id)
+        seq, epoch = await self._standing(connection, session_id)
+        doing = await self._doing(session_id)
+        question = doing.get("pending_approval")
+        beginning = await self._beginning(session_id, seq, None if question is None else question.request_id)
+        after = beginning if asked.after is None else min(asked.after, seq)
+        asked_seq = beginning + 1 if beginning < seq else said.ABSENT
+        hears_events = connection.dialect is Dialect.EVENTS
+        last_event = await self._shelf.last_told(session_id, seq) if hears_events else said.ABSENT
+        attached = said.Attached(
+            session_id=session_id, last_seq=seq, epoch=epoch, asked_seq=asked_seq, last_event_seq=last_event, **doing
+        )
+        return Told(attached, lambda: connection.follow(session_id, after, again=True))
+
+    async def _detach(self, connection: Connection, asked: said.OfSession) -> said.Detached:
+        is_detached = connection.unfollow(asked.session_id)
+        if not is_detached:
+            self._hub.check_not_closed(asked.session_id)
+        return said.Detached(asked.session_id, is_detached)
+
+    async def _close(self, connection: Connection, asked: said.OfSession) -> said.Closed:
+        self._hub.check_not_closed(asked.session_id)
+        await check_use(self._hub, connection, asked.session_id)
+        await self._let_go(connection, asked.session_id)
+        return said.Closed(asked.session_id)
+
+    async def _kill(self, connection: Connection, asked: said.OfSession) -> said.Killed:
+        self._hub.check_not_closed(asked.session_id)
+        await check_use(self._hub, connection, asked.session_id)
+        with suppress(AgentError):
+            await self._see_to(asked.session_id)
+        if (session := self._hub.session(asked.session_id)) is not None:
+            session.kill()
+        await self._let_go(connection, asked.session_id)
+        return said.Killed(asked.session_id)
+
+    async def _let_go(self, connection: Connection, session_id: str) -> None:
+        self._hub.mark_closed(session_id)
+        try:
+            await self._end(connection, session_id)
+        except BaseException:
+            self._hub.unmark_closed(session_id)
+            raise
+
+    async def _end(self, connection: Connection, session_id: str) -> None:
+        with suppress(AgentError):  # Also one that others have deleted, or that cannot be opened, is let go of.
+            await self._see_to(session_id)
+        was_loaded = await self._hub.let_go(session_id)
+        await connection.office.feed(session_id).caught_up()
+        connection.unfollow(session_id)
+        try:
+            await self._shelf.check_elsewhere(session_id)
+        except NoSuchSession:
+            if not was_loaded:
+                raise
+
+    async def _fork(self, connection: Connection, asked: said.Fork) -> Told:
+        await check_name(self._shelf, asked.new_session_id or "")
+        async with used(self._hub, connection, asked.session_id) as session:
+            made = await session.fork(asked.new_session_id, messages=asked.messages)
+        self._hub.unmark_closed(made)
+        return await self._opened(connection, made, None)
+
+    async def _state(self, connection: Connection, asked: said.OfSession) -> said.State:
+        await self._see_to(asked.session_id)
+        seq, epoch = await self._standing(connection, asked.session_id)
+        await self._hub.refresh(asked.session_id, seq, epoch)
+        async with self._hub.use(asked.session_id, looks=True) as session:
+            doing = await self._doing(asked.session_id)
+            state = session.state()
+            return said.State(
+                session_id=asked.session_id,
+                agent_alias=session.agent.name or "default",
+                provider=state.provider,
+                model=state.model,
+                cwd=state.cwd,
+                message_count=state.message_count,
+                queued=session.waiting,
+                usage=said.Used.of(state.usage),
+                last_seq=seq,
+                epoch=epoch,
+                context_tokens=session.agent.need(session.transcript, ()) if state.message_count else 0,
+                context_window=session.agent.model.context_window,
+                locked=session.agent.locked,
+                **doing,
+            )
+
+    async def _see_to(self, session_id: str) -> None:
+        """Let a session be as it should after the death of whoever ran it: it may wait for a person."""
+        session = self._hub.session(session_id)
+        if session is not None and session.busy:
+            return
+        if self._hub.is_loading(session_id) or await self._shelf.is_left_behind(session_id):
+            with suppress(NoSuchAgent, DirectoryGone):  # Nobody can use it, but it can be read.
+                await self._hub.take_up(session_id)
+
+    async def _doing(self, session_id: str) -> dict[str, Any]:
+        """Return what a session is doing. One that has nothing to do here may be run by another process."""
+        session, is_elsewhere, question = self._hub.session(session_id), False, None
+        if session is None or not session.busy:
+            is_elsewhere, question = await self._shelf.doing(session_id)
+            session = self._hub.session(session_id)
+        if session is not None and session.busy:
+            question = session.pending
+        if question is not None:
+            return {"state": "waiting_approval", "pending_approval": pending_of(question, time.time())}
+        is_here = session is not None and session.busy
+        return {"state": "running" if is_here or is_elsewhere else "idle"}
+
+    async def _beginning(self, session_id: str, seq: int, request_id: str | None) -> int:
+        """Return after which number a new follower begins: a question that waits is shown again."""
+        at = 0 if request_id is None else await self._shelf.asked_at(session_id, request_id)
+        return min(seq, at - 1) if at else seq
+
+    async def _standing(self, connection: Connection, session_id: str) -> tuple[int, int]:
+        """Return the number of the newest event that was shown, and the epoch. Raise NoSuchSession."""
+        seq, epoch = await self._shelf.standing(session_id)
+        feed, session = connection.office.feed(session_id), self._hub.session(session_id)
+        if session is not None and session.busy:
+            return feed.seq, epoch
+        feed.meet(epoch)
+        feed.overheard(seq)  # Others may have added rows, which nobody was shown here.
+        return seq, epoch
+
+    # Turns.
+
+    async def _prompt(self, connection: Connection, asked: said.Prompt) -> Deferred:
+        words, images = await read_attachments(asked.attachments, is_local=connection.is_local)
+        text = "\n\n".join(part for part in (asked.prompt, *words) if part)
+
+        def run(session: Session, fate: _Fate) -> Job:
+            return session.prompt(
+                text,
+                images,
+                prompt_id=asked.prompt_id or "",
+                started=fate.started,
+                dropped=fate.dropped,
+                parked=fate.parked,
+            )
+
+        return await self._run(connection, asked.session_id, run, lambda turn: turn.reply(asked.session_id))
+
+    async def _compact(self, connection: Connection, asked: said.OfSession) -> Deferred:
+        session_id = asked.session_id
+
+        def compacted(turn: TurnSummary) -> said.Compacted:
+            prompted = turn.reply(session_id)
+            return said.Compacted(session_id, prompted.content, prompted.usage)
+
+        def run(session: Session, fate: _Fate) -> Job:
+            return session.compact(started=fate.started, dropped=fate.dropped)
+
+        return await self._run(connection, session_id, run, compacted)
+
+    async def _run(
+        self,
+        connection: Connection,
+        session_id: str,
+        run: Callable[[Session, _Fate], Job],
+        result: Callable[[TurnSummary], Any],
+    ) -> Deferred:
+        """Begin a run, let the client hear it, and answer with its ``result`` right behind its last update."""
+        deferred = Deferred()
+        async with used(self._hub, connection, session_id) as session:
+            self._hub.check_open()
+            connection.follow(session_id)
+
+            def ended(turn: TurnSummary, seq: int) -> None:
+                connection.when_told(session_id, seq, lambda: deferred.resolve(_outcome(turn, result)))
+
+            def dropped(why: AgentError) -> None:
+                if isinstance(why, RunCancelled):
+                    nothing = said.Prompted(session_id, "cancelled", "", said.Used.of(ZERO))
+                    connection.take_back(session_id, job.prompt_id, then=lambda: deferred.resolve(nothing))
+                else:
+                    problem = as_rpc_error(why)
+                    connection.lament(session_id, str(why), job.prompt_id, then=lambda: deferred.resolve(problem))
+
+            # The connection ends before there is an answer to what is parked: it is awaited no longer, and not given.
+            fate = _Fate(Reply(session, ended).started, dropped, parked=lambda: deferred.resolve(None))
+            job = run(session, fate)
+        return deferred
+
+    async def _steer(self, connection: Connection, asked: said.Steer) -> Deferred:
+        words, images = await read_attachments(asked.attachments, is_local=connection.is_local)
+        text, deferred = "\n\n".join(part for part in (asked.prompt, *words) if part), Deferred()
+        async with used(self._hub, connection, asked.session_id) as session:
+            self._hub.check_open()
+            connection.follow(asked.session_id)
+            try:
+                session.steer(
+                    text,
+                    images,
+                    prompt_id=asked.prompt_id or "",
+                    started=lambda: deferred.resolve(said.Steered(asked.session_id)),
+                    dropped=lambda why: deferred.resolve(_undone(why, SESSION_NOT_FOUND)),
+                )
+            except RunCancelled as why:
+                raise _undone(why, SESSION_NOT_FOUND) from None
+        return deferred
+
+    async def _take_back(self, connection: Connection, asked: said.TakeBack) -> said.TakenBack:
+        async with used(self._hub, connection, asked.session_id) as session:
+            if not self._asides.abort(asked.session_id, asked.prompt_id):
+                session.take_back(asked.prompt_id)
+        return said.TakenBack(asked.session_id, asked.prompt_id)
+
+    async def _cancel(self, connection: Connection, asked: said.OfSession) -> said.Cancelled:
+        del connection
+        self._hub.check_not_closed(asked.session_id)
+        await self._see_to(asked.session_id)
+        session = self._hub.session(asked.session_id)
+        if session is None or not session.busy:
+            await self._shelf.check_elsewhere(asked.session_id)
+            raise RpcError(SESSION_NOT_FOUND, "No active turn for this session")
+        session.abort()
+        return said.Cancelled(asked.session_id)
+
+    async def _approve(self, connection: Connection, asked: said.Approve) -> said.Approved:
+        async with used(self._hub, connection, asked.session_id) as session:
+            if session.pending is None:
+                await self._shelf.check_elsewhere(asked.session_id)
+            session.approve(asked.request_id, asked.verdict, by=connection.label)
+        return said.Approved(asked.session_id, asked.request_id)
+
+    # What it works with.
+
+    async def _clear(self, connection: Connection, asked: said.OfSession) -> Deferred:
+        deferred = Deferred()
+        async with used(self._hub, connection, asked.session_id) as session:
+            check_idle(session, "the conversation cannot be changed")
+            session.clear(
+                started=lambda: deferred.resolve(said.Cleared(asked.session_id)),
+                dropped=lambda why: deferred.resolve(_undone(why, INVALID_PARAMS)),
+            )
+        return deferred
+
+    async def _allowed(self, connection: Connection, asked: said.OfSession) -> said.AllowedCalls:
+        del connection
+        async with self._hub.use(asked.session_id, looks=True) as session:
+            known = session.remembered()
+        entries = (said.AllowedEntry(one.tool, one.subject) for one in known)
+        return said.AllowedCalls(asked.session_id, tuple(entries))
+
+    async def _forget(self, connection: Connection, asked: said.Forget) -> said.Forgotten:
+        async with used(self._hub, connection, asked.session_id) as session:
+            for one in session.remembered():
+                if (one.tool, one.subject) == (asked.tool, asked.subject):
+                    await session.forget(one)
+                    return said.Forgotten(asked.session_id)
+        raise UserError("that is not remembered")
+
+
+def _undone(why: AgentError, code_if_unwanted: int) -> RpcError:
+    """Return why something was not begun, as clients are told it."""
+    return RpcError(code_if_unwanted, str(why)) if isinstance(why, RunCancelled) else as_rpc_error(why)
+
+
+def _outcome(turn: TurnSummary, result: Callable[[TurnSummary], Any]) -> Any:
+    try:
+        return result(turn)
+    except RpcError as problem:
+        return problem

@@ -1,0 +1,134 @@
+"""What the daemon does for methods about what a session works with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from zot.errors import UserError
+from zot.events import Reconfigured
+from zot.runtime.extensions import reloadable
+from zot.runtime.pool import Hub
+from zot.serve.daemon.access import check_idle, used
+from zot.serve.daemon.answering import Later
+from zot.serve.daemon.connection import Connection, Handler
+from zot.store import Locked
+from zot.wire import daemon_types as said
+from zot.wire.daemon_extensions import Reloaded
+from zot.wire.jsonrpc import NOT_OWNED, RpcError
+
+if TYPE_CHECKING:
+    from zot.providers.models import Model
+    from zot.session.session import Session
+    from zot.store import Configured
+
+
+class Choices(Protocol):
+    """What there is to choose from, and who answers beside a session."""
+
+    def others(self, session: Session) -> Sequence[Model]:
+        """Return the models of other providers that a session can use. In any thread."""
+
+    def opening_aside(self, session: Session) -> Session:
+        """Return a session that has the past of another, has no tools, and is not kept."""
+
+    def check(self, session_id: str, wanted: Configured) -> None:
+        """Raise ConfigError, UserError if a session cannot work as is ``wanted``. In any thread."""
+
+    def chosen(self, session_id: str) -> None:
+        """Let what a session works with hold whenever it is opened, whatever the daemon was started with."""
+
+
+class SettingsMethods:
+    """Handlers by the name of their method."""
+
+    def __init__(self, hub: Hub, choices: Choices) -> None:
+        self._hub = hub
+        self._choices = choices
+
+    @property
+    def table(self) -> Mapping[str, Handler]:
+        """Every method, and what is done for it."""
+        return {
+            "session/models": self._models,
+            "session/configure": self._configure,
+            "session/lock": self._lock,
+            "session/reload": self._reload,
+        }
+
+    async def _models(self, connection: Connection, asked: said.ListModels) -> said.Models:
+        async with self._hub.use(asked.session_id, looks=True) as session:
+            known = session.agent.catalogue.models
+            others = self._choices.others
+            away = await asyncio.to_thread(others, session) if asked.all and connection.is_local else ()
+        entries = (said.ModelEntry(one.provider, one.id, one.name, one.context_window) for one in (*known, *away))
+        return said.Models(asked.session_id, tuple(entries))
+
+    async def _configure(self, connection: Connection, asked: said.Configure) -> said.Configured:
+        wanted, session_id = asked.overrides, asked.session_id
+        async with used(self._hub, connection, session_id) as session:
+            moves = wanted.model_provider not in (None, session.agent.provider.name)
+            if not moves and wanted != said.Overrides():
+                await self._choose(session_id, session, wanted)
+        if moves:
+            await self._move(connection, session_id, wanted)
+        if wanted != said.Overrides():
+            self._tell(connection, session_id)
+        async with self._hub.use(session_id, looks=True) as session:
+            agent = session.agent
+            return said.Configured(session_id, said.Overrides(agent.model.id, agent.reasoning, agent.provider.name))
+
+    async def _choose(self, session_id: str, session: Session, wanted: said.Overrides) -> None:
+        if wanted.model is not None:
+            session.use_model(wanted.model)
+        if wanted.reasoning is not None:
+            session.use_reasoning(wanted.reasoning)
+        self._choices.chosen(session_id)
+        await session.keep_choice()
+
+    async def _move(self, connection: Connection, session_id: str, wanted: said.Overrides) -> None:
+        """Let another provider be asked. Strangers spend what their agent was given, and nothing else."""
+        if not connection.is_local:
+            raise RpcError(NOT_OWNED, "over the network a session keeps its provider")
+        if wanted.model is None:
+            raise UserError("another provider needs a model: say which one")
+        changes = {"provider": wanted.model_provider, "model": wanted.model}
+        if wanted.reasoning is not None:
+            changes["reasoning"] = wanted.reasoning
+        async with used(self._hub, connection, session_id) as session:
+            check_idle(session, "another provider cannot be used")
+            changed = msgspec.structs.replace(session.agent.configured(), **changes)
+            await asyncio.to_thread(self._choices.check, session_id, changed)
+            await session.keep_setting(changed)
+        self._choices.chosen(session_id)
+        await self._hub.reopen(session_id)
+
+    async def _lock(self, connection: Connection, asked: said.Lock) -> said.Lock:
+        async with used(self._hub, connection, asked.session_id) as session:
+            changes = session.agent.locked != asked.locked
+            if changes:
+                check_idle(session, "the lock cannot be changed")
+                await session.keep_setting(Locked(asked.locked))
+        if changes:
+            self._choices.chosen(asked.session_id)
+            await self._hub.reopen(asked.session_id)
+            self._tell(connection, asked.session_id)
+        return asked
+
+    async def _reload(self, connection: Connection, asked: said.OfSession) -> Later:
+        async def reload() -> Reloaded:
+            async with used(self._hub, connection, asked.session_id) as session:
+                what = "extensions cannot be reloaded"
+                check_idle(session, what)
+                names = await reloadable(session.agent.extensions).reload(lambda: check_idle(session, what))
+            self._tell(connection, asked.session_id)
+            return Reloaded(asked.session_id, tuple(names))
+
+        return Later(reload())
+
+    def _tell(self, connection: Connection, session_id: str) -> None:
+        """Let all who follow a session know that it is another."""
+        connection.office.feed(session_id).mention(Reconfigured())

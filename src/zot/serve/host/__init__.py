@@ -1,0 +1,1 @@
+"""Host protocol v1: one request in, one response out."""

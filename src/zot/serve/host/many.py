@@ -1,0 +1,168 @@
+"""Many requests of the host protocol over one pair of streams: answered as they come to an end, each once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from zot.events import AgentEvent
+from zot.serve.host.host_line import Line, Place
+from zot.serve.host.output import LineThread
+from zot.serve.host.request import Answering, Listener, Nobody
+from zot.serve.host.watchdog import Slot, Watchdog
+from zot.wire.host import EventLine, Ids, Refused, Request, Response, decode_request, encode_event, encode_response
+from zot.wire.lines import LineSplitter, TooLong
+
+if TYPE_CHECKING:
+    from zot.runtime.idempotency import Once
+    from zot.session.session import Session
+
+#: Opens the session of a request that came at a time and must be answered by another.
+OpeningBy: TypeAlias = "Callable[[Request, float, float], Awaitable[tuple[Session, Once]]]"
+
+#: With so many unanswered, no more is read.
+_MAX_UNANSWERED = 256
+
+
+class Narrator:
+    """Tells what happens on the way to one answer."""
+
+    def __init__(self, slot: Slot, output: LineThread) -> None:
+        self._slot = slot
+        self._output = output
+        self._seq = 0
+
+    def hear(self, events: Sequence[AgentEvent]) -> None:
+        whose, first = self._slot.ids.request_id, self._seq + 1
+        self._seq += len(events)
+        lines = [encode_event(EventLine(whose, seq, event)) for seq, event in enumerate(events, first)]
+        self._output.event(self._slot, b"".join(lines))
+
+    @property
+    def full(self) -> bool:
+        return self._output.full
+
+    async def room(self) -> None:
+        await self._output.room()
+
+
+class ManyRequests:
+    """Serves one client until its input ends, ``at_once`` requests at a time."""
+
+    def __init__(
+        self, opening: OpeningBy, watchdog: Watchdog, output: LineThread, *, at_once: int, tells_events: bool
+    ) -> None:
+        self._opening = opening
+        self._watchdog = watchdog
+        self._output = output
+        self._line = Line(at_once)
+        self._tells_events = tells_events
+        self._loop = asyncio.get_running_loop()
+        self._running: dict[str, tuple[Request, Answering]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(self, chunks: AsyncIterator[bytes], lines: LineSplitter) -> None:
+        """Answer everything that comes, and return when all of it has been answered."""
+        began = 0.0
+        async for data in chunks:
+            now = time.monotonic()
+            if not lines.unread():
+                began = now
+            for line in lines.feed(data):
+                self._take(line, began)
+                began = now
+                await self._room()
+        for line in lines.finish():
+            self._take(line, began)
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._output.drained()
+
+    def kill(self) -> None:
+        """Kill what tools have running, from any thread: the process is about to end."""
+        for _, answering in list(self._running.values()):
+            answering.kill()
+
+    async def _room(self) -> None:
+        while len(self._tasks) >= _MAX_UNANSWERED:
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+
+    def _take(self, line: bytes | TooLong, began: float) -> None:
+        try:
+            if isinstance(line, TooLong):
+                raise Refused(f"the request is longer than {line.limit} bytes", Ids())
+            request = decode_request(line)
+            self._begin(request, began)
+        except Refused as problem:
+            self._answer(Slot(problem.ids, 0), problem.ids.failure("INVALID_REQUEST", str(problem)))
+
+    def _begin(self, request: Request, began: float) -> None:
+        """Do what a request wants. Raise Refused."""
+        match request.type or "run":
+            case "ping":
+                self._acknowledge(request, "pong")
+            case "cancel":
+                self._cancel(request)
+            case "session_close":
+                for one, answering in list(self._running.values()):
+                    if one.session_id == request.session_id:
+                        answering.cancel()
+                self._acknowledge(request, "closed")
+            case _:
+                self._run(request, began)
+
+    def _run(self, request: Request, began: float) -> None:
+        assert request.request_id is not None
+        if request.request_id in self._running:
+            raise Refused("a request with this request_id is running", request.ids)
+        slot = Slot(request.ids, began + request.timeout_s)
+        listener: Listener = Narrator(slot, self._output) if self._tells_events else Nobody()
+        place = self._line.join(request)
+        answering = Answering(request, lambda one: self._opening(one, began, slot.deadline), listener, place)
+        slot.usage, slot.waits = answering.usage, lambda: answering.waits
+        slot.expired = partial(self._expire, answering)
+        self._running[request.request_id] = request, answering
+        self._watchdog.guard(slot)
+        task = self._loop.create_task(self._follow(request, slot, answering, place), name="zot request")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _follow(self, request: Request, slot: Slot, answering: Answering, place: Place) -> None:
+        """See a request to its answer, and to its end behind that."""
+        try:
+            reply = await answering.answer()
+            place.leave()
+            if self._answer(slot, reply.response):
+                await asyncio.to_thread(slot.wait_written, None)
+                if self._output.problem is None:
+                    await answering.delivered()
+            self._watchdog.release(slot)
+            await answering.close()
+        finally:
+            place.leave()
+            self._running.pop(request.request_id or "", None)
+
+    def _expire(self, answering: Answering) -> None:
+        """In the watchdog's thread: end a request that is late, and what its tools run even if the loop hangs."""
+        self._loop.call_soon_threadsafe(answering.cancel)
+        answering.kill()
+
+    def _cancel(self, request: Request) -> None:
+        _, answering = self._running.get(request.target or "", (None, None))
+        if answering is None:
+            raise Refused(f"no request {request.target!r} is running", request.ids)
+        answering.cancel()
+        self._acknowledge(request, "cancelled")
+
+    def _acknowledge(self, request: Request, text: str) -> None:
+        self._answer(Slot(request.ids, 0), request.ids.success(text))
+
+    def _answer(self, slot: Slot, response: Response) -> bool:
+        """Write an answer, unless somebody else did. True if we did."""
+        if not slot.take():
+            return False
+        self._output.answer(slot, encode_response(response))
+        return True

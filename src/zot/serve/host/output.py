@@ -1,0 +1,108 @@
+"""Lines from several threads to one descriptor, in order, by a thread that may wait for whoever reads them."""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import Sequence
+
+import msgspec
+
+from zot.serve.host.watchdog import Slot
+from zot.serve.stdio import write_all
+
+#: With more than this waiting, events should not be made.
+_FULL_BYTES = 1024 * 1024
+_FLUSH_S = 1.0
+
+
+class _Line(msgspec.Struct, frozen=True):
+    slot: Slot
+    data: bytes
+    is_answer: bool
+
+
+class LineThread:
+    """Writes lines. Nothing of a request follows its answer, whoever wrote that. Usable from any thread."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.problem: OSError | None = None
+        self._descriptor = descriptor
+        self._loop = asyncio.get_running_loop()
+        self._lines: list[_Line] = []
+        self._size = 0
+        self._changed = threading.Condition()
+        self._waiters: list[asyncio.Future[None]] = []
+        _thread.start_new_thread(self._write, ())  # Nobody waits for it: who started it has more to do.
+
+    def answer(self, slot: Slot, data: bytes) -> None:
+        """Write the answer to a request. Whoever calls this has its slot."""
+        with self._changed:
+            self._put(_Line(slot, data, is_answer=True))
+
+    def event(self, slot: Slot, data: bytes) -> None:
+        """Write something that happened on the way to it, unless it has been answered."""
+        with self._changed:
+            # Whoever has the slot has put the answer behind this, or will.
+            if not slot.is_taken:
+                self._put(_Line(slot, data, is_answer=False))
+
+    @property
+    def full(self) -> bool:
+        """True while whoever reads is far behind."""
+        return self._size > _FULL_BYTES and self.problem is None
+
+    async def room(self) -> None:
+        """Wait until that is not so any more."""
+        while self.full:
+            waiter = self._loop.create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    async def drained(self) -> None:
+        """Wait until everything has been written, or cannot be."""
+        await asyncio.to_thread(self.flush, None)
+
+    def flush(self, within_s: float | None = _FLUSH_S) -> None:
+        """Wait until everything has been written, or cannot be, or it takes too long."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._size or self.problem is not None, within_s)
+
+    def _put(self, line: _Line) -> None:
+        self._lines.append(line)
+        self._size += len(line.data)
+        self._changed.notify_all()
+
+    def _write(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._lines)
+                lines = list(self._lines)
+                self._lines.clear()
+            self._write_out(lines)
+            for line in lines:
+                if line.is_answer:
+                    line.slot.written()
+            with self._changed:
+                self._size -= sum(len(line.data) for line in lines)
+                self._changed.notify_all()
+            if self._waiters and not self.full:
+                self._loop.call_soon_threadsafe(self._wake)
+
+    def _write_out(self, lines: Sequence[_Line]) -> None:
+        if self.problem is None:
+            try:
+                write_all(self._descriptor, b"".join(line.data for line in lines))
+            except OSError as problem:
+                self.problem = problem
+            except MemoryError:
+                self.problem = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)

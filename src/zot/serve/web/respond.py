@@ -1,0 +1,126 @@
+"""POST /v1/respond: a request of the host protocol, and its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from zot.errors import Stopping
+from zot.serve.daemon.audit import Who
+from zot.serve.web.limits import Limits
+from zot.serve.web.refusing import refuse
+from zot.serve.web.websocket import Receive, Send
+from zot.wire.host import Refused, Request, Response, decode_request, encode_response
+
+if TYPE_CHECKING:
+    from zot.serve.daemon.daemon import Daemon
+
+#: What an exit code of `zot host` is over HTTP.
+_STATUS: Mapping[int, int] = {0: 200, 2: 400, 3: 503, 4: 500}
+#: What those are told who can ask the next daemon.
+_SOON = ((b"retry-after", b"1"),)
+
+
+class Respond:
+    """Answers requests of the host protocol (an ASGI application)."""
+
+    def __init__(self, daemon: Daemon, limits: Limits) -> None:
+        self._daemon = daemon
+        self._limits = limits
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Answer one request, by its deadline, which counts from when its head was there."""
+        came = time.monotonic()
+        if not _is_json(scope):
+            await refuse(scope, send, 415, "Content-Type must be application/json")
+            return
+        try:
+            async with asyncio.timeout(self._limits.body_s):
+                body = await self._body(receive)
+        except TimeoutError:
+            await refuse(scope, send, 408, "the request did not come in time")
+            return
+        if body is None:
+            await refuse(scope, send, 413, f"the request has more than {self._limits.body} bytes")
+            return
+        try:
+            request = _run_in(body)
+        except Refused as problem:
+            await _answer(send, problem.ids.failure("INVALID_REQUEST", str(problem)), 400)
+            return
+        await self._run(scope, request, came, receive, send)
+
+    async def _run(self, scope: Any, request: Request, came: float, receive: Receive, send: Send) -> None:
+        """Let the agent answer. Who hangs up meanwhile can ask again: then the answer is there."""
+        gone = asyncio.ensure_future(_gone(receive))
+        try:
+            answered = await self._daemon.respond(request, age_s=time.monotonic() - came)
+            is_there = not gone.done()
+        except Stopping as problem:
+            self._note(scope, request, "INTERNAL")
+            await _answer(send, request.ids.failure("INTERNAL", str(problem)), 503, *_SOON)
+            return
+        finally:
+            gone.cancel()
+        got_out = False
+        try:
+            if is_there:
+                with suppress(OSError):
+                    await _answer(send, answered.reply.response, _STATUS[answered.reply.code])
+                    got_out = True
+        finally:
+            answered.delivered(got_out)
+        self._note(scope, request, answered.reply.response.error_code or "ok")
+
+    def _note(self, scope: Any, request: Request, outcome: str) -> None:
+        who = Who("http", token=scope["zot.bearer"])
+        self._daemon.parts.audit.call(who, "/v1/respond", session=request.ids.session_id, outcome=outcome)
+
+    async def _body(self, receive: Receive) -> bytes | None:
+        """Return the body; None if it is too large. What is beyond that is not kept."""
+        body = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return bytes(body)
+            body += message.get("body", b"")
+            if len(body) > self._limits.body:
+                return None
+            if not message.get("more_body"):
+                return bytes(body)
+
+
+async def _gone(receive: Receive) -> None:
+    """Wait until the client has hung up."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _is_json(scope: Any) -> bool:
+    """True if the body is said to be JSON: what a page elsewhere can send without being asked never is."""
+    values = [value for name, value in scope["headers"] if name.lower() == b"content-type"]
+    return len(values) == 1 and values[0].partition(b";")[0].strip().lower() == b"application/json"
+
+
+def _run_in(body: bytes) -> Request:
+    """Return the request in a body. Raise Refused if it is none that can be answered on its own."""
+    request = decode_request(body)
+    if request.type not in (None, "run"):
+        raise Refused("type must be run: here nothing else can be asked", request.ids)
+    return request
+
+
+async def _answer(send: Send, response: Response, status: int, *more: tuple[bytes, bytes]) -> None:
+    body = encode_response(response)
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"cache-control", b"no-store"),
+        (b"x-content-type-options", b"nosniff"),
+        *more,
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

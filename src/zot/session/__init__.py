@@ -1,0 +1,1 @@
+"""One session: its queue, worker, history, recovery and rewind."""

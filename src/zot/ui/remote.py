@@ -1,0 +1,294 @@
+"""A conversation in the daemon: what faces need, over a `ClientSession`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Any, NoReturn
+
+from zot.client.client import Client
+from zot.client.session import ClientSession
+from zot.errors import AgentError, ConnectionLost, PromptLost, UserError
+from zot.events import AgentEvent, Done, Error
+from zot.messages import ImageBlock, PastMessage, ShownImage, text_of
+from zot.session.history import Batch, Subscriber
+from zot.slash import CommandAnswer, CommandInfo
+from zot.ui.conversation import Aside, Decision, ModelInfo, Remembered, Snapshot
+from zot.wire.daemon_aside import Answered
+from zot.wire.daemon_extensions import Reloaded
+from zot.wire.daemon_types import AllowedCalls, Configured, Forgotten, Lock, Models
+from zot.wire.jsonrpc import SESSION_NOT_FOUND, RpcError
+
+
+class ClientConversation:
+    """A `Conversation` over a session of the daemon, which goes on when nobody follows it."""
+
+    def __init__(self, client: Client, session: ClientSession) -> None:
+        self._client = client
+        self._session = session
+        self._followers: dict[Subscriber, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: What was asked by the way and is not answered yet, by name.
+        self._asides: set[str] = set()
+        self._agent = ""
+        #: The number above which is what is told to who follows; None is from now on.
+        self._after = session.opened_at if session.opened.state == "waiting_approval" else None
+
+    def follow(self, subscriber: Subscriber) -> Callable[[], None]:
+        self._followers[subscriber] = self._following(subscriber)
+
+        def stop() -> None:
+            if (following := self._followers.pop(subscriber, None)) is not None:
+                following.cancel()
+
+        return stop
+
+    @property
+    def is_reachable(self) -> bool:
+        return self._client.is_connected
+
+    async def state(self) -> Snapshot:
+        if not self._client.is_connected:  # Whoever wants to see how it is, or to leave, does not want to wait.
+            raise UserError("there is no connection to the daemon")
+        async with _plainly():
+            state = await self._session.state()
+        self._agent = state.agent_alias
+        used = state.usage.counters
+        return Snapshot(
+            self._session.id,
+            state.provider,
+            state.model,
+            state.cwd,
+            state.state != "idle",
+            state.message_count,
+            used,
+            state.context_tokens,
+            state.context_window,
+            state.locked,
+            queued=state.queued,
+        )
+
+    async def agent(self) -> str:
+        """Return the name of its agent; also when it is gone, if somebody had seen it before."""
+        if not self._agent:
+            await self.state()
+        return self._agent
+
+    async def messages(self) -> Sequence[PastMessage]:
+        async with _plainly():
+            now = await self._session.messages()
+            with suppress(RpcError):  # A daemon of before this one does not tell how turns ended.
+                before = (await self._session.past()).messages
+                now = (*before, *now[len(before) :])
+        return [one.past() for one in now]
+
+    async def past(self) -> Sequence[PastMessage]:
+        try:
+            page = await self._session.past()
+        except RpcError:  # A daemon of before this one tells all that was said, and then what happens.
+            return await self.messages()
+        except TimeoutError:
+            raise UserError("the daemon did not answer in time") from None
+        if page.last_seq:  # A question that waits since before the daemon began is in no run of its own.
+            self._after = page.last_seq if self._after is None else min(self._after, page.last_seq)
+        return [one.past() for one in page.messages]
+
+    async def images(self, place: str) -> Sequence[ImageBlock]:
+        del place  # The daemon tells how large they are.
+        return ()
+
+    async def prompt(
+        self, text: str, images: Sequence[ImageBlock] = (), *, unsaid: Callable[[], None] = lambda: None
+    ) -> None:
+        turn = self._session.prompt(text, images)
+
+        async def hear() -> None:
+            async for _ in turn:
+                pass
+
+        self._begin(hear(), unsaid)
+
+    async def steer(self, text: str, images: Sequence[ImageBlock] = (), *, name: str = "") -> None:
+        async with _plainly():
+            await self._session.steer(text, images, prompt_id=name or None)
+
+    async def take_back(self, name: str) -> None:
+        async with _plainly():
+            await self._session.take_back(name)
+
+    async def retry(self) -> None:
+        """Say it again: the daemon knows no other way."""
+        asked = [message for message in await self.messages() if message.role == "user"]
+        if not asked:
+            raise UserError("nothing has been asked yet")
+        if any(isinstance(block, ShownImage) for block in asked[-1].content):
+            self._refuse("a prompt is asked again by its words alone", "say this one again, with its images")
+        await self.prompt(text_of(asked[-1].content))
+
+    async def abort(self) -> None:
+        async with _plainly():
+            for aside in tuple(self._asides):
+                with suppress(RpcError):  # It may be over by now.
+                    await self._session.take_back(aside)
+            try:
+                await self._session.cancel()
+            except RpcError as problem:
+                if problem.code != SESSION_NOT_FOUND:  # Then nothing runs.
+                    raise
+
+    async def approve(self, request: str, decision: Decision) -> None:
+        async with _plainly():
+            await self._session.approve(request, decision)
+
+    async def remembered(self) -> Sequence[Remembered]:
+        async with _plainly():
+            found = await self._client.ask("session/allowed", {"sessionId": self._session.id}, AllowedCalls)
+        return [Remembered(one.tool, one.subject) for one in found.allowed]
+
+    async def forget(self, one: Remembered) -> None:
+        async with _plainly():
+            wanted = {"sessionId": self._session.id, "tool": one.tool, "subject": one.subject}
+            await self._client.ask("session/forget", wanted, Forgotten)
+
+    async def commands(self) -> Sequence[CommandInfo]:
+        async with _plainly():
+            found = await self._session.commands()
+        return [CommandInfo(one.name, one.description, one.extension) for one in found]
+
+    async def run_command(self, name: str, args: str) -> CommandAnswer:
+        async with _plainly():
+            ran = await self._session.run_command(name, args)
+        if ran.action == "prompt":  # The daemon runs it.
+            return CommandAnswer(ran.extension, "noop")
+        return CommandAnswer(ran.extension, ran.action, "", ran.insert, ran.display, ran.panel_id)
+
+    async def press(self, panel_id: str, key: str, text: str = "") -> None:
+        async with _plainly():
+            await self._session.press(panel_id, key, text)
+
+    async def close_panel(self, panel_id: str) -> None:
+        async with _plainly():
+            await self._session.close_panel(panel_id)
+
+    async def reload_extensions(self) -> Sequence[str]:
+        async with _plainly():
+            wanted = {"sessionId": self._session.id}
+            return (await self._client.ask("session/reload", wanted, Reloaded, within_s=None)).extensions
+
+    async def models(self) -> Sequence[ModelInfo]:
+        async with _plainly():
+            wanted = {"sessionId": self._session.id, "all": True}
+            found = await self._client.ask("session/models", wanted, Models)
+        return [ModelInfo(one.provider, one.id, one.name, one.context_window) for one in found.models]
+
+    async def use_model(self, model: ModelInfo) -> None:
+        async with _plainly():
+            overrides = {"model": model.id}
+            if model.provider != (await self.state()).provider:  # A daemon of before this one takes no other.
+                overrides["modelProvider"] = model.provider
+            wanted = {"sessionId": self._session.id, "overrides": overrides}
+            await self._client.ask("session/configure", wanted, Configured)
+
+    async def lock(self, *, locked: bool) -> None:
+        async with _plainly():
+            await self._client.ask("session/lock", {"sessionId": self._session.id, "locked": locked}, Lock)
+
+    async def compact(self) -> None:
+        async def compact() -> None:
+            await self._session.compact()
+
+        self._begin(compact())
+
+    async def clear(self) -> None:
+        async with _plainly():
+            await self._session.clear()
+
+    async def fork(self, messages: int | None = None) -> str:
+        async with _plainly():
+            return (await self._session.fork(messages=messages)).id
+
+    async def aside(self, question: str) -> Aside:
+        wanted = {"sessionId": self._session.id, "question": question, "promptId": os.urandom(8).hex()}
+        self._asides.add(wanted["promptId"])
+        try:
+            async with _plainly():
+                answer = await self._client.ask("session/aside", wanted, Answered, within_s=None)
+        finally:
+            self._asides.discard(wanted["promptId"])
+        return Aside(answer.content, answer.usage.counters)
+
+    async def close(self) -> None:
+        tasks = {*self._followers.values(), *self._tasks}
+        self._followers.clear()
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _following(self, subscriber: Subscriber) -> asyncio.Task[None]:
+        return asyncio.create_task(self._deliver(subscriber), name="zot following")
+
+    async def _deliver(self, subscriber: Subscriber) -> None:
+        after, self._after = self._after, None
+        try:
+            async with aclosing(self._session.follow(after)) as events:
+                async for seq, event in events:
+                    subscriber.deliver(Batch(seq, 0, [event]))
+                    if subscriber.full:
+                        await subscriber.room()
+        except AgentError as problem:
+            subscriber.deliver(Batch(0, 0, _over(problem)))
+
+    def _follow_again(self) -> None:
+        """Let those hear what happens who were told that the session is gone: another one may have its name."""
+        for subscriber, following in self._followers.items():
+            if following.done():
+                self._followers[subscriber] = self._following(subscriber)
+
+    def _begin(self, work: Coroutine[Any, Any, None], undone: Callable[[], None] = lambda: None) -> None:
+        """Let something run. What happens is told to those who follow; that it never will be, too."""
+        self._follow_again()
+
+        async def attend() -> None:
+            try:
+                await work
+            except AgentError as problem:
+                if _is_news(problem):
+                    undone()
+                for subscriber in self._followers if _is_news(problem) else ():
+                    subscriber.deliver(Batch(0, 0, _over(problem)))
+
+        task = asyncio.create_task(attend(), name="zot turn")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _refuse(self, why: str, instead: str) -> NoReturn:
+        raise UserError(f"this session runs in the daemon: {why}; {instead}")
+
+
+@asynccontextmanager
+async def _plainly() -> AsyncIterator[None]:
+    """Let what the daemon refuses be the fault of who asked."""
+    try:
+        yield
+    except RpcError as problem:
+        raise UserError(problem.message) from None
+    except TimeoutError:
+        raise UserError("the daemon did not answer in time") from None
+
+
+def _is_news(problem: AgentError) -> bool:
+    """False for what those who follow hear anyway: that a turn failed, or that the daemon is gone."""
+    match problem:
+        case RpcError(data={"stopReason": _}):
+            return False
+        case ConnectionLost():
+            return isinstance(problem, PromptLost)
+        case _:
+            return True
+
+
+def _over(problem: AgentError) -> list[AgentEvent]:
+    return [Error(str(problem)), Done()]

@@ -1,0 +1,95 @@
+"""What a question about a tool call is about, in full: what is shown must be what runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+import msgspec
+
+from zot.events import ApprovalAnswer, ApprovalRequest, Done, ToolProgress, ToolResult, TurnEnd, TurnStart
+from zot.text import printable
+from zot.ui.terminal.about import changes
+from zot.ui.terminal.looks import frank
+
+#: What tells that a question has been decided: here, elsewhere, or by its deadline.
+Decided: TypeAlias = ApprovalAnswer | ToolProgress | ToolResult | TurnStart | TurnEnd | Done
+#: A line of what a call would do, and its style.
+Line: TypeAlias = tuple[str, str]
+
+#: Arguments look like no line of a command or a diff, which could say the same.
+_ARGUMENT = "yellow"
+
+
+def in_full(request: ApprovalRequest) -> list[Line]:
+    """Return what a call would do: its command or what it would change, and all of its other arguments."""
+    args = request.args
+    match args:
+        case {"command": str(command)}:
+            said = [(line, "") for line in frank(command).rstrip("\n").split("\n")]
+            return [*said, *_others(args, {"command"})]
+        case {"path": str()} if diff := [*changes(args)]:
+            return [*diff, *_others(args, _told_by_diff(args))]
+        case _:
+            written = msgspec.json.format(msgspec.json.encode(args), indent=2).decode()
+            return [(line, "") for line in frank(written).split("\n")]
+
+
+def until(request: ApprovalRequest) -> str:
+    """Return when the time for an answer is over, by the clock of this machine, with the day if it is not today."""
+    over = datetime.fromisoformat(request.deadline).astimezone()
+    return over.strftime("%H:%M:%S" if over.date() == datetime.now(UTC).astimezone().date() else "%Y-%m-%d %H:%M:%S")
+
+
+def called_with(args: dict[str, Any], *, is_named: bool) -> Iterator[Line]:
+    """Yield what a call was called with; ``is_named`` if its summary is read in full above."""
+    diff = [*changes(args)]
+    match args:
+        case {"command": str(command)}:
+            if not is_named:
+                yield from ((f"$ {line}", "cyan") for line in frank(command).strip("\n").split("\n"))
+            yield from _others(args, {"command"})
+        case {"path": str()}:
+            told = _told_by_diff(args) if diff else {"path"}
+            yield from _others(args, told if is_named else told - {"path"})
+            yield from diff
+        case _ if not is_named:
+            written = msgspec.json.format(msgspec.json.encode(args), indent=2).decode()
+            yield from ((line, _ARGUMENT) for line in frank(written).split("\n"))
+        case _:
+            return
+
+
+def beyond_summary(request: ApprovalRequest) -> list[str]:
+    """Return the lines of what a call would do that its summary does not tell."""
+    match request.args:
+        case {"command": str(one), **rest} | {"path": str(one), **rest} if not rest:
+            if request.summary == f"{request.tool}: {one}":
+                return []
+        case _:
+            pass
+    return [line for line, _ in in_full(request)]
+
+
+def _told_by_diff(args: dict[str, Any]) -> set[str]:
+    """Return the names of the arguments of which a diff leaves nothing out."""
+    match args:
+        case {"edits": list(edits)}:
+            return {"path", "edits"} if all(map(_is_told, edits)) else {"path"}
+        case _:
+            return {"path", "content"}
+
+
+def _is_told(edit: object) -> bool:
+    match edit:
+        case {"oldText": str(old), "newText": str(new), **rest}:
+            return not rest and frank(old) != frank(new)
+        case _:
+            return False
+
+
+def _others(args: dict[str, Any], told: set[str]) -> Iterator[Line]:
+    for name, value in args.items():
+        if name not in told:
+            yield f"{printable(name)}: {printable(msgspec.json.encode(value).decode())}", _ARGUMENT

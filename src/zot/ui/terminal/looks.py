@@ -1,0 +1,107 @@
+"""How things look in a terminal: marks, colours, and text that cannot take the terminal over."""
+
+from __future__ import annotations
+
+import codecs
+import locale
+import os
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from zot.text import printable
+from zot.ui.readable import escaped
+
+#: Sequences that programs write for a terminal: colours, cursor movements, titles.
+_SEQUENCES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_LIGHT_BACKGROUNDS = ("7", "15")
+
+
+class Look(msgspec.Struct, frozen=True):
+    """The marks that a terminal can show, and which colours code has on its background."""
+
+    user: str = "❯"
+    call: str = "●"
+    failed: str = "✗"
+    folded: str = "▸"
+    unfolded: str = "▾"
+    bar: str = "│"
+    more: str = "…"
+    spinner: str = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+    dot: str = "·"
+    code_theme: str = "ansi_dark"
+    unicode: bool = True
+
+
+#: For terminals that show nothing but ASCII.
+ASCII = Look(
+    user=">",
+    call="*",
+    failed="!",
+    folded="+",
+    unfolded="-",
+    bar="|",
+    more="...",
+    spinner="|/-\\",
+    dot="-",
+    unicode=False,
+)
+
+
+def charset(env: Mapping[str, str] = os.environ) -> str:
+    """Return the encoding of the locale; ASCII if that is one which nobody knows."""
+    try:
+        return codecs.lookup(_replaced(env) or locale.getencoding()).name
+    except LookupError:
+        return "ascii"
+
+
+def _replaced(env: Mapping[str, str]) -> str:
+    """Return the encoding that LANG names where Python has put another in its place; "" if it has not.
+
+    It does so with locales that this machine does not have, and the terminal speaks that encoding all the same.
+    """
+    is_replaced = not env.get("LC_ALL") and env.get("LC_CTYPE") in ("C.UTF-8", "C.utf8", "UTF-8")
+    return env.get("LANG", "").partition(".")[2].partition("@")[0] if is_replaced else ""
+
+
+def look_for(env: Mapping[str, str] = os.environ, encoding: str | None = None) -> Look:
+    """Return the look for a terminal with this environment, whose locale has this encoding."""
+    look = Look() if (encoding or charset()).startswith("utf") else ASCII
+    is_light = env.get("COLORFGBG", "").rpartition(";")[2] in _LIGHT_BACKGROUNDS
+    return msgspec.structs.replace(look, code_theme="ansi_light") if is_light else look
+
+
+def safe(text: str) -> str:
+    """Return what others say as a terminal can be given it: no sequences, and every line end is one."""
+    if "\x1b" in text:
+        text = _SEQUENCES.sub("", text)
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return escaped(text).expandtabs(4)
+
+
+def written(text: str) -> str:
+    """Return what a program wrote as `safe` text: of lines that it has overwritten, the last state."""
+    if "\r" in text:
+        lines = text.replace("\r\n", "\n").split("\n")
+        text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)
+    return safe(text)
+
+
+def frank(text: str) -> str:
+    """Return what a call would do as it is: all that would not be seen, but LF and TAB, stands there as its escape."""
+    return "\n".join(printable(line.expandtabs(4)) for line in text.split("\n"))
+
+
+def tokens(count: int) -> str:
+    """Return a number of tokens as people read it."""
+    if count < 1000:
+        return str(count)
+    return f"{count / 1000:.1f}k" if count < 100_000 else f"{count // 1000}k"
+
+
+def shortened(path: str, home: str) -> str:
+    """Return a path with ``~`` for the user's home."""
+    return "~" + path[len(home) :] if home and (path == home or path.startswith(home + "/")) else path

@@ -1,0 +1,401 @@
+"""The terminal without a screen: lines in, lines out. For terminals that can do no more, and without the extra."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, TextIO, TypeVar
+
+from zot.errors import AgentError, UserError
+from zot.events import (
+    AgentEvent,
+    ApprovalRequest,
+    AssistantMessage,
+    CompactDone,
+    ConversationReplaced,
+    Done,
+    Error,
+    ExtNotify,
+    ExtWaiting,
+    PanelClosed,
+    PanelOpened,
+    PanelRendered,
+    Retry,
+    TextDelta,
+    ToolCall,
+    ToolResult,
+    TurnEnd,
+)
+from zot.messages import text_of
+from zot.slash import CommandInfo
+from zot.text import printable
+from zot.ui.about import summary
+from zot.ui.conversation import Conversation, Decision, Home, Snapshot
+from zot.ui.readable import counted, duration, escaped, one_line
+from zot.ui.terminal import slash
+from zot.ui.terminal.call_text import Decided, beyond_summary, until
+from zot.ui.terminal.level import Level
+from zot.ui.terminal.mentions import named_images
+from zot.ui.terminal.rescue import rescue
+from zot.ui.terminal.terminal import Option
+from zot.ui.terminal.trust import ask_trust
+from zot.ui.terminal.typed import Typed
+
+if TYPE_CHECKING:
+    from zot.session.history import Batch
+
+T = TypeVar("T")
+
+_RESULT_LINES = 5
+_ALWAYS: Decision = "allow_always"
+_DECISIONS: dict[str, Decision] = {"y": "allow_once", "yes": "allow_once", "a": _ALWAYS, "always": _ALWAYS}
+_LISTED = 40
+
+
+class PlainTerminal:
+    """A face of one conversation, line by line. A `Subscriber` and a `Terminal`."""
+
+    can_approve = True
+    full = False
+
+    def __init__(
+        self,
+        begin: Callable[[], Awaitable[Home]],
+        session: Callable[[Home], Awaitable[Conversation]],
+        *,
+        incoming: int = 0,
+        output: TextIO | None = None,
+    ) -> None:
+        self._begin, self._session = begin, session
+        self._typed = Typed(incoming)
+        self._output = output or sys.stdout
+        self._home: Home | None = None
+        self._conversation: Conversation | None = None
+        self._unfollow: Callable[[], None] = lambda: None
+        self._done = asyncio.Event()
+        self._asked: ApprovalRequest | None = None
+        #: The question that is asked, whatever it is about.
+        self._answering: asyncio.Task[str | None] | None = None
+        #: True while it is about a call: then it may be decided elsewhere.
+        self._deciding = False
+        self._failure = ""
+        #: Who awaits the aborts that somebody wanted.
+        self._aborts = asyncio.TaskGroup()
+        self._leaving = False
+        #: True while a prompt is waited for, and nothing else.
+        self._resting = False
+        #: How the conversation was when it was left.
+        self.left: Snapshot | None = None
+        self._at_start = True
+        self.extension_commands: Sequence[CommandInfo] = ()
+
+    @property
+    def conversation(self) -> Conversation:
+        if self._conversation is None:
+            raise UserError("the session is not open yet")
+        return self._conversation
+
+    @property
+    def home(self) -> Home:
+        assert self._home is not None
+        return self._home
+
+    async def run(self) -> int:
+        """Talk until somebody leaves. Return the exit code."""
+        loop = asyncio.get_running_loop()
+        self._typed.open()
+        loop.add_signal_handler(signal.SIGINT, self._interrupt)
+        try:
+            async with self._aborts:
+                return await self._open_and_talk()
+        finally:
+            self._typed.close()
+            loop.remove_signal_handler(signal.SIGINT)
+            self._unfollow()
+            if self._conversation is not None:
+                await self._conversation.close()
+
+    async def _open_and_talk(self) -> int:
+        try:
+            self._home = await self._begin()
+            await ask_trust(self)
+            await self._enter(await self._session(self._home))
+            if not self._leaving:
+                self.note("zot, line by line; /help tells what can be done, Ctrl+C aborts, Ctrl+D leaves")
+            await self._talk()
+            self._end_line()
+            self.left = await self.conversation.state()
+        except AgentError as problem:
+            self._say(f"zot: {escaped(str(problem))}")
+            return 1
+        return 0
+
+    async def _enter(self, conversation: Conversation) -> None:
+        self._unfollow()
+        former, self._conversation = self._conversation, conversation
+        await conversation.past()  # It is not written again, except for what goes on.
+        self._unfollow = conversation.follow(self)
+        self.extension_commands = await conversation.commands()
+        if former is not None:
+            await former.close()
+        if (pending := (await conversation.state()).pending) is not None:
+            self._show(pending)
+            await self._run(_nothing())
+
+    async def _talk(self) -> None:
+        while not self._leaving:
+            self._resting = True
+            line = await self._line("> ")
+            self._resting = False
+            if line is None:
+                return
+            if not line.strip():
+                continue
+            try:
+                await (slash.run(self, line) if slash.is_command(line) else self.submit(line))
+            except AgentError as problem:
+                self.note(str(problem), "error")
+
+    # What is typed.
+
+    def _interrupt(self) -> None:
+        self._drop_typed()
+        if self._resting:
+            self._write("\n> ")
+        if self._answering is not None:
+            self._answering.cancel()
+        elif self._conversation is None:
+            self._typed.end()
+        if self._conversation is not None:
+            self._aborts.create_task(self._abort(self._conversation), name="zot abort")
+
+    async def _abort(self, conversation: Conversation) -> None:
+        try:
+            await conversation.abort()
+        except AgentError as problem:
+            self.note(str(problem), "error")
+
+    def _drop_typed(self) -> None:
+        """What was typed while something ran is not said after an abort."""
+        for line in self._typed.drop():
+            if line.strip():
+                self._say(f"-- not said: {one_line(line, 160)}")
+
+    async def _line(self, prompt: str) -> str | None:
+        if self._typed.is_over:
+            return None
+        self._write(prompt)
+        line = await self._typed.line()
+        self._at_start = line is not None
+        return line
+
+    async def _answer(self, prompt: str) -> str | None:
+        """Return what is typed after a question; None if it is taken back, or if the input ends, which leaves, too."""
+        self._typed.set_aside()
+        answering = asyncio.get_running_loop().create_task(self._line(prompt), name="zot question")
+        self._answering = answering
+        try:
+            await asyncio.wait([answering])
+        finally:
+            answering.cancel()
+            self._answering = None
+            await asyncio.wait([answering])
+            self._typed.put_back()  # Before anybody reads on.
+        if answering.cancelled():
+            self._end_line()
+            return None
+        if (answer := answering.result()) is None:
+            self._drop_typed()
+            self.leave()
+            return None
+        return answer.strip()
+
+    # What happens.
+
+    def deliver(self, batch: Batch) -> None:
+        for event in batch.events:
+            self._show(event)
+
+    async def room(self) -> None:
+        return
+
+    def _show(self, event: AgentEvent) -> None:
+        if isinstance(event, Decided):
+            self._forget()
+        match event:
+            case TextDelta(delta=delta):
+                self._write(escaped(delta))
+            case AssistantMessage():
+                self._end_line()
+            case ToolCall(name=name, args=args):
+                self._say(f"* {one_line(name)} {one_line(summary(args or {}), 160)}")
+            case ToolResult(is_error=is_error, content=content):
+                self._result(text_of(content), is_error=is_error)
+            case TurnEnd(stop="error", error=error):
+                self._failure = error or "the model call failed"
+            case TurnEnd(stop="aborted"):
+                self._say("-- aborted")
+            case TurnEnd(stop="length"):
+                self._say("-- cut off at the model's length limit")
+            case Error(message=message):
+                self._say(f"-- failed: {one_line(message)}")
+            case Retry(reason=reason, delay_ms=delay_ms):
+                self._say(f"-- again in {duration(delay_ms)}: {one_line(reason)}")
+            case CompactDone():
+                self._say("-- the conversation was made shorter")
+            case ConversationReplaced(messages=messages):
+                how = "was changed" if messages else "begins anew; what it cost stays counted"
+                self._say(f"-- the conversation {how}")
+            case ExtNotify(extension=extension, level=level, message=message):
+                self._say(f"[{one_line(extension)}] {level}: {escaped(message)}")
+            case ExtWaiting(extension=extension, what="held assistant_message"):
+                self._say(f"-- held by {one_line(extension)}")
+            case ExtWaiting(extension=extension):
+                self._say(f"-- waiting for {one_line(extension)}")
+            case PanelOpened() | PanelRendered():
+                rows = [*event.lines, *filter(None, [event.footer])]
+                self._say("\n".join([f"== {one_line(event.title)}", *(f"   {one_line(row)}" for row in rows)]))
+            case PanelClosed(panel_id=panel_id):
+                self._say(f"== the panel {one_line(panel_id)} is closed")
+            case ApprovalRequest():
+                self._asked = event
+                self._lines_about(event)
+                self._done.set()
+            case Done():
+                self._done.set()
+            case _:
+                pass
+
+    def _result(self, text: str, *, is_error: bool) -> None:
+        lines = escaped(text).rstrip("\n").split("\n")
+        mark = "!" if is_error else "|"
+        self._say("\n".join(f"  {mark} {line}" for line in lines[:_RESULT_LINES]))
+        if len(lines) > _RESULT_LINES:
+            self._say(f"  {mark} ... {counted(len(lines) - _RESULT_LINES, 'more line')}")
+
+    def _lines_about(self, request: ApprovalRequest) -> None:
+        self._say("\n".join([f"? {printable(request.summary)}", *(f"    {line}" for line in beyond_summary(request))]))
+
+    def _forget(self) -> None:
+        """What has been decided is not asked any more: the next line is no answer."""
+        if self._asked is not None:
+            self._asked = None
+            self._done.clear()
+        if self._deciding and self._answering is not None:
+            self._answering.cancel()
+
+    async def submit(self, text: str) -> None:
+        self._failure = ""
+        await self._run(self.conversation.prompt(text, await named_images(text, self.conversation)))
+        while self._failure and not self._leaving:
+            failure, self._failure = self._failure, ""
+            await rescue(self, failure)
+
+    async def retry(self) -> None:
+        await self._run(self.conversation.retry())
+
+    async def _run(self, start: Awaitable[None]) -> None:
+        """Start something and wait for its end, answering what is asked meanwhile."""
+        if self._asked is None:
+            self._done.clear()
+        await start
+        while not self._leaving:
+            await self._done.wait()
+            if self._asked is None:
+                return
+            self._done.clear()
+            request, self._asked = self._asked, None
+            await self._decide(request)
+
+    async def _decide(self, request: ApprovalRequest) -> None:
+        """Ask, and tell the session what was decided, if anything was, and not elsewhere meanwhile."""
+        self._deciding = True
+        try:
+            answer = await self._answer(f"  allow it? y(es), a(lways), n(o), until {until(request)}: ")
+        finally:
+            self._deciding = False
+        if answer is None:
+            return
+        try:
+            await self.conversation.approve(request.id, _DECISIONS.get(answer.lower(), "reject"))
+        except UserError as problem:
+            self.note(str(problem), "warn")
+
+    # What commands can do.
+
+    def note(self, text: str, level: Level = "info") -> None:
+        self._say("\n".join(f"-- {line}" for line in escaped(text).split("\n")))
+
+    def present(self, text: str, source: str) -> None:
+        self._say(f"[{one_line(source)}]\n{escaped(text)}")
+
+    def insert(self, text: str) -> None:
+        self._say(escaped(text))
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def enter_panel(self, panel_id: str, since: float) -> None:
+        pass  # What is written here are lines, and none of them is a panel's.
+
+    def busy(self, text: str) -> AbstractContextManager[None]:
+        self._say(f"-- {text}")
+        return nullcontext()
+
+    async def choose(
+        self, title: str, options: Sequence[Option[T]], *, body: str = "", sudden: bool = False
+    ) -> T | None:
+        if self._leaving:
+            return None
+        shown = [one_line(option.label, 160) for option in options[:_LISTED]]
+        lines = [escaped(body), f"? {one_line(title)}"]
+        lines += [f"  {number}  {label}" for number, label in enumerate(shown, 1)]
+        self._say("\n".join(line for line in lines if line))
+        answer = await self._answer("  number, or nothing: ") or ""
+        numbered = {str(number): one for number, one in enumerate(options[:_LISTED], 1)}
+        chosen = next((one for one in options if one.key and one.key == answer.lower()), None) or numbered.get(answer)
+        return None if chosen is None else chosen.value
+
+    async def ask(self, title: str, *, secret: bool = False) -> str | None:
+        if secret:
+            raise UserError("what is typed here would be seen; use `zot login` in a shell")
+        return await self._answer(f"{one_line(title)}: ")
+
+    async def switch(self, session: str | None) -> None:
+        await self._enter(await self.home.open(session))
+        self.note(f"session {(await self.conversation.state()).session or 'not kept'}")
+
+    async def compact(self) -> None:
+        await self._run(self.conversation.compact())
+
+    async def jump(self) -> None:
+        raise UserError("there is no screen to scroll")
+
+    def page(self) -> str:
+        return "Ctrl+C aborts, Ctrl+D leaves."
+
+    def leave(self) -> None:
+        self._leaving = True
+
+    def _say(self, text: str) -> None:
+        self._end_line()
+        self._write(f"{text}\n")
+
+    def _end_line(self) -> None:
+        if not self._at_start:
+            self._write("\n")
+
+    def _write(self, text: str) -> None:
+        if text:
+            encoding = self._output.encoding or "utf-8"
+            self._output.write(text.encode(encoding, "replace").decode(encoding))
+            self._output.flush()
+            self._at_start = text.endswith("\n")
+
+
+async def _nothing() -> None:
+    """What goes on goes on by itself."""

@@ -1,0 +1,353 @@
+"""The slash commands of the terminal, and those of extensions below them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from zot.errors import NoSuchCommand, UserError
+from zot.ui.conversation import SessionInfo
+from zot.ui.readable import counted, one_line, when
+from zot.ui.terminal.looks import tokens
+from zot.ui.terminal.terminal import Option, Terminal
+from zot.ui.terminal.trust import ask_trust
+
+_COMMAND = re.compile(r"/[\w.-]+(\s|$)")
+_COUNT = re.compile(r"[0-9]{0,9}")
+
+Action: TypeAlias = Callable[[Terminal, str], Awaitable[None]]
+
+
+class Command(msgspec.Struct, frozen=True):
+    """Something that can be done by its name."""
+
+    action: Action
+    takes: str
+    help: str
+
+
+def is_command(text: str) -> bool:
+    """True if a text is a command: a path is not one."""
+    return _COMMAND.match(text) is not None
+
+
+async def run(terminal: Terminal, line: str) -> None:
+    """Do what a line that begins with a slash says. Raise AgentError if it cannot be done."""
+    (name, args), began = _split(line[1:]), terminal.now()
+    try:
+        await _obey(terminal, name, args, began)
+    except TimeoutError:
+        raise UserError(f"/{name}: there was no answer in time") from None
+    except OSError as problem:
+        what = problem.strerror or str(problem)
+        raise UserError(f"/{name}: {problem.filename}: {what}" if problem.filename else f"/{name}: {what}") from None
+
+
+async def _obey(terminal: Terminal, name: str, args: str, began: float) -> None:
+    command = COMMANDS.get(name)
+    if command is not None:
+        await command.action(terminal, args)
+        return
+    try:
+        await _extension(terminal, name, args, began)
+    except NoSuchCommand as problem:
+        if problem.absent:
+            raise UserError(f"/{name} cannot be run: {problem.absent}") from None
+        raise UserError(f"there is no command /{name}; /help lists those that there are") from None
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Return the first word of a text, and the rest, which may begin in another line."""
+    first, rest, *_ = [*text.split(maxsplit=1), "", ""]
+    return first, rest.strip()
+
+
+async def _extension(terminal: Terminal, name: str, args: str, began: float) -> None:
+    """Run a command of an extension, which was given at ``began``, and do what it wants."""
+    answer = await terminal.conversation.run_command(name, args)
+    match answer.action:
+        case "prompt":
+            await terminal.submit(answer.prompt)
+        case "insert":
+            terminal.insert(answer.insert)
+        case "display":
+            terminal.present(answer.display, answer.extension)
+        case "open_panel":
+            terminal.enter_panel(answer.panel_id, began)  # It comes as an event.
+        case _:
+            pass
+
+
+async def _help(terminal: Terminal, args: str) -> None:
+    lines = ["**Commands**", ""]
+    lines += [f"- `/{name}{f' {one.takes}' if one.takes else ''}` {one.help}" for name, one in COMMANDS.items()]
+    if terminal.extension_commands:
+        lines += ["", "**Of extensions**", ""]
+        lines += [f"- `/{one.name}` {one.description} ({one.extension})" for one in terminal.extension_commands]
+    terminal.present("\n".join([*lines, "", terminal.page()]), "zot")
+
+
+async def _model(terminal: Terminal, args: str) -> None:
+    models = await terminal.conversation.models()
+    fits = [one for one in models if args in (one.id, f"{one.provider}/{one.id}")]
+    if args and not fits:
+        raise UserError(f"there is no model {args!r}; /model lists those that there are")
+    now = await terminal.conversation.state()
+    chosen = fits[0] if fits else None
+    if chosen is None:
+        options = [Option(one, _model_label(one.provider, one.id, one.context_window)) for one in models]
+        chosen = await terminal.choose(f"Model (now {now.model})", options)
+    if chosen is not None:
+        await terminal.conversation.use_model(chosen)
+        terminal.note(f"the next model call asks {chosen.provider}/{chosen.id}")
+
+
+def _model_label(provider: str, model: str, window: int) -> str:
+    return f"{provider}/{model}" + (f"  {tokens(window)}" if window else "")
+
+
+async def _login(terminal: Terminal, args: str) -> None:
+    known = await terminal.home.providers()
+    provider = args or await terminal.choose("Store the key of", [Option(name, name) for name in known])
+    if provider is None:
+        return
+    if provider not in known:  # What was typed is not said again: it may be a key.
+        raise UserError(f"no such provider has a key; type /login and one of these: {', '.join(known)}")
+    key = await terminal.ask(f"Key for {provider} (it is not shown)", secret=True)
+    if key:
+        with terminal.busy(f"asking {provider}"):
+            terminal.note(await terminal.home.login(provider, key), "success")
+
+
+async def _logout(terminal: Terminal, args: str) -> None:
+    provider = args or await terminal.choose(
+        "Forget the key of", [Option(name, name) for name in await terminal.home.providers()]
+    )
+    if provider is not None:
+        terminal.note(await terminal.home.logout(provider), "success")
+
+
+async def _sessions(terminal: Terminal, args: str) -> None:
+    if args:
+        await terminal.switch(args)
+        return
+    cwd = (await terminal.conversation.state()).cwd
+    known = sorted(await terminal.home.sessions(), key=lambda one: one.cwd != cwd)
+    if not known:
+        terminal.note("no session is kept")
+        return
+    chosen = await terminal.choose("Go to which session?", [Option(one.id, _session_label(one, cwd)) for one in known])
+    if chosen is not None:
+        await terminal.switch(chosen)
+
+
+def _session_label(one: SessionInfo, cwd: str) -> str:
+    place = "" if one.cwd == cwd else f"  {one.cwd}"
+    return f"{when(one.updated)}  {counted(one.messages, 'message')}  {one_line(one.title, 60) or one.id}{place}"
+
+
+async def _session(terminal: Terminal, args: str) -> None:
+    word, rest = _split(args)
+    match word:
+        case "":
+            await _about(terminal)
+        case "new":
+            await terminal.switch(None)
+        case "export":
+            await _export_session(terminal, rest)
+        case "import":
+            if not rest:
+                raise UserError("say which file: /session import FILE")
+            await _check_idle(terminal)
+            made = await terminal.home.import_(_place(rest))
+            await terminal.switch(made)
+            terminal.note(f"this is session {made}", "success")
+        case "fork":
+            await _fork(terminal, rest)
+        case "tree":
+            terminal.note(tree(await terminal.home.sessions(), (await terminal.conversation.state()).session))
+        case _:
+            raise UserError(f"/session cannot {word!r}; it can: new, export, import, fork, tree")
+
+
+async def _about(terminal: Terminal) -> None:
+    now = await terminal.conversation.state()
+    terminal.note(
+        f"session    {now.session or 'not kept'}\nmodel      {now.provider}/{now.model}\ndirectory  {now.cwd}\n"
+        f"messages   {now.messages}\ncontext    {tokens(now.context_tokens)} of {tokens(now.context_window)}"
+    )
+
+
+async def _kept(terminal: Terminal) -> str:
+    session = (await terminal.conversation.state()).session
+    if not session:
+        raise UserError("this session is not kept")
+    return session
+
+
+async def _check_idle(terminal: Terminal) -> None:
+    """Refuse to make a session that nobody could go to."""
+    if (await terminal.conversation.state()).busy:
+        raise UserError("something is running here; abort it first")
+
+
+async def _export_session(terminal: Terminal, path: str) -> None:
+    session = await _kept(terminal)
+    path = _place(path) if path else _unused(session, ".jsonl")
+    await terminal.home.export(session, path)
+    terminal.note(f"the session is in {path}", "success")
+
+
+async def _fork(terminal: Terminal, count: str) -> None:
+    await _kept(terminal)
+    if not _COUNT.fullmatch(count):
+        raise UserError("/session fork takes a number of messages, or nothing")
+    await _check_idle(terminal)
+    made = await terminal.conversation.fork(int(count) if count else None)
+    await terminal.switch(made)
+    terminal.note(f"this is session {made} from here on; the other one stays as it is", "success")
+
+
+def tree(sessions: Sequence[SessionInfo], here: str) -> str:
+    """Return which session came from which, as lines, of the family of ``here``."""
+    by_id = {one.id: one for one in sessions}
+    root = by_id.get(here)
+    while root is not None and root.parent in by_id:
+        root = by_id[root.parent]
+    if root is None:
+        return "this session is not kept"
+
+    def lines(one: SessionInfo, depth: int) -> list[str]:
+        mark = "*" if one.id == here else "-"
+        title = f"  {one_line(one.title, 50)}" if one.title else ""
+        own = f"{'  ' * depth}{mark} {one.id}{title} ({counted(one.messages, 'message')})"
+        children = sorted((other for other in sessions if other.parent == one.id), key=lambda other: other.id)
+        return [own, *(line for child in children for line in lines(child, depth + 1))]
+
+    return "\n".join(lines(root, 0))
+
+
+async def _compact(terminal: Terminal, args: str) -> None:
+    await terminal.compact()
+
+
+async def _clear(terminal: Terminal, args: str) -> None:
+    await terminal.conversation.clear()  # All terminals hear of it, this one, too.
+
+
+async def _jump(terminal: Terminal, args: str) -> None:
+    await terminal.jump()
+
+
+async def _btw(terminal: Terminal, args: str) -> None:
+    if not args:
+        raise UserError("say what you want to know: /btw QUESTION")
+    with terminal.busy("answering by the way"):
+        aside = await terminal.conversation.aside(args)
+    cost = aside.usage.cost
+    terminal.present(f"*{one_line(args, 200)}*\n\n{aside.text}", "btw" if not cost else f"btw, ${cost:.4f}")
+
+
+async def _skills(terminal: Terminal, args: str) -> None:
+    skills = await terminal.home.skills()
+    lines = [f"- **{one.name}** {one_line(one.description, 200)} ({one.place})" for one in skills]
+    terminal.present("\n".join(lines) or "There are no skills.", "skills")
+
+
+async def _lock(terminal: Terminal, args: str) -> None:
+    await terminal.conversation.lock(locked=True)
+    terminal.note("the tools are kept inside the directory", "success")
+
+
+async def _unlock(terminal: Terminal, args: str) -> None:
+    await terminal.conversation.lock(locked=False)
+    terminal.note("the tools can do what you can do", "warn")
+
+
+async def _reload(terminal: Terminal, args: str) -> None:
+    await ask_trust(terminal, "extension")
+    with terminal.busy("starting the extensions anew"):
+        names = await terminal.conversation.reload_extensions()
+    terminal.note(f"running: {', '.join(names)}" if names else "there are no extensions", "success")
+
+
+async def _approvals(terminal: Terminal, args: str) -> None:
+    known = await terminal.conversation.remembered()
+    if not known:
+        terminal.note("nothing is allowed for good")
+        return
+    options = [Option(one, f"{one.tool}  {one.subject}".rstrip()) for one in known]
+    chosen = await terminal.choose("Allowed for this session; which one shall be asked about again?", options)
+    if chosen is not None:
+        await terminal.conversation.forget(chosen)
+        terminal.note(f"{chosen.tool} {chosen.subject}: will be asked about again")
+
+
+async def _cost(terminal: Terminal, args: str) -> None:
+    used = (await terminal.conversation.state()).usage
+    cost = "its price is not known" if used.cost is None else f"${used.cost:.4f}"
+    terminal.note(
+        f"input      {used.input}\noutput     {used.output}\ncache      {used.cache_read} read, "
+        f"{used.cache_write} written\ncost       {cost}"
+    )
+
+
+async def _export(terminal: Terminal, args: str) -> None:
+    from zot.private import write_new
+    from zot.ui.html import page
+
+    now = await terminal.conversation.state()
+    path = _place(args) if args else _unused(now.session or "conversation", ".html")
+    title = now.session or "A conversation"
+    said = await terminal.conversation.messages()
+
+    def write() -> None:
+        write_new(path, [page(title, said, model=now.model, usage=now.usage).encode("utf-8", "replace")])
+
+    await asyncio.to_thread(write)  # What is long takes a while.
+    terminal.note(f"the conversation is in {path}", "success")
+
+
+def _place(path: str) -> str:
+    try:
+        return os.path.abspath(os.path.expanduser(path))
+    except FileNotFoundError:
+        raise UserError("the directory that zot was started in is gone: say where, with a path from /") from None
+
+
+def _unused(name: str, suffix: str) -> str:
+    """Return the path of a file that is not there yet: with a number, if it must be."""
+    numbers = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+    return next(path for number in numbers if not os.path.lexists(path := _place(f"{name}{number}{suffix}")))
+
+
+async def _exit(terminal: Terminal, args: str) -> None:
+    terminal.leave()
+
+
+COMMANDS: Mapping[str, Command] = {
+    "help": Command(_help, "", "these commands, and the keys"),
+    "model": Command(_model, "[ID]", "ask another model"),
+    "login": Command(_login, "[PROVIDER]", "store the key of a provider"),
+    "logout": Command(_logout, "[PROVIDER]", "forget it"),
+    "sessions": Command(_sessions, "[ID]", "go to another session"),
+    "session": Command(_session, "[new|export|import|fork|tree]", "this session: about it, or a copy of it"),
+    "compact": Command(_compact, "", "summarise the conversation, to make room"),
+    "clear": Command(_clear, "", "forget the conversation"),
+    "jump": Command(_jump, "", "go to something you said before"),
+    "btw": Command(_btw, "QUESTION", "ask something that does not become part of the conversation"),
+    "skills": Command(_skills, "", "what the model can look up"),
+    "lock": Command(_lock, "", "keep the tools inside the directory"),
+    "unlock": Command(_unlock, "", "let them out"),
+    "reload-ext": Command(_reload, "", "start the extensions anew, as they are now"),
+    "approvals": Command(_approvals, "", "what you have allowed for good; take it back"),
+    "cost": Command(_cost, "", "what it used so far"),
+    "export": Command(_export, "[FILE]", "the conversation as one HTML file"),
+    "exit": Command(_exit, "", "leave"),
+}

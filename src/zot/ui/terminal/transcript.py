@@ -1,0 +1,362 @@
+"""The transcript on the screen. Only what is near the window is drawn, however long the conversation is."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from itertools import accumulate
+from typing import TYPE_CHECKING, TypeAlias
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import Binding
+from textual.geometry import Region, Size
+from textual.scroll_view import ScrollView
+from textual.selection import Selection
+from textual.strip import Strip
+
+from zot.ui.terminal.level import Level
+from zot.ui.terminal.looks import Look
+from zot.ui.terminal.pace import Pace
+from zot.ui.terminal.textual_patches import reach
+
+if TYPE_CHECKING:
+    from zot.ui.terminal.entries_part import Entry
+
+#: What is drawn is kept for so many entries; of the others only their height is known.
+_KEPT = 300
+#: What is so many windows away may be in the window soon.
+_AHEAD = 2
+_AHEAD_S = 0.02
+#: So many rows are kept as the screen wants them.
+_FINISHED = 2000
+
+#: The version of an entry, and its lines.
+Drawn: TypeAlias = tuple[int, list[Strip]]
+_LEFT = Segment(" ")
+_NOTHING = Strip([])
+_REVERSED = Style(reverse=True)
+
+
+class Transcript(ScrollView, can_focus=True):
+    """A list of entries, below each other. It stays at its end while things are added, unless somebody scrolls up."""
+
+    DEFAULT_CSS = """
+    Transcript { height: 1fr; scrollbar-size-vertical: 1; scrollbar-gutter: stable; overflow-x: hidden; }
+    """
+    FOCUS_ON_CLICK = False
+    BINDINGS = [  # noqa: RUF012  (as every widget has it)
+        Binding("j", "mark(1)", "next block", show=False),
+        Binding("k", "mark(-1)", "previous block", show=False),
+        Binding("enter,space", "fold", "fold", show=False),
+    ]
+
+    def __init__(self, look: Look) -> None:
+        super().__init__()
+        self.entries: list[Entry] = []
+        #: True while the newest is to be seen.
+        self.follows = True
+        self._look = look
+        self._heights: list[int] = []
+        #: Rows as the screen wants them, with what they were made of, by its identity.
+        self._finished: dict[int, tuple[Strip, Strip]] = {}
+        #: Which version of an entry its height is of; -1 if it was guessed.
+        self._measured: list[int] = []
+        self._offsets: list[int] = [0]
+        self._drawn: OrderedDict[int, Drawn] = OrderedDict()
+        #: The rows that were in the window when it was last settled, and which was the first.
+        self._window: list[Strip] = []
+        self._window_top = 0
+        self._width = 0
+        self._settling = False
+        self._marked: Entry | None = None
+        self._ahead = Pace(self, self._draw_ahead, frame_s=_AHEAD_S)
+
+    # What others do to it.
+
+    def add(self, *entries: Entry) -> None:
+        """Add something at the end. `settle` shows it."""
+        for entry in entries:
+            self.entries.append(entry)
+            self._heights.append(self._estimate(entry))
+            self._measured.append(-1)
+
+    def clear(self) -> None:
+        """Show nothing any more."""
+        for items in (self.entries, self._heights, self._measured, self._drawn, self._finished):
+            items.clear()
+        self._marked, self.follows = None, True
+        self.settle()
+
+    def fold_all(self) -> None:
+        """Fold everything that can be; if everything is, unfold it."""
+        foldable = [entry for entry in self.entries if entry.foldable]
+        folded = any(not entry.folded for entry in foldable)
+        for entry in foldable:
+            entry.folded = folded
+            entry.touch()
+        self.settle()
+
+    def note(self, text: str, level: Level) -> None:
+        """Add something that is no part of the conversation."""
+        from zot.ui.terminal.entries_part import NoteEntry
+
+        self.add(NoteEntry(text, level))
+        self.settle()
+
+    def present(self, text: str, source: str) -> None:
+        """Add Markdown that is no part of the conversation."""
+        from zot.ui.terminal.entries_part import DisplayEntry
+
+        self.add(DisplayEntry(text, source=source))
+        self.settle()
+
+    def show_entry(self, entry: Entry) -> None:
+        """Scroll to where an entry begins."""
+        self.follows = False
+        self._settle_at(self._offsets[self.entries.index(entry)], anchor=self.entries.index(entry))
+
+    def show_end(self) -> None:
+        """Scroll to the end, and stay there."""
+        self.follows = True
+        self.settle()
+
+    def settle(self) -> None:
+        """Show things as they are now."""
+        self._settle_at(round(self.scroll_y))
+
+    # How it is laid out.
+
+    def _estimate(self, entry: Entry) -> int:
+        return entry.estimate(self._width) + 1 if self._width else 2
+
+    def _settle_at(self, top: int, anchor: int | None = None) -> None:
+        """Measure what is near the window, and keep in it what was: the end, or what stood at its top."""
+        height = self.scrollable_content_region.height
+        if not self._width or not height:
+            return
+        self._settling = True
+        try:
+            self._lay_out()
+            within = 0
+            if anchor is None:
+                anchor = self._index(top)
+                within = top - self._offsets[anchor]
+            while True:
+                if self.follows:
+                    top = max(0, self._offsets[-1] - height)
+                elif self.entries:
+                    top = max(0, min(self._offsets[anchor] + within, self._offsets[-1] - height))
+                if not self._measure(top, top + height):
+                    break
+                self._lay_out()
+            reach(self, Size(self._width + 2, self._offsets[-1]))
+            self.scroll_to(y=top, animate=False, immediate=True, force=True)
+        finally:
+            self._settling = False
+        self._refresh_changed(top, height)
+        self._look_ahead()
+
+    def _refresh_changed(self, top: int, height: int) -> None:
+        """Draw anew the rows of the window that are others than before: while a line is written, only that one."""
+        before, now = self._window, [self._row(row) for row in range(top, top + height)]
+        self._window, former_top, self._window_top = now, self._window_top, top
+        is_marked = self._marked is not None or self.text_selection is not None
+        if top != former_top or len(before) != height or is_marked:
+            self.refresh()
+            return
+        changed = [y for y, row in enumerate(now) if row is not before[y] and row != before[y]]
+        if changed:
+            self.refresh(*(Region(0, y, self.outer_size.width, 1) for y in changed))
+
+    def _lay_out(self) -> None:
+        self._offsets = [0, *accumulate(self._heights)]
+
+    def _measure(self, first: int, last: int) -> bool:
+        """Draw the entries of these rows. True if one is of another height than was thought."""
+        changed = False
+        for index in range(self._index(max(0, first)), len(self.entries)):
+            if self._offsets[index] >= last:
+                break
+            entry = self.entries[index]
+            if self._measured[index] != entry.version:
+                height = len(self._lines(index))
+                changed = changed or height != self._heights[index]
+                self._heights[index], self._measured[index] = height, entry.version
+        return changed
+
+    def _index(self, row: int) -> int:
+        return max(0, min(bisect_right(self._offsets, row) - 1, len(self.entries) - 1))
+
+    def _lines(self, index: int) -> list[Strip]:
+        """Return the lines of an entry, with an empty one behind them."""
+        entry = self.entries[index]
+        key = id(entry)
+        if self._is_drawn(index):
+            self._drawn.move_to_end(key)
+            return self._drawn[key][1]
+        lines = [*entry.draw(self._width, self._look), _NOTHING]
+        self._drawn[key] = (entry.version, lines)
+        while len(self._drawn) > _KEPT:
+            self._drawn.popitem(last=False)
+        return lines
+
+    def _is_drawn(self, index: int) -> bool:
+        known = self._drawn.get(id(self.entries[index]))
+        return known is not None and known[0] == self.entries[index].version
+
+    def _row(self, row: int) -> Strip:
+        """Return a row of the whole transcript."""
+        if not 0 <= row < self._offsets[-1]:
+            return _NOTHING
+        index = self._index(row)
+        lines, within = self._lines(index), row - self._offsets[index]
+        return lines[within] if within < len(lines) else _NOTHING
+
+    # What the screen wants.
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Return rows of the window. There is nothing around them that would have to be drawn with them."""
+        top, width, style = self.scroll_offset.y, self.outer_size.width, self.rich_style
+        strips = [self._shown(top + y, width, style) for y in crop.line_range]
+        background = self.background_colors[1]
+        for one in self.get_line_filters():
+            strips = [strip.apply_filter(one, background) for strip in strips]
+        if crop.column_span != (0, width):
+            strips = [strip.crop(*crop.column_span) for strip in strips]
+        return strips
+
+    def render_line(self, y: int) -> Strip:
+        """Return a row of the window in which each part knows where it stands: for who selects something."""
+        row = self.scroll_offset.y + y
+        return self._shown(row, self.outer_size.width, self.rich_style).apply_offsets(0, row)
+
+    def _shown(self, row: int, width: int, style: Style) -> Strip:
+        """Return a row of the whole transcript as the screen wants it."""
+        strip, selection = self._row(row), self.text_selection
+        if selection is None and self._marked is None:
+            if id(strip) not in self._finished:
+                if len(self._finished) > _FINISHED:
+                    self._finished.clear()
+                self._finished[id(strip)] = (strip, _padded(strip, width, style))
+            return self._finished[id(strip)][1]
+        if self._marked is not None and self._is_head(row, self._marked):
+            strip = strip.apply_style(_REVERSED)
+        if selection is not None and (span := selection.get_span(row)) is not None:
+            strip = self._selected(strip, max(0, span[0] - 1), span[1] - 1 if span[1] > 0 else span[1])
+        return _padded(strip, width, style)
+
+    def _is_head(self, row: int, entry: Entry) -> bool:
+        index = self._index(row)
+        return self.entries[index] is entry and row == self._offsets[index]
+
+    def _selected(self, strip: Strip, start: int, end: int) -> Strip:
+        end = strip.cell_length if end == -1 else min(end, strip.cell_length)
+        if start >= end:
+            return strip
+        before, chosen, after = strip.crop(0, start), strip.crop(start, end), strip.crop(end)
+        return Strip.join([before, chosen.apply_style(_REVERSED), after])
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        first = selection.start.y if selection.start is not None else 0
+        last = selection.end.y if selection.end is not None else self._offsets[-1] - 1
+        rows = []
+        for row in range(first, last + 1):
+            span = selection.get_span(row)
+            if span is not None:
+                text = f" {self._row(row).text}"
+                rows.append(text[span[0] : None if span[1] == -1 else span[1]].rstrip())
+        return "\n".join(rows), "\n"
+
+    def selection_updated(self, selection: Selection | None) -> None:
+        self.refresh()
+
+    @property
+    def allow_select(self) -> bool:
+        return True
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        if not self._settling and round(old_value) != round(new_value):
+            self.follows = new_value >= self.max_scroll_y
+            self.call_next(self._look_around)
+
+    def _look_around(self) -> None:
+        """What comes into the window must have been measured."""
+        top, height = round(self.scroll_y), self.scrollable_content_region.height
+        near = range(self._index(top), min(self._index(top + height) + 1, len(self.entries)))
+        if any(self._measured[index] < 0 for index in near):
+            self.settle()
+
+    def _look_ahead(self) -> None:
+        """Have what may soon be in the window drawn, one thing after the other, when there is time."""
+        if self._nearest() is not None:
+            self._ahead.want()
+
+    def _draw_ahead(self) -> None:
+        if (index := self._nearest()) is not None:
+            self._lines(index)
+            self._look_ahead()
+
+    def _nearest(self) -> int | None:
+        """Return what is near the window and not drawn."""
+        top, height = round(self.scroll_y), self.scrollable_content_region.height
+        first, here = self._index(top - _AHEAD * height), self._index(top)
+        last = min(self._index(top + (1 + _AHEAD) * height), len(self.entries) - 1)
+        near = (*range(here, first - 1, -1), *range(here, last + 1)) if self.entries else ()
+        return next((index for index in near[: _KEPT // 2] if not self._is_drawn(index)), None)
+
+    def on_resize(self) -> None:
+        width = self.scrollable_content_region.width - 2  # a blank at each side
+        if width != self._width:
+            self._width = width
+            self._window = []
+            self._drawn.clear()
+            self._finished.clear()
+            self._measured = [-1] * len(self.entries)
+            self._heights = [self._estimate(entry) for entry in self.entries]
+        self.settle()
+
+    # What people do.
+
+    def wants(self, event: events.Key) -> bool:
+        """True for keys that do something here, or wherever one is; all others are meant for the editor."""
+        return not self.screen.active_bindings.keys().isdisjoint(event.aliases)
+
+    def on_click(self, event: events.Click) -> None:
+        row = self.scroll_offset.y + event.y
+        if self.entries and row < self._offsets[-1]:
+            index = self._index(row)
+            if row == self._offsets[index]:
+                self._fold(self.entries[index])
+
+    def action_mark(self, step: int) -> None:
+        """Mark the next thing that can be folded."""
+        foldable = [entry for entry in self.entries if entry.foldable]
+        if not foldable:
+            return
+        at = foldable.index(self._marked) + step if self._marked in foldable else (len(foldable) - 1 if step < 0 else 0)
+        self._marked = foldable[max(0, min(at, len(foldable) - 1))]
+        self.show_entry(self._marked)
+
+    def action_fold(self) -> None:
+        """Fold what is marked, or unfold it."""
+        if self._marked is not None:
+            self._fold(self._marked)
+
+    def on_blur(self) -> None:
+        self._marked = None
+        self.refresh()
+
+    def _fold(self, entry: Entry) -> None:
+        if entry.foldable:
+            entry.folded = not entry.folded
+            entry.touch()
+            self.follows = False
+            self.settle()
+            self.follows = self.scroll_y >= self.max_scroll_y
+
+
+def _padded(strip: Strip, width: int, style: Style) -> Strip:
+    return Strip([_LEFT, *strip]).crop_extend(0, width, style)
